@@ -1,0 +1,49 @@
+# Two commands set everything up: `make run` and `make test`. Both need only Python 3.11 or newer.
+PYTHON ?= python3
+PORT ?= 8000
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format lock clean
+
+help:  ## List these targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: $(READY)  ## A running engine on http://127.0.0.1:8000 (PORT=…) with the sample book
+	@exec $(BIN)/affidavit up --port $(PORT)
+
+test: $(READY)  ## The whole test suite against real parts
+	@$(BIN)/pytest
+
+check: $(READY)  ## Format, lint, types, floors
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(READY)  ## Rewrite the code as `make check` wants it
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+# uv resolves for every platform at once; the addresses of the registry are left out on purpose.
+lock:  ## Rewrite requirements.lock with the newest versions that pyproject.toml allows
+	@$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install --quiet uv
+	@$(VENV)-lock/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	  --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
+	  --quiet --output-file requirements.lock
+	@rm -rf $(VENV)-lock
+
+clean:  ## Remove the environment (the data in .affidavit/ stays)
+	@rm -rf $(VENV)
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and f"Affidavit needs Python 3.11 or newer; $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	@echo "Making the environment in $(VENV)/ (about a minute, once) …"
+	@$(PYTHON) -m venv $(VENV)
+	@{ $(BIN)/python -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary :all: -r requirements.lock 2>&1 || echo PIP-FAILED; } \
+	  | awk '/^Collecting/ { printf "\r\033[K  %s", $$2; fflush() } /^Installing/ { printf "\r\033[K  installing …\n"; fflush() } \
+	         /^ERROR/ { print "\n" $$0 } /^PIP-FAILED/ { failed = 1 } END { exit failed }'
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $(READY)
