@@ -1,0 +1,239 @@
+"""One question: answered, refused or failed, and never unrecorded. Read this first.
+
+    (1) authenticate  keys.py                  whose key is this
+    (2) limit         providers/               may they ask now
+    (3) read          http/contracts.py        the body, checked; the question stays word for word
+    (4) open          audit/ledger.py          from here on a durable record exists
+    (5) retrieve      retrieve.py              embed, search, blend             at most 2.0 s
+    (6) gate          gate.py                  enough evidence, or refuse before paying for a model
+    (7) generate      providers/               a draft with citations           at most 2.5 s
+    (8) verify        verify.py, cite.py       what is not proven does not leave
+    (9) close         audit/ledger.py          the row, durable; the receipt    at most 0.5 s
+
+A refusal is a value and takes the same way out as an answer. A failure is an exception; its row is written before it
+is raised to the client. Whatever happens on the way is noted in the trail, and the trail is the row.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+
+from audit.ledger import Ledger, LedgerUnavailableError
+from engine import cite
+from engine.errors import AuditUnavailableError, OutOfTimeError, RequestError, UnexpectedError
+from engine.gate import refuse_weak_evidence
+from engine.models import (
+    Answer,
+    Claim,
+    Client,
+    Draft,
+    Evidence,
+    Generation,
+    Question,
+    Receipt,
+    Refusal,
+    Released,
+    Trail,
+)
+from engine.ports import Clock, Generator, Keyring, Library, Limiter, NewId
+from engine.retrieve import Retriever
+from engine.verify import verified
+
+HTTP_OK = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it arrives, its body still unread. An operator at this machine's terminal needs no key."""
+
+    endpoint: str
+    request_id: str
+    read: Callable[[], Awaitable[Question]]
+    client_address: str | None = None
+    secret: str | None = None
+    operator: Client | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The numbers that decide, from config/engine.toml, and the fingerprints that say which numbers they were."""
+
+    total_s: float
+    retrieval_s: float
+    generation_s: float
+    audit_s: float
+    threshold: float
+    confidence_weights: tuple[float, float]
+    confidence_levels: tuple[float, float]
+    default_generation_confidence: float
+    settings_sha256: str
+    code_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The assembled stages. Only wiring.py builds one."""
+
+    keyring: Keyring
+    limiter: Limiter
+    library: Library
+    retriever: Retriever
+    generator: Generator
+    ledger: Ledger
+    rules: Rules
+    clock: Clock
+    new_id: NewId
+    monotonic: Callable[[], float]
+
+    async def answer(self, asked: Asked) -> Answer:
+        """The whole way, within five seconds. Raises a `RequestError` if it fails; its row is written by then."""
+        started = self.monotonic()
+        trail = self._trail(asked)
+        try:
+            async with _at_most(self.rules.total_s - self.rules.audit_s, "request"):
+                outcome = await self._decide(asked, trail)
+        except RequestError as failure:
+            _note_failure(trail, failure)
+            await self._close(trail, started)
+            raise
+        _note_outcome(trail, outcome)
+        closing = self.monotonic()
+        receipt = await self._close(trail, started)  # (9)
+        return Answer(outcome, trail, receipt, _ms(closing, self.monotonic()))
+
+    async def _decide(self, asked: Asked, trail: Trail) -> Released | Refusal:
+        try:
+            client = asked.operator or await self.keyring.authenticate(asked.secret)  # (1)
+            trail.client_id, trail.key_id = client.client_id, client.key_id
+            trail.limit_decision = await self.limiter.admit(client)  # (2)
+            question = await asked.read()  # (3)
+            _note_question(trail, question)
+            await self._open(trail)  # (4)
+            generation = await self.library.live(question.book_id)
+            evidence = await self._retrieve(question, generation, trail)  # (5)
+            refusal = refuse_weak_evidence(evidence, self.rules.threshold)  # (6)
+            if refusal:
+                return refusal
+            draft = await self._generate(question, evidence, trail)  # (7)
+            proven = verified(draft, evidence)  # (8)
+            return proven if isinstance(proven, Refusal) else self._release(proven, draft, evidence)
+        except (RequestError, asyncio.CancelledError):
+            raise
+        except Exception as fault:
+            raise UnexpectedError from fault
+
+    async def _open(self, trail: Trail) -> None:
+        try:
+            async with _at_most(self.rules.audit_s, "audit"):
+                await self.ledger.open(trail)
+        except (LedgerUnavailableError, OutOfTimeError) as failure:
+            raise AuditUnavailableError from failure
+
+    async def _retrieve(self, question: Question, generation: Generation, trail: Trail) -> list[Evidence]:
+        trail.index_generation, trail.embedder = generation.generation_id, generation.embedder
+        trail.calibration_id = generation.calibration["calibration_id"]
+        started = self.monotonic()
+        try:
+            async with _at_most(self.rules.retrieval_s, "retrieval"):
+                evidence, trail.chunks_retrieved_count = await self.retriever.retrieve(question, generation)
+        finally:
+            trail.retrieval_latency_ms = _ms(started, self.monotonic())
+        trail.chunks_returned = [asdict(item.candidate) for item in evidence]
+        return evidence
+
+    async def _generate(self, question: Question, evidence: Sequence[Evidence], trail: Trail) -> Draft:
+        trail.model_requested = self.generator.name
+        started = self.monotonic()
+        try:
+            async with _at_most(self.rules.generation_s, "generation"):
+                draft = await self.generator.generate(question, evidence)
+        finally:
+            trail.generation_latency_ms = _ms(started, self.monotonic())
+        _note_draft(trail, draft)
+        return draft
+
+    def _release(self, proven: tuple[Claim, ...], draft: Draft, evidence: Sequence[Evidence]) -> Released:
+        rules = self.rules
+        confidence = rules.default_generation_confidence if draft.confidence is None else draft.confidence
+        return cite.released(
+            proven, evidence, confidence, weights=rules.confidence_weights, levels=rules.confidence_levels
+        )
+
+    async def _close(self, trail: Trail, started: float) -> Receipt:
+        """Nothing leaves before this is done: no record, no answer."""
+        if trail.outcome == "answered":
+            trail.answer_id = self.new_id()
+        trail.total_latency_ms = _ms(started, self.monotonic())
+        try:
+            async with _at_most(self.rules.audit_s, "audit"):
+                return await self.ledger.close(trail, self.clock())
+        except (LedgerUnavailableError, OutOfTimeError) as failure:
+            raise _named(AuditUnavailableError(), trail) from failure
+
+    def _trail(self, asked: Asked) -> Trail:
+        return Trail(
+            log_id=self.new_id(),
+            query_id=self.new_id(),
+            timestamp=self.clock(),
+            endpoint=asked.endpoint,
+            request_id=asked.request_id,
+            client_address=asked.client_address,
+            threshold=self.rules.threshold,
+            settings_sha256=self.rules.settings_sha256,
+            code_version=self.rules.code_version,
+        )
+
+
+@asynccontextmanager
+async def _at_most(seconds: float, stage: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as late:
+        raise OutOfTimeError from TimeoutError(f"{stage} took longer than {seconds} s: {late}")
+
+
+def _note_question(trail: Trail, question: Question) -> None:
+    trail.user_query_text = trail.retrieval_query = question.text
+    trail.source_mode = "context-restricted" if question.selected_text else "full-book"
+    trail.selected_text = question.selected_text
+    trail.book_id, trail.top_k = question.book_id, question.top_k
+    trail.filters = json.loads(json.dumps(asdict(question.filters)))
+    trail.session_id, trail.end_user = question.session_id, question.end_user
+
+
+def _note_draft(trail: Trail, draft: Draft) -> None:
+    trail.llm_prompt, trail.llm_response = draft.prompt, draft.raw
+    trail.model_used, trail.stop_reason = draft.model, draft.stop_reason
+    trail.provider_request_id = draft.request_id
+    trail.tokens_input, trail.tokens_output = draft.tokens_input, draft.tokens_output
+
+
+def _note_outcome(trail: Trail, outcome: Released | Refusal) -> None:
+    trail.http_status, trail.success = HTTP_OK, isinstance(outcome, Released)
+    if isinstance(outcome, Refusal):
+        trail.outcome, trail.reason, trail.answer_text = "refused", outcome.reason, outcome.message
+        return
+    trail.outcome, trail.answer_text = "answered", outcome.text
+    trail.citations = [asdict(excerpt) for excerpt in outcome.excerpts]
+    trail.confidence_score, trail.confidence_level = outcome.confidence, outcome.confidence_level
+    trail.retrieval_confidence = outcome.retrieval_confidence
+    trail.generation_confidence = outcome.generation_confidence
+
+
+def _note_failure(trail: Trail, failure: RequestError) -> None:
+    trail.outcome, trail.success = "failed", False
+    trail.http_status, trail.error_type = failure.status, failure.error_type
+    trail.error_message = f"{failure.detail} [{type(failure.__cause__ or failure).__name__}]"
+    _named(failure, trail)
+
+
+def _named(failure: RequestError, trail: Trail) -> RequestError:
+    failure.query_id = trail.query_id
+    return failure
+
+
+def _ms(started: float, ended: float) -> int:
+    return round((ended - started) * 1000)

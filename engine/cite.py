@@ -1,0 +1,74 @@
+"""Proven claims to the text that readers see. Pure. The excerpt is cut here from the stored passage, never typed."""
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from engine.models import Citation, Claim, Evidence, Excerpt, Released
+
+EXCERPT_WORDS_MAX = 50  # spec 002: 30 to 50 words are enough to find the place, and no more than a quotation
+
+_WORD = re.compile(r"\S+")
+
+Level = Literal["high", "medium", "low"]
+
+
+def released(
+    claims: Sequence[Claim],
+    evidence: Sequence[Evidence],
+    generation_confidence: float,
+    *,
+    weights: tuple[float, float],
+    levels: tuple[float, float],
+) -> Released:
+    """The answer with its quotations and what it is worth."""
+    excerpts: list[Excerpt] = []
+    texts = []
+    for claim in claims:
+        cited = [
+            excerpt(item, evidence, len(excerpts) + n) for n, item in enumerate(claim.citations, start=1)
+        ]
+        excerpts.extend(cited)
+        texts.append(" ".join([claim.text.strip(), *map(source_mark, cited)]))
+    retrieval = max(item.score for item in excerpts)
+    confidence = round(weights[0] * retrieval + weights[1] * generation_confidence, 6)
+    return Released(
+        " ".join(texts),
+        tuple(excerpts),
+        retrieval,
+        generation_confidence,
+        confidence,
+        level(confidence, levels),
+    )
+
+
+def excerpt(citation: Citation, evidence: Sequence[Evidence], n: int) -> Excerpt:
+    """At most fifty words from the first cited sentence on, as a slice of the passage."""
+    item = evidence[citation.passage]
+    passage = item.passage
+    first, last = passage.sentences[citation.start], passage.sentences[citation.end - 1]
+    words = list(_WORD.finditer(passage.text, first.start, last.end))[:EXCERPT_WORDS_MAX]
+    start, end = words[0].start(), words[-1].end()
+    return Excerpt(
+        n=n,
+        chunk_id=passage.chunk_id,
+        section=first.heading,
+        chapter=passage.chapter,
+        filename=passage.filename,
+        page=passage.start_page,
+        url=f"{passage.url}#{first.anchor}" if first.anchor else passage.url,
+        excerpt=passage.text[start:end],
+        start=start,
+        end=end,
+        score=item.candidate.score,
+    )
+
+
+def source_mark(cited: Excerpt) -> str:
+    return f'[Source: {cited.section} (Page {cited.page}) - "{cited.excerpt}"]'
+
+
+def level(confidence: float, levels: tuple[float, float]) -> Level:
+    """Above the first is high, from the second on medium, else low."""
+    high, medium = levels
+    return "high" if confidence > high else "medium" if confidence >= medium else "low"

@@ -1,0 +1,402 @@
+"""The console script. Each command is a function; `COMMANDS` at the end says what they are called and take."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from engine import doctor as doctor_checks
+from engine import settings as settings_file
+from engine import wiring
+from engine.answer import Asked
+from engine.errors import AffidavitError, RequestError
+from engine.http import contracts
+from engine.http.app import create_app
+from engine.models import Client, Question
+from engine.settings import Settings
+from engine.wiring import Database
+
+DEMO_CLIENT = "demo"
+SCOPES = ("ask", "audit", "erase", "admin")
+FOUND_SOMETHING = 1
+WRONG_USAGE = 2
+
+Arguments = argparse.Namespace
+
+
+def main() -> None:
+    """Exit 0 when all is well, 1 when something was found or failed, 2 for wrong usage."""
+    arguments = _parser().parse_args()
+    try:
+        sys.exit(asyncio.run(_until_terminated(arguments)))
+    except KeyboardInterrupt:
+        sys.exit(0)
+    except (AffidavitError, OSError) as failure:
+        print(f"affidavit: {failure}", file=sys.stderr)
+        sys.exit(FOUND_SOMETHING)
+
+
+async def _until_terminated(arguments: Arguments) -> int:
+    """SIGTERM ends a command the way Ctrl-C does: what was started is stopped."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    settings = settings_file.load(data_dir=getattr(arguments, "data_dir", None))
+    try:
+        result: int = await arguments.run(settings, arguments)
+    except asyncio.CancelledError:
+        return 0
+    return result
+
+
+async def up(settings: Settings, arguments: Arguments) -> int:
+    """All embedded: database, index, sample book if there is none, a demo key, and the server."""
+    listening = _listen("127.0.0.1", arguments.port)
+    async with wiring.open_database(settings, _say) as database:
+        if database.migrate():
+            _say("The database is set up.")
+        await wiring.make_months_ahead(database, wiring.now().date())
+        await _ensure_book(settings, database)
+        async with wiring.open_keys(database) as keys:
+            await keys.revoke(client_id=DEMO_CLIENT)
+            secret = await keys.create(DEMO_CLIENT, ["ask"], None)
+        return await _serve(
+            settings, database, listening,
+            f"Affidavit is ready at http://127.0.0.1:{arguments.port}\n"
+            f"Demo key: {secret}\n(The key is for this run; Ctrl-C stops everything.)",
+        )  # fmt: skip
+
+
+async def serve(settings: Settings, arguments: Arguments) -> int:
+    """Serve with the settings given. The database must be migrated and hold a book."""
+    listening = _listen(arguments.host, arguments.port)
+    async with wiring.open_database(settings, _say) as database:
+        return await _serve(
+            settings, database, listening, f"Affidavit is ready at http://{arguments.host}:{arguments.port}"
+        )
+
+
+async def migrate(settings: Settings, _: Arguments) -> int:
+    """Apply what is new in sql/ and make the log's months."""
+    async with wiring.open_database(settings, _say) as database:
+        applied = database.migrate()
+        await wiring.make_months_ahead(database, wiring.now().date())
+    print("\n".join(applied) or "Nothing to apply.")
+    return 0
+
+
+async def ingest(settings: Settings, arguments: Arguments) -> int:
+    """Read, split, embed and index a book, then switch its readers over."""
+    async with (
+        wiring.open_database(settings, _say) as database,
+        wiring.open_ingest(settings, database, _progress()) as pipeline,
+    ):
+        result = await pipeline.run(arguments.paths, arguments.book, arguments.title or arguments.book)
+    if arguments.json:
+        print(json.dumps(asdict(result)))
+        return result.exit_code
+    for error in result.errors:
+        _say(f"  left out: {error['file']}: {error['error']}")
+    state = f"generation {result.generation}" if result.generation else "nothing changed, nothing published"
+    print(
+        f"{result.book}: {result.files_processed} files, {result.chunks_created} new passages,"
+        f" {result.chunks_reused} unchanged, {result.chunks_removed} removed, {result.seconds} s; {state}"
+    )
+    return result.exit_code
+
+
+async def books(settings: Settings, arguments: Arguments) -> int:
+    """The books that can be asked."""
+    async with wiring.open_database(settings, _say) as database, wiring.open_registry(database) as registry:
+        found = [asdict(book) for book in await registry.books()]
+    _print_rows(found, as_json=arguments.json, empty="No books yet. Try: affidavit ingest PATH --book ID")
+    return 0
+
+
+async def ask(settings: Settings, arguments: Arguments) -> int:
+    """One question in this process, recorded like any other."""
+
+    async def read() -> Question:
+        body = json.dumps({"query": arguments.question, "selected_text": arguments.selected_text})
+        book_id = arguments.book or settings.books.default
+        return contracts.question(body.encode(), book_id, None, settings.retrieval.top_k)
+
+    operator = Client("operator", None, frozenset(SCOPES))
+    async with (
+        wiring.open_database(settings, _quiet) as database,
+        wiring.open_house(settings, database) as house,
+    ):
+        asked = Asked(
+            endpoint="affidavit ask", request_id=str(house.engine.new_id()), read=read, operator=operator
+        )
+        try:
+            answer = await house.engine.answer(asked)
+        except RequestError as failure:
+            print(f"affidavit: {failure.detail} (query {failure.query_id})", file=sys.stderr)
+            return FOUND_SOMETHING
+    body = contracts.response(answer)
+    print(body.model_dump_json(indent=2) if arguments.json else _for_terminal(body))
+    return 0
+
+
+async def keys_create(settings: Settings, arguments: Arguments) -> int:
+    """A new key. Its secret is printed once and kept nowhere."""
+    async with wiring.open_database(settings, _quiet) as database, wiring.open_keys(database) as keys:
+        print(await keys.create(arguments.client, arguments.scope.split(","), arguments.limit))
+    return 0
+
+
+async def keys_list(settings: Settings, arguments: Arguments) -> int:
+    """All keys, without their secrets."""
+    async with wiring.open_database(settings, _quiet) as database, wiring.open_keys(database) as keys:
+        found = [asdict(key) for key in await keys.all()]
+    _print_rows(found, as_json=arguments.json, empty="No keys yet. Try: affidavit keys create --client NAME")
+    return 0
+
+
+async def keys_revoke(settings: Settings, arguments: Arguments) -> int:
+    """From now on the key is refused."""
+    async with wiring.open_database(settings, _quiet) as database, wiring.open_keys(database) as keys:
+        revoked = await keys.revoke(key_id=arguments.key_id)
+    print("Revoked." if revoked else f"There is no valid key {arguments.key_id}.")
+    return 0 if revoked else FOUND_SOMETHING
+
+
+async def audit_query(settings: Settings, arguments: Arguments) -> int:
+    """SQL over the log, as the auditor's role: it can read records and nothing else."""
+    async with wiring.open_database(settings, _quiet) as database:
+        names, rows = await database.run_as("affidavit_auditor", arguments.sql)
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    _print_rows(found, as_json=arguments.json, empty="No rows.")
+    return 0
+
+
+async def audit_partitions(settings: Settings, _: Arguments) -> int:
+    """Make the log's months ahead."""
+    async with wiring.open_database(settings, _quiet) as database:
+        made = await wiring.make_months_ahead(database, wiring.now().date())
+    print("\n".join(made) or "All months are there.")
+    return 0
+
+
+async def doctor(settings: Settings, arguments: Arguments) -> int:
+    """What is there, what is missing, what to do."""
+    async with wiring.open_database(settings, _quiet) as database:
+        findings = await doctor_checks.examine(settings, database)
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in findings]))
+    else:
+        for finding in findings:
+            print(f"{finding.state:<8} {finding.part:<12} {finding.words}")
+    return 0 if all(finding.state == "ok" for finding in findings) else FOUND_SOMETHING
+
+
+async def _ensure_book(settings: Settings, database: Database) -> None:
+    book_id = settings.books.default
+    async with wiring.open_registry(database) as registry:
+        if any(book.book_id == book_id and book.generation for book in await registry.books()):
+            return
+    _say("Ingesting the sample book …")
+    async with wiring.open_ingest(settings, database, _progress()) as pipeline:
+        result = await pipeline.run([wiring.SAMPLE_BOOK], book_id, wiring.SAMPLE_TITLE)
+    _say(f"  {result.files_processed} chapters, {result.chunks_created} passages, {result.seconds:.1f} s")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Taken before anything is started, so that a port in use is said at once."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as failure:
+        raise OSError(
+            f"Port {port} cannot be used ({failure.strerror}). Try another: --port {port + 1}"
+        ) from None
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready, and leaves signals to us: after the last request the database must be stopped too."""
+
+    ready = ""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            print(self.ready, flush=True)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(settings: Settings, database: Database, listening: socket.socket, ready: str) -> int:
+    app = create_app(lambda: wiring.open_house(settings, database))
+    server = _Server(uvicorn.Config(app, log_level="warning", lifespan="on", server_header=False))
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    server.ready = ready
+    await server.serve(sockets=[listening])
+    _say("Stopped.")
+    return 0 if server.started else FOUND_SOMETHING
+
+
+def _for_terminal(body: contracts.QueryResponse) -> str:
+    lines = [body.answer, ""]
+    lines += [f"  {item.n}. {item.chapter}, {item.section} ({item.url})" for item in body.citations]
+    lines += [f"  nearest: {item.chapter}, {item.section} ({item.url})" for item in body.nearest]
+    verdict = (
+        f"confidence {body.confidence_score:.2f}, {body.confidence_level}" if body.citations else body.reason
+    )
+    return "\n".join(
+        [*lines, f"  {body.outcome} ({verdict}) in {body.timings.total_ms} ms, query {body.query_id}"]
+    )
+
+
+def _print_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, empty: str) -> None:
+    if as_json:
+        print(json.dumps(rows, default=str))
+    elif not rows:
+        print(empty)
+    elif len(rows) == 1:
+        width = max(map(len, rows[0]))
+        print("\n".join(f"{name:<{width}}  {value}" for name, value in rows[0].items()))
+    else:
+        _print_table(rows)
+
+
+def _print_table(rows: Sequence[dict[str, Any]]) -> None:
+    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value: object) -> str:
+    text = str(value).replace("\n", " ")
+    return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004  a terminal's line
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+def _quiet(_: str) -> None: ...
+
+
+def _progress() -> Callable[[str, int, int], None]:
+    """A line that counts up on a terminal; on a pipe only its end."""
+    on_terminal = sys.stderr.isatty()
+
+    def show(what: str, done: int, of: int) -> None:
+        end = "\n" if done == of else ""
+        if on_terminal:
+            print(f"\r  {what} {done}/{of}", end=end, file=sys.stderr, flush=True)
+        elif done == of:
+            print(f"  {what} {done}/{of}", file=sys.stderr, flush=True)
+
+    return show
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the console script, its arguments and one line that shows it used."""
+
+    run: Callable[[Settings, Arguments], Awaitable[int]]
+    example: str
+    arguments: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = ()
+
+
+def _argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    return names, options
+
+
+_JSON = _argument("--json", action="store_true", help="one JSON value on stdout")
+_DATA_DIR = _argument("--data-dir", type=Path, help="where everything embedded lives (default: ./.affidavit)")
+_PORT = _argument("--port", type=int, default=8000, help="default: 8000")
+
+COMMANDS: dict[str, Command] = {
+    "up": Command(up, "affidavit up --port 8000", (_PORT,)),
+    "serve": Command(
+        serve, "affidavit serve --host 0.0.0.0",
+        (_argument("--host", default="127.0.0.1", help="default: 127.0.0.1"), _PORT),
+    ),
+    "migrate": Command(migrate, "affidavit migrate"),
+    "ingest": Command(
+        ingest, "affidavit ingest docs/ --book robotics --title 'Robotics'",
+        (
+            _argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders of Markdown"),
+            _argument("--book", required=True, metavar="ID", help="small letters, digits and hyphens"),
+            _argument("--title", help="what readers see (default: the ID)"),
+            _JSON,
+        ),
+    ),
+    "books": Command(books, "affidavit books --json", (_JSON,)),
+    "ask": Command(
+        ask, "affidavit ask 'What is passive compliance?'",
+        (
+            _argument("question"),
+            _argument("--book", metavar="ID", help="default: the book of the settings"),
+            _argument("--selected-text", metavar="TEXT", help="answer only from this passage"),
+            _JSON,
+        ),
+    ),
+    "keys create": Command(
+        keys_create, "affidavit keys create --client docs-site --limit 100/minute",
+        (
+            _argument("--client", required=True, metavar="NAME", help="who will use it"),
+            _argument("--scope", default="ask", help=f"comma-separated: {', '.join(SCOPES)} (default: ask)"),
+            _argument("--limit", metavar="RATE", help="such as 100/minute (default: the one of the settings)"),
+        ),
+    ),
+    "keys list": Command(keys_list, "affidavit keys list --json", (_JSON,)),
+    "keys revoke": Command(keys_revoke, "affidavit keys revoke 1a2b3c4d5e", (_argument("key_id", metavar="ID"),)),
+    "audit query": Command(
+        audit_query, "affidavit audit query 'SELECT outcome, count(*) FROM audit_logs GROUP BY outcome'",
+        (_argument("sql", metavar="SQL"), _JSON),
+    ),
+    "audit partitions": Command(audit_partitions, "affidavit audit partitions"),
+    "doctor": Command(doctor, "affidavit doctor", (_JSON,)),
+}  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="affidavit",
+        description="An answer engine under oath: answers only from the book, each with a record that proves it.",
+        epilog="Example: affidavit up",
+    )
+    groups = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
+    for name, command in COMMANDS.items():
+        group, _, word = name.rpartition(" ")
+        if group not in groups:
+            about = {"keys": "API keys", "audit": "the audit log"}[group]
+            below = groups[""].add_parser(group, help=about, description=f"Commands for {about}.")
+            groups[group] = below.add_subparsers(metavar="COMMAND", required=True)
+        _add_command(groups[group], word, command)
+    return parser
+
+
+def _add_command(
+    to: "argparse._SubParsersAction[argparse.ArgumentParser]", word: str, command: Command
+) -> None:
+    words = (command.run.__doc__ or "").strip()
+    below = to.add_parser(word, help=words, description=words, epilog=f"Example: {command.example}")
+    for names, options in (*command.arguments, _DATA_DIR):
+        below.add_argument(*names, **options)
+    below.set_defaults(run=command.run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""One line for each part: what is there, what is missing, what to do."""
+
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from engine import wiring
+from engine.settings import Settings
+from engine.wiring import Database
+
+FREE_BYTES_MIN = 1024**3  # a month of a busy site, and room for its indexes
+MONTHS_AHEAD_MIN = 2
+
+State = Literal["ok", "missing", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A line of the report."""
+
+    part: str
+    state: State
+    words: str
+
+
+async def examine(settings: Settings, database: Database) -> list[Finding]:
+    """Every check, in the order in which a question needs the parts."""
+    checks: dict[str, Callable[[Settings, Database], Awaitable[Finding]]] = {
+        "data folder": _data_folder,
+        "database": _database,
+        "durability": _durability,
+        "migrations": _migrations,
+        "roles": _roles,
+        "partitions": _partitions,
+        "embedder": _embedder,
+        "index": _index,
+        "books": _books,
+        "keys": _keys,
+        "generator": _generator,
+        "vault": _vault,
+    }
+    findings = []
+    for part, check in checks.items():
+        try:
+            findings.append(await check(settings, database))
+        except Exception as fault:  # noqa: BLE001  the report must name what is broken and go on
+            findings.append(Finding(part, "failed", f"{type(fault).__name__}: {str(fault).splitlines()[0]}"))
+    return findings
+
+
+async def _data_folder(settings: Settings, _: Database) -> Finding:
+    free = shutil.disk_usage(settings.data_dir).free
+    words = f"{settings.data_dir}, {free / 1024**3:.1f} GiB free"
+    if free < FREE_BYTES_MIN:
+        return Finding("data folder", "missing", f"{words}; make room, records need it")
+    return Finding("data folder", "ok", words)
+
+
+async def _database(settings: Settings, database: Database) -> Finding:
+    _names, rows = await database.run_as("affidavit_engine", "SHOW server_version")
+    kind = "given" if settings.database.url.get_secret_value() else "embedded"
+    return Finding("database", "ok", f"PostgreSQL {rows[0][0].split()[0]}, {kind}")
+
+
+async def _durability(_: Settings, database: Database) -> Finding:
+    _names, rows = await database.run_as(
+        "affidavit_engine",
+        "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'",
+    )
+    if rows:
+        names = " and ".join(row[0] for row in rows)
+        return Finding(
+            "durability", "failed", f"{names} off: a power cut loses records; switch on in postgresql.conf"
+        )
+    return Finding("durability", "ok", "fsync and full_page_writes are on")
+
+
+async def _migrations(_: Settings, database: Database) -> Finding:
+    pending = database.pending()
+    if pending:
+        return Finding("migrations", "missing", f"{', '.join(pending)}: run `affidavit migrate`")
+    return Finding("migrations", "ok", "all of sql/ is applied")
+
+
+async def _roles(_: Settings, database: Database) -> Finding:
+    _names, rows = await database.run_as(
+        "affidavit_engine",
+        "SELECT privilege FROM unnest(ARRAY['SELECT', 'UPDATE', 'DELETE', 'TRUNCATE']) AS privilege"
+        " WHERE has_table_privilege('audit_logs', privilege)",
+    )
+    if rows:
+        verbs = ", ".join(row[0] for row in rows)
+        return Finding("roles", "failed", f"affidavit_engine may {verbs} audit_logs; REVOKE it")
+    return Finding("roles", "ok", "the engine can insert records, and neither read nor change them")
+
+
+async def _partitions(_: Settings, database: Database) -> Finding:
+    ahead = await wiring.count_months_ahead(database, wiring.now().date())
+    if ahead < MONTHS_AHEAD_MIN:
+        return Finding("partitions", "missing", f"{ahead} months ahead: run `affidavit audit partitions`")
+    return Finding("partitions", "ok", f"{ahead} months ahead")
+
+
+async def _embedder(settings: Settings, _: Database) -> Finding:
+    embedder = wiring.embedder_of(settings)
+    vector = await embedder.embed_query("Does the embedder work?")
+    return Finding("embedder", "ok", f"{embedder.name}, {len(vector)} dimensions")
+
+
+async def _index(settings: Settings, database: Database) -> Finding:
+    async with wiring.open_house(settings, database) as house:
+        books = [book for book in await house.registry.books() if book.generation]
+        for book in books:
+            assert book.generation is not None
+            generation = await house.registry.live(book.book_id)
+            vector = await house.engine.retriever.embedder.embed_query("Does the index work?")
+            await house.index.search(generation.generation_id, vector, {}, 1, wiring.NO_FILTERS)
+    return Finding("index", "ok", f"{settings.providers.index}, answers for {len(books)} generations")
+
+
+async def _books(settings: Settings, database: Database) -> Finding:
+    async with wiring.open_registry(database) as registry:
+        books = await registry.books()
+    if settings.books.default not in {book.book_id for book in books if book.generation}:
+        return Finding(
+            "books", "missing",
+            f"{settings.books.default} is not published: run `affidavit ingest PATH --book {settings.books.default}`",
+        )  # fmt: skip
+    return Finding("books", "ok", "; ".join(f"{book.book_id}, {book.passages} passages" for book in books))
+
+
+async def _keys(_: Settings, database: Database) -> Finding:
+    async with wiring.open_keys(database) as keys:
+        valid = [key for key in await keys.all() if key.revoked_at is None]
+    if not valid:
+        return Finding(
+            "keys", "missing", "nobody can ask over HTTP: run `affidavit keys create --client NAME`"
+        )
+    return Finding("keys", "ok", f"{len(valid)} valid")
+
+
+async def _generator(settings: Settings, _: Database) -> Finding:
+    name = settings.providers.generator
+    if name not in wiring.GENERATORS:
+        return Finding(
+            "generator", "failed", f"{name} is not available; set providers.generator to extractive"
+        )
+    return Finding("generator", "ok", f"{name}: quotes the best sentences, does not combine them")
+
+
+async def _vault(settings: Settings, _: Database) -> Finding:
+    key = "doctor/probe"
+    vault = wiring.vault_of(settings)
+    vault.put(key, b"written once")
+    if vault.get(key) != b"written once":
+        return Finding("vault", "failed", "what is read back is not what was written")
+    return Finding("vault", "ok", f"{settings.providers.vault}, write-once")

@@ -1,0 +1,155 @@
+"""Every way to fail. A failure carries its HTTP status and words that are safe to show; a refusal is not a failure.
+
+AffidavitError
+├── ConfigurationError        the settings or the data folder are wrong; only at start-up
+└── RequestError              one request failed
+    ├── BadRequestError       400  not JSON, not UTF-8, a NUL, a key twice
+    ├── UnauthenticatedError  401  no key, or not one of ours
+    ├── ForbiddenError        403  a good key without the right
+    ├── UnknownBookError      404
+    ├── UnknownPassageError   404
+    ├── TooLargeError         413
+    ├── InvalidFieldError     422  JSON, but not what the contract says
+    ├── RateLimitedError      429
+    ├── IndexUnavailableError 503  the vector store does not answer
+    ├── DatabaseUnavailableError 503
+    ├── AuditUnavailableError 503  the record cannot be made durable, so there is no answer
+    ├── OutOfTimeError        504  the five seconds are over
+    └── UnexpectedError       500  a fault of ours
+"""
+
+from typing import ClassVar, Literal
+from uuid import UUID
+
+ErrorType = Literal[
+    "validation", "auth", "rate_limit", "network", "database", "llm", "timeout", "audit", "unknown"
+]
+
+
+class AffidavitError(Exception):
+    """Base of all that we raise on purpose."""
+
+
+class ConfigurationError(AffidavitError):
+    """The message says what is wrong and what to do about it."""
+
+
+class RequestError(AffidavitError):
+    """One request failed. `detail` goes to the client as it is: never a secret, a host name or a driver's words."""
+
+    status: ClassVar[int] = 500
+    error_type: ClassVar[ErrorType] = "unknown"
+    title: ClassVar[str] = "Something went wrong"
+    detail: str = "An unexpected error occurred. It was recorded. Please try again."
+    retryable: ClassVar[bool] = False
+    retry_after_s: int | None = None
+
+    def __init__(
+        self, detail: str | None = None, *, field: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        self.detail = detail or type(self).detail
+        self.field = field
+        self.retry_after_s = retry_after_s or type(self).retry_after_s
+        self.query_id: UUID | None = (
+            None  # set once the request has one, so that the client can name its record
+        )
+        super().__init__(self.detail)
+
+
+class BadRequestError(RequestError):
+    status = 400
+    error_type = "validation"
+    title = "The request cannot be read"
+    detail = "The body must be one JSON object in UTF-8."
+
+
+class UnauthenticatedError(RequestError):
+    status = 401
+    error_type = "auth"
+    title = "A valid API key is needed"
+    detail = "Send a valid API key in the header `Authorization: Bearer …`."
+
+
+class ForbiddenError(RequestError):
+    status = 403
+    error_type = "auth"
+    title = "This key may not do that"
+    detail = "The API key is valid but lacks the scope for this request."
+
+
+class UnknownBookError(RequestError):
+    status = 404
+    error_type = "validation"
+    title = "No such book"
+    detail = "There is no published book of this name here."
+
+
+class UnknownPassageError(RequestError):
+    status = 404
+    error_type = "validation"
+    title = "No such passage"
+    detail = "There is no passage of this id here."
+
+
+class TooLargeError(RequestError):
+    status = 413
+    error_type = "validation"
+    title = "The request is too large"
+    detail = "The body may have at most 64 KiB."
+
+
+class InvalidFieldError(RequestError):
+    status = 422
+    error_type = "validation"
+    title = "The request has an invalid field"
+    detail = "A field of the request is not valid."
+
+
+class RateLimitedError(RequestError):
+    status = 429
+    error_type = "rate_limit"
+    title = "Too many requests"
+    detail = "The limit of this API key is reached. Try again a little later."
+    retryable = True
+    retry_after_s = 60
+
+
+class IndexUnavailableError(RequestError):
+    status = 503
+    error_type = "network"
+    title = "The book's index is unavailable"
+    detail = "The book cannot be searched at the moment. Please try again shortly."
+    retryable = True
+    retry_after_s = 3
+
+
+class DatabaseUnavailableError(RequestError):
+    status = 503
+    error_type = "database"
+    title = "The database is unavailable"
+    detail = "The service cannot reach its database at the moment. Please try again shortly."
+    retryable = True
+    retry_after_s = 5
+
+
+class AuditUnavailableError(RequestError):
+    status = 503
+    error_type = "audit"
+    title = "The answer cannot be recorded"
+    detail = (
+        "No answer is given without a record, and the record cannot be written now. Please try again shortly."
+    )
+    retryable = True
+    retry_after_s = 5
+
+
+class OutOfTimeError(RequestError):
+    status = 504
+    error_type = "timeout"
+    title = "The question took too long"
+    detail = "Query processing timed out. Try a simpler question."
+    retryable = True
+
+
+class UnexpectedError(RequestError):
+    retryable = True

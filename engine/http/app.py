@@ -1,0 +1,237 @@
+"""The HTTP surface: routes, and what every response carries. The way of a question is in engine/answer.py."""
+
+import base64
+import functools
+import re
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Header, Request, Response
+from fastapi.responses import HTMLResponse
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.answer import Asked
+from engine.errors import BadRequestError, RequestError, TooLargeError, UnknownPassageError
+from engine.http import contracts, problems
+from engine.models import Question
+from engine.wiring import House
+
+PAGE = Path(__file__).with_name("page.html")
+
+_REQUEST_ID = re.compile(
+    r"[\w.:-]{1,128}", re.ASCII
+)  # a client's own id is echoed if it is harmless in a log
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"description": description, "content": {problems.MEDIA_TYPE: {}}, "model": contracts.Problem}
+    for status, description in {
+        400: "Not JSON, not UTF-8, a NUL, or a key twice",
+        401: "No key, or not one of ours",
+        404: "No such book or passage",
+        413: "More than 64 KiB",
+        422: "A field is not what the contract says",
+        429: "Too many requests",
+        500: "A fault of ours",
+        503: "A part is unavailable; without a record there is no answer",
+        504: "The time is over",
+    }.items()
+}
+
+_SECURITY = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+Authorization = Annotated[str | None, Header(description="`Bearer <API key>`")]
+EndUser = Annotated[str | None, Header(alias="X-End-User", description="`user:<uuid>` or `anon:<address>`")]
+
+
+def create_app(open_house: Callable[[], AbstractAsyncContextManager[House]]) -> FastAPI:
+    """The application over a house that opens when the server starts and closes when it stops."""
+    app = FastAPI(
+        title="Affidavit",
+        version="1",
+        description="Answers only from the book, quoted word for word, each with a record that proves it.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=functools.partial(_lifespan, open_house),
+    )
+    app.add_middleware(Frame)
+    app.add_exception_handler(RequestError, problems.on_request_error)
+    app.add_exception_handler(HTTPException, problems.on_http_exception)
+    app.add_exception_handler(Exception, problems.on_fault)
+    body = {
+        "required": True,
+        "content": {"application/json": {"schema": contracts.QueryRequest.model_json_schema()}},
+    }
+    for path, endpoint in (("/v1/query", query), ("/v1/books/{book_id}/query", query_book)):
+        app.post(path, responses=_PROBLEMS, openapi_extra={"requestBody": body})(endpoint)
+    app.get("/v1/chunks/{chunk_id}", responses={404: _PROBLEMS[404], 401: _PROBLEMS[401]})(passage)
+    app.get("/healthz")(alive)
+    app.get("/readyz")(ready)
+    app.get("/", include_in_schema=False)(page)
+    return app
+
+
+async def query(
+    request: Request, authorization: Authorization = None, end_user: EndUser = None
+) -> contracts.QueryResponse:
+    """Ask the book that the settings name."""
+    return await _ask(request, _house(request).default_book, authorization, end_user)
+
+
+async def query_book(
+    request: Request, book_id: str, authorization: Authorization = None, end_user: EndUser = None
+) -> contracts.QueryResponse:
+    """Ask one book."""
+    return await _ask(request, book_id, authorization, end_user)
+
+
+async def passage(
+    request: Request, chunk_id: str, authorization: Authorization = None
+) -> contracts.PassageBody:
+    """A passage as it was cited; `start` and `end` of a citation count its characters."""
+    house = _house(request)
+    await house.engine.keyring.authenticate(_secret(authorization))
+    found = (await house.engine.library.passages([chunk_id])).get(chunk_id)
+    if found is None:
+        raise UnknownPassageError
+    return contracts.PassageBody(
+        chunk_id=found.chunk_id, book_id=found.book_id, chapter=found.chapter, section=found.section,
+        filename=found.filename, page=found.start_page, url=found.url, text=found.text,
+    )  # fmt: skip
+
+
+async def alive() -> dict[str, str]:
+    """The process runs."""
+    return {"status": "alive"}
+
+
+async def ready(request: Request, response: Response) -> dict[str, str]:
+    """The parts that a question needs, each with its state."""
+    parts = await _house(request).parts()
+    response.status_code = 200 if all(state == "ready" for state in parts.values()) else 503
+    return parts
+
+
+async def page(request: Request) -> HTMLResponse:
+    """A plain page to ask on."""
+    if not _house(request).page_enabled:
+        raise HTTPException(404)
+    html, policy = _page()
+    return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
+
+
+async def _ask(
+    request: Request, book_id: str, authorization: str | None, end_user: str | None
+) -> contracts.QueryResponse:
+    house = _house(request)
+
+    async def read() -> Question:
+        body = await _body(request, house.body_bytes_max)
+        return contracts.question(body, book_id, end_user, house.top_k)
+
+    asked = Asked(
+        endpoint=request.scope["route"].path,
+        request_id=problems.request_id_of(request),
+        read=read,
+        client_address=request.client.host if request.client else None,
+        secret=_secret(authorization),
+    )
+    return contracts.response(await house.engine.answer(asked))
+
+
+async def _body(request: Request, bytes_max: int) -> bytes:
+    """The body, given up as soon as it is too long, whatever its header promised."""
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > bytes_max:
+                raise TooLargeError
+    except ClientDisconnect:
+        raise BadRequestError("The body ended too early.") from None
+    return bytes(body)
+
+
+class Frame:
+    """Every request has an id; every response carries it and the security headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("X-Request-ID", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
+        scope["state"]["request_id"] = request_id
+
+        async def framed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                for name, value in _SECURITY.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, framed)
+
+
+def _lifespan(
+    open_house: Callable[[], AbstractAsyncContextManager[House]], app: FastAPI
+) -> AbstractAsyncContextManager[dict[str, House]]:
+    del app
+    return _Opened(open_house())
+
+
+class _Opened:
+    """The house as the state of every request."""
+
+    def __init__(self, opening: AbstractAsyncContextManager[House]) -> None:
+        self._opening = opening
+
+    async def __aenter__(self) -> dict[str, House]:
+        return {"house": await self._opening.__aenter__()}
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._opening.__aexit__(kind, value, trace)
+
+
+def _house(request: Request) -> House:
+    house = request.state.house
+    assert isinstance(house, House)
+    return house
+
+
+def _secret(authorization: str | None) -> str | None:
+    scheme, _, secret = (authorization or "").partition(" ")
+    return secret.strip() or None if scheme.lower() == "bearer" else None
+
+
+@functools.cache
+def _page() -> tuple[str, str]:
+    """The page and a policy that lets exactly its own script and style run."""
+    html = PAGE.read_text()
+    sources = {
+        name: base64.b64encode(sha256(text.encode()).digest()).decode()
+        for name, text in re.findall(r"<(script|style)>(.*?)</\1>", html, re.DOTALL)
+    }
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{sources['script']}'; style-src 'sha256-{sources['style']}';"
+        " connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return html, policy

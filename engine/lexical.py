@@ -1,0 +1,77 @@
+"""BM25 as `rank_bm25.BM25Okapi` scores it, taken apart so that a vector store can hold it. Pure.
+
+A passage's score is the sum over the question's words of `idf(word) * weight(word, passage)`: the weights are stored
+with the passage as a sparse vector, the idf values come with the question, and the dot product is the score.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import Stemmer
+
+from engine.models import Lexicon, Term
+
+K1 = 1.5
+B = 0.75
+EPSILON = 0.25  # the share of the average idf that a word gets which stands in more than half of the passages
+
+_WORD = re.compile(r"[^\W_]+(?:[.'_:/+#-]*[^\W_]+)*[+#]*")
+_PART = re.compile(r"[^\W_]+")
+_stemmer = Stemmer.Stemmer("english")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text as they are counted, of a passage and of a question alike.
+
+    A compound such as `ros2_control` or `sim-to-real` counts as itself and as its parts.
+    """
+    found: list[str] = []
+    for compound in _WORD.findall(text.lower()):
+        parts = _PART.findall(compound)
+        if len(parts) > 1 or compound != parts[0]:
+            found.append(compound)
+        found.extend(_stemmer.stemWords(parts))
+    return found
+
+
+def lexicon(passages: Sequence[Sequence[str]]) -> Lexicon:
+    """The statistics of a whole generation. Term ids follow the alphabet, so equal books get equal ids."""
+    count = len(passages)
+    holding = Counter(word for passage in passages for word in set(passage))
+    raw = {word: math.log(count - df + 0.5) - math.log(df + 0.5) for word, df in holding.items()}
+    floor = EPSILON * sum(raw.values()) / len(raw) if raw else 0.0
+    terms = {
+        word: Term(number, raw[word] if raw[word] >= 0 else floor)
+        for number, word in enumerate(sorted(raw), start=1)
+    }
+    average = sum(map(len, passages)) / count if count else 0.0
+    return Lexicon(terms, count, average)
+
+
+def passage_weights(passage: Sequence[str], of: Lexicon) -> dict[int, float]:
+    """The sparse vector that is stored with a passage."""
+    length_factor = K1 * (1 - B + B * len(passage) / of.average_length) if of.average_length else K1
+    return {
+        of.terms[word].term_id: count * (K1 + 1) / (count + length_factor)
+        for word, count in Counter(passage).items()
+        if word in of.terms
+    }
+
+
+def query_weights(query: Iterable[str], of: Lexicon) -> dict[int, float]:
+    """The sparse vector that is searched with."""
+    counts = Counter(word for word in query if word in of.terms)
+    return {of.terms[word].term_id: of.terms[word].idf * count for word, count in counts.items()}
+
+
+def attainment(score: float, query: Iterable[str], of: Lexicon) -> float:
+    """The score as a share of the best that any passage could get for this question, in [0, 1].
+
+    Words unknown to the book count with the idf of a word in no passage: a question about something else cannot
+    score well by its small words. Absolute: it does not depend on what else was found.
+    """
+    unknown = Term(0, math.log(of.passages + 0.5) - math.log(0.5))
+    best = (K1 + 1) * sum(max(0.0, of.terms.get(word, unknown).idf) for word in query)
+    return min(1.0, max(0.0, score / best)) if best > 0 else 0.0

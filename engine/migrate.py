@@ -1,0 +1,64 @@
+"""Apply sql/*.sql, each file once, in the order of their numbers, forward only.
+
+An applied file that was edited later is a lie about the past, so its digest is stored and a changed file stops the run.
+"""
+
+from hashlib import sha256
+from pathlib import Path
+
+import psycopg
+
+from engine.errors import ConfigurationError
+
+LOCK = 0xAFF1DA  # one migrator at a time, whichever replica starts first
+
+_REGISTER = """
+CREATE TABLE IF NOT EXISTS schema_migrations (
+    name text PRIMARY KEY, sha256 text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
+)
+"""
+
+
+def migrate(connection: psycopg.Connection, folder: Path) -> list[str]:
+    """Apply what is missing; the names of the files applied."""
+    connection.autocommit = True
+    connection.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
+    try:
+        connection.execute(_REGISTER)
+        applied = _applied(connection)
+        return [file.name for file in sorted(folder.glob("*.sql")) if _apply(connection, file, applied)]
+    finally:
+        connection.execute("SELECT pg_advisory_unlock(%s)", (LOCK,))
+
+
+def pending(connection: psycopg.Connection, folder: Path) -> list[str]:
+    """The files that are not applied yet."""
+    connection.autocommit = True
+    known = connection.execute("SELECT to_regclass('schema_migrations') IS NOT NULL").fetchone()
+    applied = _applied(connection) if known and known[0] else {}
+    return [file.name for file in sorted(folder.glob("*.sql")) if file.name not in applied]
+
+
+def _applied(connection: psycopg.Connection) -> dict[str, str]:
+    return dict(connection.execute("SELECT name, sha256 FROM schema_migrations").fetchall())
+
+
+def _apply(connection: psycopg.Connection, file: Path, applied: dict[str, str]) -> bool:
+    text = file.read_bytes()
+    digest = sha256(text).hexdigest()
+    if file.name in applied:
+        if applied[file.name] != digest:
+            raise ConfigurationError(
+                f"sql/{file.name} was edited after it was applied. Restore it, and put the change in a new file."
+            )
+        return False
+    try:
+        with connection.transaction():
+            connection.execute(text)
+            connection.execute("RESET ROLE")
+            connection.execute(
+                "INSERT INTO schema_migrations (name, sha256) VALUES (%s, %s)", (file.name, digest)
+            )
+    except psycopg.Error as failure:
+        raise ConfigurationError(f"sql/{file.name} failed and left nothing behind: {failure}") from failure
+    return True

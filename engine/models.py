@@ -1,0 +1,241 @@
+"""The nouns of the house. All frozen but the trail, which is the audit record being written."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.record import Receipt, Trail
+
+__all__ = [
+    "Answer", "Candidate", "Citation", "Claim", "Client", "Draft", "Evidence", "Excerpt", "Filters",
+    "Generation", "Hit", "Lexicon", "Passage", "Point", "Question", "Receipt", "Refusal", "Released", "Sentence",
+    "SourceMode", "Term", "Trail", "Vector", "Windows",
+]  # fmt: skip
+
+Vector = NDArray[np.float32]  # one text
+Windows = NDArray[np.float32]  # one row for each window of a long text; their best cosine counts
+
+SourceMode = Literal["full-book", "context-restricted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who asks: the holder of an API key, or somebody at this machine's terminal."""
+
+    client_id: str
+    key_id: str | None
+    scopes: frozenset[str]
+    rate_limit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which part of the book to search."""
+
+    chapter: str | None = None
+    section: str | None = None
+    module: int | None = None
+    difficulty: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, word for word: it is searched, shown to the model and recorded as it came."""
+
+    text: str
+    book_id: str
+    top_k: int
+    selected_text: str | None = None
+    filters: Filters = Filters()
+    session_id: UUID | None = None
+    end_user: str | None = None
+
+
+class Sentence(NamedTuple):
+    """Where a sentence stands: `passage.text[start:end]` is it, under this heading of the page."""
+
+    start: int
+    end: int
+    heading: str
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of the book that can be found and cited."""
+
+    chunk_id: str
+    book_id: str
+    parent_document_id: str
+    filename: str
+    chapter: str
+    section: str
+    chunk_index: int
+    text: str
+    sentences: tuple[Sentence, ...]
+    start_page: str
+    end_page: str
+    start_sentence: int
+    end_sentence: int
+    url: str
+    content_hash: str
+    module: int | None = None
+    difficulty: str | None = None
+    tags: tuple[str, ...] = ()
+
+    def sentence_text(self, number: int) -> str:
+        sentence = self.sentences[number]
+        return self.text[sentence.start : sentence.end]
+
+
+class Term(NamedTuple):
+    """A word of the book's vocabulary."""
+
+    term_id: int
+    idf: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """BM25's statistics, frozen with the generation."""
+
+    terms: dict[str, Term]
+    passages: int
+    average_length: float
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One immutable edition of a book's index."""
+
+    generation_id: UUID
+    book_id: str
+    embedder: str
+    dimension: int
+    calibration: dict[str, Any]
+    lexicon: Lexicon
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A passage as the index holds it."""
+
+    chunk_id: str
+    windows: Windows
+    terms: dict[int, float]
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage found, with both exact raw scores."""
+
+    chunk_id: str
+    cosine: float
+    bm25: float
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A hit with what its scores mean."""
+
+    chunk_id: str
+    cosine: float
+    similarity: float
+    bm25: float
+    lexical: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A passage that was kept, and why."""
+
+    passage: Passage
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A generator's claim that these sentences of this passage say so; `end` is exclusive."""
+
+    passage: int
+    start: int
+    end: int
+    cited_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One sentence of a draft."""
+
+    text: str
+    citations: tuple[Citation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a generator wrote. Nothing of it is true until it is verified."""
+
+    claims: tuple[Claim, ...]
+    complete: bool
+    model: str
+    confidence: float | None = None
+    raw: str = ""
+    prompt: str | None = None
+    stop_reason: str | None = None
+    request_id: str | None = None
+    tokens_input: int = 0
+    tokens_output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A quotation, cut by us from the stored passage: `passage.text[start:end]`."""
+
+    n: int
+    chunk_id: str
+    section: str
+    chapter: str
+    filename: str
+    page: str
+    url: str
+    excerpt: str
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A verified answer with its quotations."""
+
+    text: str
+    excerpts: tuple[Excerpt, ...]
+    retrieval_confidence: float
+    generation_confidence: float
+    confidence: float
+    confidence_level: Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A considered no. A value, not an error."""
+
+    reason: str
+    message: str
+    nearest: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What leaves the house: never without a receipt."""
+
+    outcome: Released | Refusal
+    trail: Trail
+    receipt: Receipt
+    audit_latency_ms: int = field(default=0)

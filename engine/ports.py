@@ -1,0 +1,86 @@
+"""The seams: what the house needs from outside, said in its own nouns. Each has one provider for each vendor."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from engine.models import (
+    Client,
+    Draft,
+    Evidence,
+    Filters,
+    Generation,
+    Hit,
+    Passage,
+    Point,
+    Question,
+    Vector,
+    Windows,
+)
+
+Clock = Callable[[], datetime]
+NewId = Callable[[], UUID]
+
+
+class Embedder(Protocol):
+    """Text to unit vectors. `name` is recorded with each generation: another name is another space."""
+
+    name: str
+    dimension: int
+
+    async def embed_query(self, text: str) -> Vector: ...
+
+    async def embed_passage(self, text: str) -> Windows: ...
+
+    def count_tokens(self, text: str) -> int: ...
+
+
+class Index(Protocol):
+    """Vectors and BM25 weights of every generation."""
+
+    async def create(self, generation: UUID, dimension: int) -> None:
+        """Begin a generation; one left half-built under the same id is thrown away."""
+
+    async def upsert(self, generation: UUID, points: Sequence[Point]) -> None: ...
+
+    async def seal(self, generation: UUID) -> int:
+        """Make the generation durable and fast; how many points it holds."""
+
+    async def search(
+        self, generation: UUID, dense: Vector, terms: dict[int, float], limit: int, filters: Filters
+    ) -> list[Hit]:
+        """The best `limit` by each score, every one of them with both exact scores."""
+
+    async def close(self) -> None: ...
+
+
+class Generator(Protocol):
+    """A question and its evidence to a draft. `name` is the model that is asked for."""
+
+    name: str
+
+    async def generate(self, question: Question, evidence: Sequence[Evidence]) -> Draft: ...
+
+
+class Library(Protocol):
+    """Which books exist, and their passages."""
+
+    async def live(self, book_id: str) -> Generation:
+        """The generation that readers see; `UnknownBookError` if there is none."""
+
+    async def passages(self, chunk_ids: Sequence[str]) -> dict[str, Passage]: ...
+
+
+class Keyring(Protocol):
+    """API keys."""
+
+    async def authenticate(self, secret: str | None) -> Client:
+        """Whose key this is; `UnauthenticatedError` if nobody's."""
+
+
+class Limiter(Protocol):
+    """How often somebody may ask."""
+
+    async def admit(self, client: Client) -> str:
+        """What was decided, for the record; `RateLimitedError` if it was a no."""

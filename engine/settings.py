@@ -1,0 +1,229 @@
+"""config/engine.toml, overridden by the environment, as one frozen value. Data only: nothing is built here.
+
+The file holds every default, so this module has none: a knob that is missing there is an error here, and the other
+way round.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from engine.errors import ConfigurationError
+
+HOUSE = Path(__file__).resolve().parent.parent  # where sql/ and config/ stand beside the code
+CONFIG = HOUSE / "config"
+
+PREFIX = "AFFIDAVIT_"
+
+# Names that the world already uses, and where they belong. The first that is set wins.
+CONVENTIONAL = {
+    "DATABASE_URL": ("database", "url"),
+    "QDRANT_URL": ("qdrant", "url"),
+    "QDRANT_API_KEY": ("qdrant", "api_key"),
+    "REDIS_URL": ("redis", "url"),
+    "ANTHROPIC_API_KEY": ("claude", "api_key"),
+    "ANTHROPIC_BASE_URL": ("claude", "base_url"),
+    "COHERE_API_KEY": ("cohere", "api_key"),
+    "CO_API_KEY": ("cohere", "api_key"),
+    "COHERE_BASE_URL": ("cohere", "base_url"),
+    "CO_API_URL": ("cohere", "base_url"),
+}
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[str, Field(pattern=r"^[1-9][0-9]*/(second|minute|hour|day)$")]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Providers(Table):
+    embedder: str
+    generator: str
+    index: str
+    reranker: str
+    vault: str
+    limits: str
+
+
+class Database(Table):
+    url: SecretStr
+    connections_max: Annotated[int, Field(ge=3)]
+
+
+class Books(Table):
+    default: str
+
+
+class Budget(Table):
+    total_s: Seconds
+    retrieval_s: Seconds
+    generation_s: Seconds
+    audit_s: Seconds
+
+
+class Retrieval(Table):
+    weight_semantic: Share
+    weight_lexical: Share
+    threshold: Share
+    top_k: Annotated[int, Field(ge=1, le=10)]
+    candidates: Annotated[int, Field(ge=10, le=1000)]
+
+
+class Calibration(Table):
+    probes_refused: Share
+    probes_file: str
+
+
+class Confidence(Table):
+    weight_retrieval: Share
+    weight_generation: Share
+    high: Share
+    medium: Share
+    default_generation: Share
+
+
+class Chunking(Table):
+    tokens: Count
+    overlap: Annotated[float, Field(ge=0, lt=1)]
+    tokens_min: Annotated[int, Field(ge=0)]
+
+
+class Claude(Table):
+    model: str
+    max_output_tokens: Count
+    api_key: SecretStr
+    base_url: str
+
+
+class Cohere(Table):
+    embed_model: str
+    dimension: Count
+    rerank_model: str
+    api_key: SecretStr
+    base_url: str
+
+
+class Qdrant(Table):
+    url: str
+    api_key: SecretStr
+
+
+class Redis(Table):
+    url: SecretStr
+
+
+class Audit(Table):
+    spool_dir: str
+    seal_every_s: Seconds
+    anchor_every_s: Seconds
+    hot_days: Count
+    warm_days: Count
+    signing_key_file: str
+
+
+class Archive(Table):
+    bucket: str
+    prefix: str
+    object_lock_mode: Literal["COMPLIANCE", "GOVERNANCE"]
+    object_lock_days: Count
+
+
+class Limits(Table):
+    per_key: Rate
+    anonymous: Rate
+    authenticated: Rate
+    body_bytes: Count
+
+
+class Sessions(Table):
+    enabled: bool
+    purge_days: Count
+
+
+class Page(Table):
+    enabled: bool
+
+
+class Settings(Table):
+    data_dir: Path
+    providers: Providers
+    database: Database
+    books: Books
+    budget: Budget
+    retrieval: Retrieval
+    calibration: Calibration
+    confidence: Confidence
+    chunking: Chunking
+    claude: Claude
+    cohere: Cohere
+    qdrant: Qdrant
+    redis: Redis
+    audit: Audit
+    archive: Archive
+    limits: Limits
+    sessions: Sessions
+    page: Page
+
+    def fingerprint(self) -> str:
+        """Names these settings in every record. Secrets and places do not take part."""
+        return sha256(self.model_dump_json(exclude={"data_dir"}).encode()).hexdigest()
+
+
+def load(
+    environment: Mapping[str, str] = os.environ, file: Path = CONFIG / "engine.toml", **overrides: Any
+) -> Settings:
+    """The settings in force; `ConfigurationError` says which one is wrong."""
+    try:
+        values = tomllib.loads(file.read_text())
+        for path, value in (*_prefixed(environment), *_conventional(environment)):
+            _put(values, path, value)
+        values |= {name: value for name, value in overrides.items() if value is not None}
+        values["data_dir"] = Path(values["data_dir"]).expanduser().absolute()
+        return Settings.model_validate(values)
+    except ValidationError as wrong:
+        raise ConfigurationError(_explain(wrong)) from None
+    except (OSError, tomllib.TOMLDecodeError) as wrong:
+        raise ConfigurationError(f"{file} cannot be read: {wrong}") from None
+
+
+def _prefixed(environment: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
+    """AFFIDAVIT_RETRIEVAL__TOP_K=3 is ("retrieval", "top_k"), "3"."""
+    named = sorted((name, value) for name, value in environment.items() if name.startswith(PREFIX))
+    return [(tuple(name.removeprefix(PREFIX).lower().split("__")), value) for name, value in named]
+
+
+def _conventional(environment: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
+    found: dict[tuple[str, ...], str] = {}
+    for name, path in CONVENTIONAL.items():
+        if environment.get(name):
+            found.setdefault(path, environment[name])
+    return list(found.items())
+
+
+def _put(values: dict[str, Any], path: tuple[str, ...], value: str) -> None:
+    """Unknown names are put too: the check that follows names them."""
+    *tables, key = path
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise ConfigurationError(f"{PREFIX}{'__'.join(path).upper()}: {table} is a setting, not a table")
+    values[key] = value
+
+
+def _explain(wrong: ValidationError) -> str:
+    lines = []
+    for error in wrong.errors(include_input=False, include_url=False):
+        where = ".".join(map(str, error["loc"]))
+        what = "there is no such setting" if error["type"] == "extra_forbidden" else error["msg"].lower()
+        lines.append(f"  {where}: {what}")
+    return "The settings are wrong (config/engine.toml, or AFFIDAVIT_… in the environment):\n" + "\n".join(
+        lines
+    )

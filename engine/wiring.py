@@ -1,0 +1,266 @@
+"""The composition root: the only file that names concrete providers. A new vendor is a new file and one line here."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from importlib.metadata import version
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from psycopg_pool import AsyncConnectionPool
+
+from audit import partitions
+from audit.ledger import Ledger
+from audit.vault import FolderVault
+from engine.answer import Engine, Rules
+from engine.errors import ConfigurationError
+from engine.keys import ApiKeys
+from engine.migrate import migrate, pending
+from engine.models import Filters
+from engine.ports import Embedder, Generator, Index, Limiter
+from engine.providers import postgres
+from engine.providers.edge import EdgeIndex
+from engine.providers.extractive import Extractive
+from engine.providers.folders import InUse
+from engine.providers.memory_limits import MemoryLimits
+from engine.providers.minilm import MiniLm
+from engine.retrieve import Retriever
+from engine.settings import CONFIG, HOUSE, Settings
+from ingest.pipeline import Ingest, Progress
+from ingest.registry import Registry
+from ingest.split import Size
+
+EMBEDDERS: dict[str, Callable[[Settings], Embedder]] = {"minilm": lambda _: MiniLm()}
+INDEXES: dict[str, Callable[[Settings], Index]] = {
+    "edge": lambda settings: EdgeIndex(settings.data_dir / "index")
+}
+GENERATORS: dict[str, Callable[[Settings, Embedder], Generator]] = {
+    "extractive": lambda _, embedder: Extractive(embedder)
+}
+LIMITERS: dict[str, Callable[[Settings], Limiter]] = {
+    "memory": lambda settings: MemoryLimits(settings.limits.per_key)
+}
+VAULTS: dict[str, Callable[[Settings], FolderVault]] = {
+    "folder": lambda settings: FolderVault(settings.data_dir / "vault")
+}
+
+SAMPLE_BOOK = CONFIG / "sample-book"
+NO_FILTERS = Filters()
+SAMPLE_TITLE = "Physical AI and Humanoid Robotics: A Short Introduction"
+
+Made = TypeVar("Made")
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Where the database is, once it runs."""
+
+    url: str
+    settings: Settings
+
+    def pool(self, role: str, size_max: int = 4) -> AsyncConnectionPool:
+        return postgres.pool(self.url, role, size_max=size_max, wait_s=self.settings.budget.audit_s)
+
+    def migrate(self) -> list[str]:
+        with postgres.connect(self.url) as connection:
+            return migrate(connection, HOUSE / "sql")
+
+    def pending(self) -> list[str]:
+        with postgres.connect(self.url) as connection:
+            return pending(connection, HOUSE / "sql")
+
+    async def run_as(self, role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Column names and rows of one read-only statement."""
+        async with self.pool(role, 1) as connections, connections.connection() as connection:
+            await connection.set_read_only(True)
+            cursor = await connection.execute(statement.encode())
+            rows = await cursor.fetchall() if cursor.description else []
+            return [column.name for column in cursor.description or ()], rows
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """Everything that serving needs, open and ready."""
+
+    engine: Engine
+    registry: Registry
+    index: Index
+    pool: AsyncConnectionPool
+    default_book: str
+    top_k: int
+    body_bytes_max: int
+    page_enabled: bool
+
+    async def parts(self) -> dict[str, str]:
+        """Each part that a question needs: ready, or what is wrong in one word."""
+        state = {"database": "ready", "book": "ready", "audit": "ready"}
+        try:
+            if not await partitions.count_months_ahead(self.pool, now().date()):
+                state["audit"] = "no month ahead"
+            await self.registry.live(self.default_book)
+        except LookupError:
+            state["book"] = "missing"
+        except Exception:  # noqa: BLE001  any trouble means the same to a load balancer
+            state["database"] = "unavailable"
+        return state
+
+
+@asynccontextmanager
+async def open_database(settings: Settings, say: Callable[[str], None]) -> AsyncIterator[Database]:
+    """The given database, or the embedded one: started if need be, stopped by the last who uses it."""
+    if settings.database.url.get_secret_value():
+        yield Database(settings.database.url.get_secret_value(), settings)
+        return
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    server = postgres.EmbeddedPostgres(settings.data_dir)
+    in_use = InUse(settings.data_dir)
+    try:
+        say("Starting the embedded PostgreSQL …")
+        await asyncio.to_thread(server.start)
+        yield Database(server.url, settings)
+    finally:
+        if in_use.is_last():
+            await asyncio.to_thread(server.stop)
+        in_use.release()
+
+
+@asynccontextmanager
+async def open_house(settings: Settings, database: Database) -> AsyncIterator[House]:
+    """The assembled engine. Refuses to start on a book that another embedder made."""
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(
+            database.pool("affidavit_engine", settings.database.connections_max)
+        )
+        await partitions.make_months_ahead(pool, now().date())
+        embedder = embedder_of(settings)
+        index = _choose("index", INDEXES, settings.providers.index)(settings)
+        stack.push_async_callback(index.close)
+        registry = Registry(pool)
+        await _check_books(registry, embedder)
+        ledger = Ledger(pool)
+        await ledger.start()
+        stack.push_async_callback(ledger.stop)
+        engine = Engine(
+            keyring=ApiKeys(pool),
+            limiter=_choose("limits", LIMITERS, settings.providers.limits)(settings),
+            library=registry,
+            retriever=_retriever(settings, embedder, index, registry),
+            generator=_choose("generator", GENERATORS, settings.providers.generator)(settings, embedder),
+            ledger=ledger,
+            rules=_rules(settings),
+            clock=now,
+            new_id=uuid4,
+            monotonic=time.monotonic,
+        )
+        yield House(
+            engine, registry, index, pool, settings.books.default, settings.retrieval.top_k,
+            settings.limits.body_bytes, settings.page.enabled,
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def open_ingest(settings: Settings, database: Database, progress: Progress) -> AsyncIterator[Ingest]:
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(database.pool("affidavit_engine"))
+        embedder = embedder_of(settings)
+        index = _choose("index", INDEXES, settings.providers.index)(settings)
+        stack.push_async_callback(index.close)
+        chunking = settings.chunking
+        yield Ingest(
+            registry=Registry(pool),
+            index=index,
+            embedder=embedder,
+            size=Size(chunking.tokens, chunking.overlap, chunking.tokens_min),
+            calibration=shipped_calibration(embedder),
+            new_id=uuid4,
+            monotonic=time.monotonic,
+            progress=progress,
+        )
+
+
+@asynccontextmanager
+async def open_keys(database: Database) -> AsyncIterator[ApiKeys]:
+    async with database.pool("affidavit_owner", 2) as pool:
+        yield ApiKeys(pool)
+
+
+@asynccontextmanager
+async def open_registry(database: Database) -> AsyncIterator[Registry]:
+    async with database.pool("affidavit_engine", 2) as pool:
+        yield Registry(pool)
+
+
+async def make_months_ahead(database: Database, today: date) -> list[str]:
+    async with database.pool("affidavit_engine", 1) as pool:
+        return await partitions.make_months_ahead(pool, today)
+
+
+async def count_months_ahead(database: Database, today: date) -> int:
+    async with database.pool("affidavit_engine", 1) as pool:
+        return await partitions.count_months_ahead(pool, today)
+
+
+def embedder_of(settings: Settings) -> Embedder:
+    return _choose("embedder", EMBEDDERS, settings.providers.embedder)(settings)
+
+
+def vault_of(settings: Settings) -> FolderVault:
+    return _choose("vault", VAULTS, settings.providers.vault)(settings)
+
+
+def shipped_calibration(embedder: Embedder) -> dict[str, Any]:
+    file = CONFIG / "calibration" / f"{embedder.name}.json"
+    if not file.exists():
+        raise ConfigurationError(
+            f"There is no calibration for the embedder {embedder.name} in config/calibration/."
+        )
+    calibration: dict[str, Any] = json.loads(file.read_text())
+    return calibration
+
+
+def _retriever(settings: Settings, embedder: Embedder, index: Index, registry: Registry) -> Retriever:
+    retrieval = settings.retrieval
+    return Retriever(
+        embedder, index, registry, retrieval.weight_semantic, retrieval.weight_lexical, retrieval.candidates
+    )
+
+
+def _rules(settings: Settings) -> Rules:
+    budget, confidence = settings.budget, settings.confidence
+    return Rules(
+        total_s=budget.total_s,
+        retrieval_s=budget.retrieval_s,
+        generation_s=budget.generation_s,
+        audit_s=budget.audit_s,
+        threshold=settings.retrieval.threshold,
+        confidence_weights=(confidence.weight_retrieval, confidence.weight_generation),
+        confidence_levels=(confidence.high, confidence.medium),
+        default_generation_confidence=confidence.default_generation,
+        settings_sha256=settings.fingerprint(),
+        code_version=version("affidavit"),
+    )
+
+
+async def _check_books(registry: Registry, embedder: Embedder) -> None:
+    for book in await registry.books():
+        if book.embedder not in {None, embedder.name}:
+            raise ConfigurationError(
+                f"The book {book.book_id} was ingested with the embedder {book.embedder}, and the settings name"
+                f" {embedder.name}. Set providers.embedder back, or ingest the book again."
+            )
+
+
+def _choose(seam: str, providers: dict[str, Made], name: str) -> Made:
+    if name not in providers:
+        raise ConfigurationError(
+            f'providers.{seam} = "{name}" is not available here. Available: {", ".join(sorted(providers))}.'
+        )
+    return providers[name]

@@ -1,0 +1,26 @@
+"""Bytes of a file to a `Document`. A new format is a new file here and one line in `READERS`."""
+
+from collections.abc import Callable
+from pathlib import PurePosixPath
+
+from ingest.read import markdown
+from ingest.read.document import Document
+
+READERS: dict[str, Callable[[bytes, PurePosixPath], Document]] = {
+    ".md": markdown.read,
+    ".mdx": markdown.read,
+}
+
+
+class UnreadableError(Exception):
+    """This file cannot be read, and why, in words for whoever wrote it."""
+
+
+def read(content: bytes, path: PurePosixPath) -> Document:
+    """`path` is relative to the book's folder."""
+    try:
+        return READERS[path.suffix.lower()](content, path)
+    except UnicodeDecodeError as wrong:
+        raise UnreadableError(f"not UTF-8: the byte at {wrong.start} cannot be read") from wrong
+    except ValueError as wrong:
+        raise UnreadableError(str(wrong)) from wrong
