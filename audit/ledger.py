@@ -50,7 +50,7 @@ class Ledger:
 
     async def stop(self) -> None:
         if self._alive is not None:
-            await self._alive.close()
+            await self._alive.execute("SELECT pg_advisory_unlock(%s)", (self._owner,))
             await self._pool.putconn(self._alive)
             self._alive = None
 

@@ -62,8 +62,6 @@ async def up(settings: Settings, arguments: Arguments) -> int:
     """All embedded: database, index, sample book if there is none, a demo key, and the server."""
     listening = _listen("127.0.0.1", arguments.port)
     async with wiring.open_database(settings, _say) as database:
-        if database.migrate():
-            _say("The database is set up.")
         await wiring.make_months_ahead(database, wiring.now().date())
         await _ensure_book(settings, database)
         async with wiring.open_keys(database) as keys:
@@ -174,7 +172,7 @@ async def keys_revoke(settings: Settings, arguments: Arguments) -> int:
 async def audit_query(settings: Settings, arguments: Arguments) -> int:
     """SQL over the log, as the auditor's role: it can read records and nothing else."""
     async with wiring.open_database(settings, _quiet) as database:
-        names, rows = await database.run_as("affidavit_auditor", arguments.sql)
+        names, rows = await database.read("affidavit_auditor", arguments.sql)
     found = [dict(zip(names, row, strict=True)) for row in rows]
     _print_rows(found, as_json=arguments.json, empty="No rows.")
     return 0

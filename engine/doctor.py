@@ -58,13 +58,13 @@ async def _data_folder(settings: Settings, _: Database) -> Finding:
 
 
 async def _database(settings: Settings, database: Database) -> Finding:
-    _names, rows = await database.run_as("affidavit_engine", "SHOW server_version")
+    _names, rows = await database.read("affidavit_engine", "SHOW server_version")
     kind = "given" if settings.database.url.get_secret_value() else "embedded"
     return Finding("database", "ok", f"PostgreSQL {rows[0][0].split()[0]}, {kind}")
 
 
 async def _durability(_: Settings, database: Database) -> Finding:
-    _names, rows = await database.run_as(
+    _names, rows = await database.read(
         "affidavit_engine",
         "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'",
     )
@@ -84,7 +84,7 @@ async def _migrations(_: Settings, database: Database) -> Finding:
 
 
 async def _roles(_: Settings, database: Database) -> Finding:
-    _names, rows = await database.run_as(
+    _names, rows = await database.read(
         "affidavit_engine",
         "SELECT privilege FROM unnest(ARRAY['SELECT', 'UPDATE', 'DELETE', 'TRUNCATE']) AS privilege"
         " WHERE has_table_privilege('audit_logs', privilege)",
@@ -111,12 +111,11 @@ async def _embedder(settings: Settings, _: Database) -> Finding:
 async def _index(settings: Settings, database: Database) -> Finding:
     async with wiring.open_house(settings, database) as house:
         books = [book for book in await house.registry.books() if book.generation]
-        for book in books:
-            assert book.generation is not None
-            generation = await house.registry.live(book.book_id)
-            vector = await house.engine.retriever.embedder.embed_query("Does the index work?")
-            await house.index.search(generation.generation_id, vector, {}, 1, wiring.NO_FILTERS)
-    return Finding("index", "ok", f"{settings.providers.index}, answers for {len(books)} generations")
+        held = [await house.index.count(book.generation) for book in books if book.generation]
+    short = [book.book_id for book, points in zip(books, held, strict=True) if points != book.passages]
+    if short:
+        return Finding("index", "failed", f"not all passages of {', '.join(short)} are indexed: ingest again")
+    return Finding("index", "ok", f"{settings.providers.index}, {sum(held)} passages of {len(books)} books")
 
 
 async def _books(settings: Settings, database: Database) -> Finding:

@@ -2,6 +2,7 @@
 
 AffidavitError
 ├── ConfigurationError        the settings or the data folder are wrong; only at start-up
+├── StatementError            an auditor's SQL cannot be run
 └── RequestError              one request failed
     ├── BadRequestError       400  not JSON, not UTF-8, a NUL, a key twice
     ├── UnauthenticatedError  401  no key, or not one of ours
@@ -32,6 +33,10 @@ class AffidavitError(Exception):
 
 class ConfigurationError(AffidavitError):
     """The message says what is wrong and what to do about it."""
+
+
+class StatementError(AffidavitError):
+    """An auditor's SQL that cannot be run, with PostgreSQL's reason."""
 
 
 class RequestError(AffidavitError):

@@ -52,6 +52,9 @@ class Index(Protocol):
     ) -> list[Hit]:
         """The best `limit` by each score, every one of them with both exact scores."""
 
+    async def count(self, generation: UUID) -> int:
+        """How many points the generation holds; the cheapest proof that it can be searched."""
+
     async def close(self) -> None: ...
 
 

@@ -3,8 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
@@ -17,10 +17,9 @@ from audit import partitions
 from audit.ledger import Ledger
 from audit.vault import FolderVault
 from engine.answer import Engine, Rules
-from engine.errors import ConfigurationError
+from engine.errors import ConfigurationError, UnknownBookError
 from engine.keys import ApiKeys
 from engine.migrate import migrate, pending
-from engine.models import Filters
 from engine.ports import Embedder, Generator, Index, Limiter
 from engine.providers import postgres
 from engine.providers.edge import EdgeIndex
@@ -48,8 +47,8 @@ VAULTS: dict[str, Callable[[Settings], FolderVault]] = {
     "folder": lambda settings: FolderVault(settings.data_dir / "vault")
 }
 
+CHECK_S = 5.0  # a cold index worker starts well within it
 SAMPLE_BOOK = CONFIG / "sample-book"
-NO_FILTERS = Filters()
 SAMPLE_TITLE = "Physical AI and Humanoid Robotics: A Short Introduction"
 
 Made = TypeVar("Made")
@@ -66,8 +65,8 @@ class Database:
     url: str
     settings: Settings
 
-    def pool(self, role: str, size_max: int = 4) -> AsyncConnectionPool:
-        return postgres.pool(self.url, role, size_max=size_max, wait_s=self.settings.budget.audit_s)
+    def pool(self, role: str, size_max: int = 2) -> AbstractAsyncContextManager[AsyncConnectionPool]:
+        return postgres.open_pool(self.url, role, size_max=size_max, wait_s=self.settings.budget.audit_s)
 
     def migrate(self) -> list[str]:
         with postgres.connect(self.url) as connection:
@@ -77,13 +76,9 @@ class Database:
         with postgres.connect(self.url) as connection:
             return pending(connection, HOUSE / "sql")
 
-    async def run_as(self, role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Column names and rows of one read-only statement."""
-        async with self.pool(role, 1) as connections, connections.connection() as connection:
-            await connection.set_read_only(True)
-            cursor = await connection.execute(statement.encode())
-            rows = await cursor.fetchall() if cursor.description else []
-            return [column.name for column in cursor.description or ()], rows
+    async def read(self, role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Column names and rows of one statement that may change nothing."""
+        return await postgres.read(self.url, role, statement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,32 +95,49 @@ class House:
     page_enabled: bool
 
     async def parts(self) -> dict[str, str]:
-        """Each part that a question needs: ready, or what is wrong in one word."""
-        state = {"database": "ready", "book": "ready", "audit": "ready"}
-        try:
-            if not await partitions.count_months_ahead(self.pool, now().date()):
-                state["audit"] = "no month ahead"
-            await self.registry.live(self.default_book)
-        except LookupError:
-            state["book"] = "missing"
-        except Exception:  # noqa: BLE001  any trouble means the same to a load balancer
-            state["database"] = "unavailable"
-        return state
+        """Each part that a question needs: "ready", or what it lacks. Asking also warms what a first reader would wait for."""
+        return {
+            "database": await _state(self._has_months_ahead, "no month ahead"),
+            "book": await _state(self._holds_book, "no book published"),
+            "embedder": await _state(self._embeds, "unavailable"),
+        }
+
+    async def _has_months_ahead(self) -> bool:
+        return await partitions.count_months_ahead(self.pool, now().date()) > 0
+
+    async def _holds_book(self) -> bool:
+        generation = await self.registry.live(self.default_book)
+        return await self.index.count(generation.generation_id) > 0
+
+    async def _embeds(self) -> bool:
+        return len(await self.engine.retriever.embedder.embed_query("ready?")) > 0
+
+
+async def _state(check: Callable[[], Awaitable[bool]], lacking: str) -> str:
+    try:
+        async with asyncio.timeout(CHECK_S):
+            return "ready" if await check() else lacking
+    except UnknownBookError:
+        return lacking
+    except Exception:  # noqa: BLE001  whatever the trouble, a load balancer needs to know only that there is one
+        return "unavailable"
 
 
 @asynccontextmanager
 async def open_database(settings: Settings, say: Callable[[str], None]) -> AsyncIterator[Database]:
-    """The given database, or the embedded one: started if need be, stopped by the last who uses it."""
+    """The given database, or the embedded one: started and set up if need be, stopped by the last who uses it."""
     if settings.database.url.get_secret_value():
         yield Database(settings.database.url.get_secret_value(), settings)
         return
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    server = postgres.EmbeddedPostgres(settings.data_dir)
     in_use = InUse(settings.data_dir)
+    server = postgres.EmbeddedPostgres(settings.data_dir)
     try:
         say("Starting the embedded PostgreSQL …")
         await asyncio.to_thread(server.start)
-        yield Database(server.url, settings)
+        database = Database(server.url, settings)
+        await asyncio.to_thread(database.migrate)
+        yield database
     finally:
         if in_use.is_last():
             await asyncio.to_thread(server.stop)
@@ -160,10 +172,12 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             new_id=uuid4,
             monotonic=time.monotonic,
         )
-        yield House(
+        house = House(
             engine, registry, index, pool, settings.books.default, settings.retrieval.top_k,
             settings.limits.body_bytes, settings.page.enabled,
         )  # fmt: skip
+        await house.parts()
+        yield house
 
 
 @asynccontextmanager
@@ -188,23 +202,23 @@ async def open_ingest(settings: Settings, database: Database, progress: Progress
 
 @asynccontextmanager
 async def open_keys(database: Database) -> AsyncIterator[ApiKeys]:
-    async with database.pool("affidavit_owner", 2) as pool:
+    async with database.pool("affidavit_owner") as pool:
         yield ApiKeys(pool)
 
 
 @asynccontextmanager
 async def open_registry(database: Database) -> AsyncIterator[Registry]:
-    async with database.pool("affidavit_engine", 2) as pool:
+    async with database.pool("affidavit_engine") as pool:
         yield Registry(pool)
 
 
 async def make_months_ahead(database: Database, today: date) -> list[str]:
-    async with database.pool("affidavit_engine", 1) as pool:
+    async with database.pool("affidavit_engine") as pool:
         return await partitions.make_months_ahead(pool, today)
 
 
 async def count_months_ahead(database: Database, today: date) -> int:
-    async with database.pool("affidavit_engine", 1) as pool:
+    async with database.pool("affidavit_engine") as pool:
         return await partitions.count_months_ahead(pool, today)
 
 

@@ -77,6 +77,10 @@ class EdgeIndex:
             await worker.close()
         return int(reply["points"])
 
+    async def count(self, generation: UUID) -> int:
+        reply = await self._serving.call({"do": "count", "generation": str(generation)}, timeout_s=START_S)
+        return int(reply["points"])
+
     async def search(
         self, generation: UUID, dense: Vector, terms: dict[int, float], limit: int, filters: Filters
     ) -> list[Hit]:

@@ -83,7 +83,13 @@ class Shards:
         self._open: dict[str, edge.EdgeShard] = {}
 
     def answer(self, header: dict[str, Any], body: bytes) -> Reply:
-        actions = {"create": self.create, "upsert": self.upsert, "seal": self.seal, "search": self.search}
+        actions = {
+            "create": self.create,
+            "upsert": self.upsert,
+            "seal": self.seal,
+            "count": self.count,
+            "search": self.search,
+        }
         try:
             return actions[header["do"]](header, body)
         except Exception as fault:  # noqa: BLE001  the client must hear of it, whatever it is
@@ -124,6 +130,9 @@ class Shards:
         del self._open[header["generation"]]
         _sync(self._folder / header["generation"])
         return {"points": points}
+
+    def count(self, header: dict[str, Any], _: bytes) -> Reply:
+        return {"points": self._shard(header["generation"]).count(edge.CountRequest(exact=True))}
 
     def search(self, header: dict[str, Any], body: bytes) -> Reply:
         """Both top lists, then the missing score of each hit: the union with both scores exact."""

