@@ -186,13 +186,17 @@ class Engine:
         )
 
 
+class _StageTimeoutError(Exception):
+    """Which stage was too slow; for the record, not for the client."""
+
+
 @asynccontextmanager
 async def _at_most(seconds: float, stage: str) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(seconds):
             yield
-    except TimeoutError as late:
-        raise OutOfTimeError from TimeoutError(f"{stage} took longer than {seconds} s: {late}")
+    except TimeoutError:
+        raise OutOfTimeError from _StageTimeoutError(f"{stage} took longer than {seconds} s")
 
 
 def _note_question(trail: Trail, question: Question) -> None:
@@ -226,8 +230,14 @@ def _note_outcome(trail: Trail, outcome: Released | Refusal) -> None:
 def _note_failure(trail: Trail, failure: RequestError) -> None:
     trail.outcome, trail.success = "failed", False
     trail.http_status, trail.error_type = failure.status, failure.error_type
-    trail.error_message = f"{failure.detail} [{type(failure.__cause__ or failure).__name__}]"
+    trail.error_message = f"{failure.detail} [{_cause(failure)}]"
     _named(failure, trail)
+
+
+def _cause(failure: RequestError) -> str:
+    """What lay behind a failure, without the words of a driver or a provider: those may repeat personal text."""
+    cause = failure.__cause__
+    return str(cause) if isinstance(cause, _StageTimeoutError) else type(cause or failure).__name__
 
 
 def _named(failure: RequestError, trail: Trail) -> RequestError:

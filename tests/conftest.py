@@ -43,7 +43,7 @@ def settings(data_dir: Path) -> Settings:
 
 
 @pytest.fixture(scope="session")
-async def database(settings: Settings) -> AsyncIterator[Database]:
+async def database(anyio_backend: str, settings: Settings) -> AsyncIterator[Database]:
     """Migrated, with the sample book published."""
     async with wiring.open_database(settings, lambda _: None) as opened:
         opened.migrate()
@@ -55,13 +55,13 @@ async def database(settings: Settings) -> AsyncIterator[Database]:
 
 
 @pytest.fixture(scope="session")
-async def house(settings: Settings, database: Database) -> AsyncIterator[House]:
+async def house(anyio_backend: str, settings: Settings, database: Database) -> AsyncIterator[House]:
     async with wiring.open_house(settings, database) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
-async def key(database: Database) -> str:
+async def key(anyio_backend: str, database: Database) -> str:
     async with wiring.open_keys(database) as keys:
         return await keys.create("tests", ["ask"], "100000/minute")
 

@@ -26,6 +26,7 @@ from engine.wiring import House
 
 PAGE = Path(__file__).with_name("page.html")
 
+_CHUNK_ID = re.compile(r"[0-9a-f]{64}")
 _REQUEST_ID = re.compile(
     r"[\w.:-]{1,128}", re.ASCII
 )  # a client's own id is echoed if it is harmless in a log
@@ -103,12 +104,13 @@ async def passage(
     """A passage as it was cited; `start` and `end` of a citation count its characters."""
     house = _house(request)
     await house.engine.keyring.authenticate(_secret(authorization))
-    found = (await house.engine.library.passages([chunk_id])).get(chunk_id)
-    if found is None:
+    found = await house.engine.library.passages([chunk_id]) if _CHUNK_ID.fullmatch(chunk_id) else {}
+    if chunk_id not in found:
         raise UnknownPassageError
+    cited = found[chunk_id]
     return contracts.PassageBody(
-        chunk_id=found.chunk_id, book_id=found.book_id, chapter=found.chapter, section=found.section,
-        filename=found.filename, page=found.start_page, url=found.url, text=found.text,
+        chunk_id=cited.chunk_id, book_id=cited.book_id, chapter=cited.chapter, section=found.section,
+        filename=cited.filename, page=found.start_page, url=found.url, text=found.text,
     )  # fmt: skip
 
 

@@ -1,17 +1,20 @@
 """The bodies of /v1: what comes in, checked, and what goes out, field for field."""
 
 import json
+import re
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from engine.errors import BadRequestError, InvalidFieldError
+from engine.errors import BadRequestError, InvalidFieldError, UnknownBookError
 from engine.models import Answer, Evidence, Filters, Question, Refusal
 
 QUESTION_CHARACTERS_MAX = 1000  # spec 002, decision 5
 SELECTION_WORDS_MAX = 200  # spec 000
 TOP_K_MAX = 10  # spec 001
+
+_BOOK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 def _fits(text: str) -> str:
@@ -139,6 +142,8 @@ class Problem(BaseModel):
 
 def question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Question:
     """The body of a query, or the error that says what is wrong with it."""
+    if not _BOOK_ID.fullmatch(book_id):
+        raise UnknownBookError
     try:
         asked = QueryRequest.model_validate(_json_object(body))
     except ValidationError as wrong:
@@ -207,7 +212,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
         value = json.loads(body.decode("utf-8"), object_pairs_hook=_no_key_twice)
     except UnicodeDecodeError:
         raise BadRequestError("The body is not valid UTF-8.") from None
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, brackets beyond counting
         raise BadRequestError("The body is not valid JSON.") from None
     if not isinstance(value, dict):
         raise BadRequestError("The body must be a JSON object.")

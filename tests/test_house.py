@@ -1,0 +1,101 @@
+"""The house stands: floors, short functions, plain names, one place for each change."""
+
+import ast
+import re
+import statistics
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import engine
+from tests.conftest import ROOT
+
+ROOMS = ("engine", "ingest", "audit")
+FORBIDDEN_NAMES = re.compile(r"utils?|helpers?|managers?|services?|core")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+README = (ROOT / "README.md").read_text()
+
+
+def _modules() -> list[str]:
+    files = (file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
+    names = (".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files)
+    return sorted(name.removesuffix(".__init__") for name in names)
+
+
+def _functions() -> Iterator[tuple[str, int]]:
+    for room in ROOMS:
+        for file in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    assert node.end_lineno is not None
+                    yield f"{file.relative_to(ROOT)}:{node.name}", node.end_lineno - node.lineno + 1
+
+
+def _tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return [path for name in listed.splitlines() if (path := ROOT / name).is_file()]
+
+
+def test_every_module_stands_on_a_floor() -> None:
+    contract = PYPROJECT["tool"]["importlinter"]["contracts"][0]
+    floors = {name.strip() for layer in contract["layers"] for name in layer.split("|")}
+    homeless = [
+        name for name in _modules()
+        if name not in ROOMS and not any(name == floor or name.startswith(f"{floor}.") for floor in floors)
+    ]  # fmt: skip
+    assert not homeless
+
+
+def test_functions_are_short() -> None:
+    lengths = dict(_functions())
+    assert statistics.median(lengths.values()) <= 10
+    assert {name: length for name, length in lengths.items() if length > 60} == {}
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    assert [name for name in _modules() if FORBIDDEN_NAMES.fullmatch(name.rsplit(".", 1)[-1])] == []
+
+
+def test_where_to_change_what_is_the_same_in_the_readme() -> None:
+    assert engine.__doc__ is not None
+    told = re.findall(
+        r"^ +(.+?) {2,}((?:config|engine|audit|ingest|a new file).+)$", engine.__doc__, re.MULTILINE
+    )
+    rows = re.findall(
+        r"^\| (.+?) \| (.+?) \|$", README.split("## Where to change what")[1].split("##")[0], re.MULTILINE
+    )
+    assert [(what, where.replace("`", "")) for what, where in rows[2:]] == told[-10:]
+    assert len(told[-10:]) == 10
+
+
+def test_every_file_named_as_the_place_to_change_exists() -> None:
+    table = README.split("## Where to change what")[1].split("##")[0]
+    for name in re.findall(r"`((?:config|engine|audit|ingest)/[\w./]+)`", table):
+        assert (ROOT / name).exists(), name
+
+
+def test_every_direct_dependency_has_its_reason_in_the_readme() -> None:
+    project = PYPROJECT["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[\[=<>~! ]", item)[0] for item in wanted}
+    table = README.split("## Dependencies")[1]
+    assert names == set(re.findall(r"^\| `([\w.-]+)` \|", table, re.MULTILINE))
+
+
+def test_every_direct_dependency_is_pinned_with_hashes() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    for item in PYPROJECT["project"]["dependencies"]:
+        name = re.split(r"[\[=]", item)[0].lower()
+        assert re.search(
+            rf"^{re.escape(name)}==\S+.*\\\n +--hash=sha256:", lock, re.MULTILINE | re.IGNORECASE
+        ), name
+
+
+def test_no_registry_address_and_no_path_of_a_machine_is_committed() -> None:
+    hosts = re.compile(r"py[p]i\.org|python[h]osted|registry\.npm[j]s|deb\.debi[a]n\.|--(?:extra-)?index-url")
+    paths = re.compile(r"(?:^|[^\w./-])/(?:wor[k]|ho[m]e|roo[t])/\w")
+    for file in _tracked():
+        text = file.read_text(errors="replace")
+        assert not hosts.search(text), file
+        assert file.suffix == ".lock" or not paths.search(text), file
