@@ -69,6 +69,7 @@ class Rules:
     confidence_levels: tuple[float, float]
     default_generation_confidence: float
     settings_sha256: str
+    prompt_sha256: str
     code_version: str
 
 
@@ -152,6 +153,7 @@ class Engine:
         finally:
             trail.generation_latency_ms = _ms(started, self.monotonic())
         _note_draft(trail, draft)
+        trail.prompt_sha256 = self.rules.prompt_sha256 if draft.prompt else None
         return draft
 
     def _release(self, proven: tuple[Claim, ...], draft: Draft, evidence: Sequence[Evidence]) -> Released:

@@ -145,7 +145,11 @@ async def _generator(settings: Settings, _: Database) -> Finding:
         return Finding(
             "generator", "failed", f"{name} is not available; set providers.generator to extractive"
         )
-    return Finding("generator", "ok", f"{name}: quotes the best sentences, does not combine them")
+    about = {
+        "extractive": "quotes the best sentences, does not combine them",
+        "claude": settings.claude.model,
+    }
+    return Finding("generator", "ok", f"{name}: {about[name]}")
 
 
 async def _vault(settings: Settings, _: Database) -> Finding:

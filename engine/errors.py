@@ -15,6 +15,8 @@ AffidavitError
     ├── IndexUnavailableError 503  the vector store does not answer
     ├── DatabaseUnavailableError 503
     ├── AuditUnavailableError 503  the record cannot be made durable, so there is no answer
+    ├── ModelFailedError      502  the language model answered nonsense or not at all
+    ├── ModelBusyError        503  the language model is overloaded
     ├── OutOfTimeError        504  the five seconds are over
     └── UnexpectedError       500  a fault of ours
 """
@@ -146,6 +148,23 @@ class AuditUnavailableError(RequestError):
     )
     retryable = True
     retry_after_s = 5
+
+
+class ModelBusyError(RequestError):
+    status = 503
+    error_type = "llm"
+    title = "The language model is overloaded"
+    detail = "The assistant is very busy at the moment. Please try again shortly."
+    retryable = True
+    retry_after_s = 5
+
+
+class ModelFailedError(RequestError):
+    status = 502
+    error_type = "llm"
+    title = "The language model failed"
+    detail = "The assistant could not produce an answer. Please try again."
+    retryable = True
 
 
 class OutOfTimeError(RequestError):

@@ -9,6 +9,10 @@ _ABSTAINED = Refusal(
     reason="insufficient_evidence",
     message="The book's nearest passages do not answer this question.",
 )
+_MODEL_REFUSED = Refusal(
+    reason="model_refused",
+    message="The language model declined to answer this question.",
+)
 _UNPROVEN = Refusal(
     reason="citation_failed",
     message="No answer could be proven from the book's passages, so none is given.",
@@ -17,6 +21,8 @@ _UNPROVEN = Refusal(
 
 def verified(draft: Draft, evidence: Sequence[Evidence]) -> tuple[Claim, ...] | Refusal:
     """The claims that are proven by what they cite, or a refusal if nothing is left."""
+    if draft.stop_reason == "refusal":
+        return replace(_MODEL_REFUSED, nearest=tuple(evidence))
     if not draft.claims:
         return replace(_ABSTAINED, nearest=tuple(evidence))
     if not draft.complete:
@@ -39,5 +45,5 @@ def _is_true(citation: Citation, evidence: Sequence[Evidence]) -> bool:
 
 
 def sentences_text(passage: Passage, start: int, end: int) -> str:
-    """The passage's text from sentence `start` up to, but without, sentence `end`."""
-    return passage.text[passage.sentences[start].start : passage.sentences[end - 1].end]
+    """Sentences `start` up to, but without, `end`, joined without anything between: as generators see and cite them."""
+    return "".join(passage.sentence_text(number) for number in range(start, end))

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -22,6 +23,7 @@ from engine.keys import ApiKeys
 from engine.migrate import migrate, pending
 from engine.ports import Embedder, Generator, Index, Limiter
 from engine.providers import postgres
+from engine.providers.claude import Claude
 from engine.providers.edge import EdgeIndex
 from engine.providers.extractive import Extractive
 from engine.providers.folders import InUse
@@ -38,7 +40,8 @@ INDEXES: dict[str, Callable[[Settings], Index]] = {
     "edge": lambda settings: EdgeIndex(settings.data_dir / "index")
 }
 GENERATORS: dict[str, Callable[[Settings, Embedder], Generator]] = {
-    "extractive": lambda _, embedder: Extractive(embedder)
+    "claude": lambda settings, _: _claude(settings),
+    "extractive": lambda _, embedder: Extractive(embedder),
 }
 LIMITERS: dict[str, Callable[[Settings], Limiter]] = {
     "memory": lambda settings: MemoryLimits(settings.limits.per_key)
@@ -48,6 +51,7 @@ VAULTS: dict[str, Callable[[Settings], FolderVault]] = {
 }
 
 CHECK_S = 5.0  # a cold index worker starts well within it
+PROMPT = CONFIG / "prompts" / "answer.md"
 SAMPLE_BOOK = CONFIG / "sample-book"
 SAMPLE_TITLE = "Physical AI and Humanoid Robotics: A Short Introduction"
 
@@ -247,6 +251,20 @@ def _retriever(settings: Settings, embedder: Embedder, index: Index, registry: R
     )
 
 
+def _claude(settings: Settings) -> Claude:
+    claude = settings.claude
+    if not claude.api_key.get_secret_value():
+        raise ConfigurationError("The generator claude needs a key: set ANTHROPIC_API_KEY.")
+    return Claude(
+        model=claude.model,
+        max_output_tokens=claude.max_output_tokens,
+        api_key=claude.api_key.get_secret_value(),
+        base_url=claude.base_url or None,
+        timeout_s=settings.budget.generation_s,
+        system=PROMPT.read_text(),
+    )
+
+
 def _rules(settings: Settings) -> Rules:
     budget, confidence = settings.budget, settings.confidence
     return Rules(
@@ -259,6 +277,7 @@ def _rules(settings: Settings) -> Rules:
         confidence_levels=(confidence.high, confidence.medium),
         default_generation_confidence=confidence.default_generation,
         settings_sha256=settings.fingerprint(),
+        prompt_sha256=sha256(PROMPT.read_bytes()).hexdigest(),
         code_version=version("affidavit"),
     )
 

@@ -41,6 +41,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         422: "A field is not what the contract says",
         429: "Too many requests",
         500: "A fault of ours",
+        502: "The language model failed",
         503: "A part is unavailable; without a record there is no answer",
         504: "The time is over",
     }.items()
@@ -109,8 +110,8 @@ async def passage(
         raise UnknownPassageError
     cited = found[chunk_id]
     return contracts.PassageBody(
-        chunk_id=cited.chunk_id, book_id=cited.book_id, chapter=cited.chapter, section=found.section,
-        filename=cited.filename, page=found.start_page, url=found.url, text=found.text,
+        chunk_id=cited.chunk_id, book_id=cited.book_id, chapter=cited.chapter, section=cited.section,
+        filename=cited.filename, page=cited.start_page, url=cited.url, text=cited.text,
     )  # fmt: skip
 
 
