@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import sys
@@ -35,7 +36,7 @@ Arguments = argparse.Namespace
 
 def main() -> None:
     """Exit 0 when all is well, 1 when something was found or failed, 2 for wrong usage."""
-    arguments = _parser().parse_args()
+    arguments = parser().parse_args()
     try:
         sys.exit(asyncio.run(_until_terminated(arguments)))
     except KeyboardInterrupt:
@@ -215,7 +216,7 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as failure:
         raise OSError(
-            f"Port {port} cannot be used ({failure.strerror}). Try another: --port {port + 1}"
+            f"Port {port} cannot be used ({os.strerror(failure.errno or 0)}). Try another: --port {port + 1}"
         ) from None
 
 
@@ -369,7 +370,7 @@ COMMANDS: dict[str, Command] = {
 }  # fmt: skip
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="affidavit",
         description="An answer engine under oath: answers only from the book, each with a record that proves it.",

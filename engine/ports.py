@@ -65,6 +65,8 @@ class Generator(Protocol):
 
     async def generate(self, question: Question, evidence: Sequence[Evidence]) -> Draft: ...
 
+    async def close(self) -> None: ...
+
 
 class Library(Protocol):
     """Which books exist, and their passages."""

@@ -159,6 +159,8 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         embedder = embedder_of(settings)
         index = _choose("index", INDEXES, settings.providers.index)(settings)
         stack.push_async_callback(index.close)
+        generator = _choose("generator", GENERATORS, settings.providers.generator)(settings, embedder)
+        stack.push_async_callback(generator.close)
         registry = Registry(pool)
         await _check_books(registry, embedder)
         ledger = Ledger(pool)
@@ -169,7 +171,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             limiter=_choose("limits", LIMITERS, settings.providers.limits)(settings),
             library=registry,
             retriever=_retriever(settings, embedder, index, registry),
-            generator=_choose("generator", GENERATORS, settings.providers.generator)(settings, embedder),
+            generator=generator,
             ledger=ledger,
             rules=_rules(settings),
             clock=now,

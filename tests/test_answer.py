@@ -49,6 +49,8 @@ class Scripted:
         self.calls += 1
         return await self.act(evidence)
 
+    async def close(self) -> None: ...
+
 
 @dataclass
 class Noting:

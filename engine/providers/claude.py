@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import anthropic
-import httpx2
 from anthropic.types import Message, TextBlock
 
 from engine.errors import ModelBusyError, ModelFailedError
@@ -44,7 +43,7 @@ class Claude:
         self._system = system
         self._max_output_tokens = max_output_tokens
         self._client = anthropic.AsyncAnthropic(
-            api_key=api_key, base_url=base_url, max_retries=0, timeout=httpx2.Timeout(timeout_s)
+            api_key=api_key, base_url=base_url, max_retries=0, timeout=timeout_s
         )
 
     async def generate(self, question: Question, evidence: Sequence[Evidence]) -> Draft:

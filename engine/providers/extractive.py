@@ -60,6 +60,9 @@ class Extractive:
             stop_reason="end_turn",
         )
 
+    async def close(self) -> None:
+        """Nothing is held open."""
+
     async def _read(self, item: Supporting, asked: Vector) -> Supporting:
         sentence = await self._embedder.embed_query(item.text)
         return replace(item, cosine=max(0.0, min(1.0, float(asked @ sentence))))

@@ -1,0 +1,121 @@
+"""What readers see: quotations cut from the passage, and what the answer is worth."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.cite import EXCERPT_WORDS_MAX, excerpt, level, released, source_mark
+from engine.models import Citation, Evidence, Released
+from tests.build import citation, claim, evidence, hostile_sentence, steady
+
+WEIGHTS = (0.6, 0.4)
+LEVELS = (0.85, 0.70)
+
+sentences = st.lists(hostile_sentence, min_size=1, max_size=6)
+joints = st.sampled_from((" ", "\n", "\n\n"))
+
+
+def release(found: list[Evidence], *cited: Citation, generation: float = 0.8) -> Released:
+    return released([claim(*cited)], found, generation, weights=WEIGHTS, levels=LEVELS)
+
+
+@steady
+@given(sentences, joints, st.data())
+def test_excerpt_is_a_slice_of_the_passage(texts: list[str], joint: str, data: st.DataObject) -> None:
+    found = [evidence(*texts, joint=joint)]
+    start = data.draw(st.integers(0, len(texts) - 1))
+    end = data.draw(st.integers(start + 1, len(texts)))
+    cited = citation(found, 0, start, end)
+    quoted = excerpt(cited, found, 1)
+    text, stands = found[0].passage.text, found[0].passage.sentences
+    assert quoted.excerpt == text[quoted.start : quoted.end]
+    assert quoted.start == stands[start].start
+    assert quoted.end <= stands[end - 1].end
+    assert quoted.excerpt.split() == cited.cited_text.split()[:EXCERPT_WORDS_MAX]
+    assert cited.cited_text.startswith(quoted.excerpt)
+
+
+@pytest.mark.parametrize("count", [1, 49, 50, 51, 400])
+def test_at_most_fifty_words(count: int) -> None:
+    found = [evidence(" ".join(f"word{n}" for n in range(count)))]
+    assert len(excerpt(citation(found, 0, 0, 1), found, 1).excerpt.split()) == min(count, 50)
+
+
+def test_excerpt_says_where_it_stands() -> None:
+    found = [evidence("Robots fall.", "They stand up.", score=0.75, chunk_id="c", section="Top")]
+    quoted = excerpt(citation(found, 0, 1, 2), found, 7)
+    assert (quoted.n, quoted.chunk_id, quoted.section, quoted.chapter) == (7, "c", "Balance", "Walking")
+    assert (quoted.filename, quoted.page, quoted.score) == ("07-walking.md", "walking", 0.75)
+    assert quoted.url == "/docs/walking#balance"
+
+
+def test_text_above_the_first_heading_links_to_the_page() -> None:
+    found = [evidence("Robots fall.", anchor="")]
+    assert excerpt(citation(found, 0, 0, 1), found, 1).url == "/docs/walking"
+
+
+def test_mark_is_spelled_as_readers_know_it() -> None:
+    found = [evidence("Robots fall.", heading="Balance & Falls", start_page="walking")]
+    mark = source_mark(excerpt(citation(found, 0, 0, 1), found, 1))
+    assert mark == '[Source: Balance & Falls (Page walking) - "Robots fall."]'
+
+
+@steady
+@given(sentences)
+def test_mark_holds_the_whole_excerpt(texts: list[str]) -> None:
+    found = [evidence(*texts)]
+    quoted = excerpt(citation(found, 0, 0, len(texts)), found, 1)
+    marked = re.fullmatch(r'\[Source: Balance \(Page walking\) - "(.*)"\]', source_mark(quoted), re.DOTALL)
+    assert marked is not None
+    assert marked[1] == quoted.excerpt
+
+
+@steady
+@given(sentences, st.lists(st.integers(1, 3), min_size=1, max_size=4))
+def test_every_mark_of_the_answer_is_one_of_its_excerpts(texts: list[str], counts: list[int]) -> None:
+    found = [evidence(*texts)]
+    claims = [claim(*[citation(found, 0, 0, 1)] * count, text=f"  Claim {count}.\n") for count in counts]
+    answer = released(claims, found, 0.8, weights=WEIGHTS, levels=LEVELS)
+    assert [item.n for item in answer.excerpts] == list(range(1, sum(counts) + 1))
+    marks = iter(source_mark(item) for item in answer.excerpts)
+    spelled = [" ".join([f"Claim {count}.", *(next(marks) for _ in range(count))]) for count in counts]
+    assert answer.text == " ".join(spelled)
+
+
+def test_confidence_is_six_parts_retrieval_and_four_parts_generation() -> None:
+    found = [evidence("Robots fall.", score=0.9)]
+    answer = release(found, citation(found, 0, 0, 1), generation=0.5)
+    assert (answer.retrieval_confidence, answer.generation_confidence) == (0.9, 0.5)
+    assert answer.confidence == pytest.approx(0.6 * 0.9 + 0.4 * 0.5)
+
+
+def test_retrieval_confidence_is_that_of_the_best_cited_passage() -> None:
+    found = [evidence("Not cited.", score=0.99), evidence("One.", score=0.7), evidence("Two.", score=0.8)]
+    answer = release(found, citation(found, 1, 0, 1), citation(found, 2, 0, 1))
+    assert answer.retrieval_confidence == 0.8
+
+
+@pytest.mark.parametrize(
+    ("confidence", "expected"),
+    [
+        (1.0, "high"),
+        (math.nextafter(0.85, 1), "high"),
+        (0.85, "medium"),
+        (0.70, "medium"),
+        (math.nextafter(0.70, 0), "low"),
+        (0.0, "low"),
+    ],
+)
+def test_levels_at_their_borders(confidence: float, expected: str) -> None:
+    assert level(confidence, LEVELS) == expected
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.85, "medium"), (0.70, "medium"), (0.851, "high")])
+def test_rounding_errors_do_not_lift_over_a_border(share: float, expected: str) -> None:
+    """0.6 * 0.7 + 0.4 * 0.7 is 0.7 less a rounding error, and still medium."""
+    found = [evidence("Robots fall.", score=share)]
+    answer = release(found, citation(found, 0, 0, 1), generation=share)
+    assert (answer.confidence, answer.confidence_level) == (share, expected)

@@ -1,0 +1,158 @@
+"""The console script: help with an example, JSON where it reports, exit codes that a script can trust."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.cli import COMMANDS, parser
+from engine.wiring import Database
+from tests.conftest import ROOT, Records
+
+
+def affidavit(
+    *arguments: object, data_dir: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    where = ["--data-dir", str(data_dir)] if data_dir else []
+    return subprocess.run(
+        [sys.executable, "-m", "engine.cli", *map(str, arguments), *where],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env={"PATH": "/usr/bin:/bin"} | environment,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_it_does_and_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args([*name.split(), "--help"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert (COMMANDS[name].run.__doc__ or "?").split()[0] in said
+    assert "Example: affidavit" in said
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_example_is_an_example_of_it(name: str) -> None:
+    assert shlex.split(COMMANDS[name].example)[1 : 1 + len(name.split())] == name.split()
+
+
+@pytest.mark.parametrize("words", ["", "nothing", "keys", "ingest", "ask", "up --port many"])
+def test_wrong_usage_exits_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(words.split())
+    assert ended.value.code == 2
+    assert "usage: affidavit" in capsys.readouterr().err
+
+
+def test_ask_prints_the_answer_and_leaves_a_row(data_dir: Path, records: Records) -> None:
+    said = affidavit("ask", "What is gimbal lock?", "--json", data_dir=data_dir)
+    body: dict[str, Any] = json.loads(said.stdout)
+    assert said.returncode == 0
+    assert body["outcome"] == "answered"
+    (row,) = records.of(body["query_id"])
+    assert (row["endpoint"], row["client_id"], row["limit_decision"]) == (
+        "affidavit ask",
+        "operator",
+        "operator",
+    )
+    plain = affidavit("ask", "Who wrote Pride and Prejudice?", data_dir=data_dir)
+    assert plain.returncode == 0
+    assert plain.stdout.startswith("This question is not covered in the book.")
+    assert "nearest:" in plain.stdout
+
+
+def test_ask_of_a_book_that_is_not_there(data_dir: Path, database: Database) -> None:
+    said = affidavit("ask", "What?", "--book", "nothing", data_dir=data_dir)
+    assert said.returncode == 1
+    assert said.stderr.startswith("affidavit: There is no published book of this name here.")
+
+
+def test_books_as_table_and_json(data_dir: Path, database: Database) -> None:
+    (book,) = [
+        book
+        for book in json.loads(affidavit("books", "--json", data_dir=data_dir).stdout)
+        if book["passages"]
+    ]
+    assert book["book_id"] == "physical-ai"
+    assert book["documents"] == 10
+    assert "physical-ai" in affidavit("books", data_dir=data_dir).stdout
+
+
+def test_a_key_is_shown_once_listed_and_revoked(data_dir: Path, database: Database) -> None:
+    secret = affidavit(
+        "keys", "create", "--client", "site", "--limit", "5/minute", data_dir=data_dir
+    ).stdout.strip()
+    key_id = secret.split("_")[1]
+    listed = affidavit("keys", "list", "--json", data_dir=data_dir).stdout
+    assert key_id in listed
+    assert secret.split("_")[2] not in listed
+    assert affidavit("keys", "revoke", key_id, data_dir=data_dir).returncode == 0
+    again = affidavit("keys", "revoke", key_id, data_dir=data_dir)
+    assert (again.returncode, again.stdout.strip()) == (1, f"There is no valid key {key_id}.")
+
+
+def test_an_auditor_cannot_write_nor_read_keys(data_dir: Path, database: Database) -> None:
+    for sql in ("DELETE FROM audit_logs", "SELECT * FROM api_keys", "SELECT nonsense"):
+        said = affidavit("audit", "query", sql, data_dir=data_dir)
+        assert said.returncode == 1
+        assert said.stderr.startswith("affidavit: PostgreSQL refuses this:")
+
+
+def test_doctor_has_a_line_for_each_part(data_dir: Path, database: Database, key: str) -> None:
+    said = affidavit("doctor", "--json", data_dir=data_dir)
+    findings = json.loads(said.stdout)
+    assert {finding["part"] for finding in findings if finding["state"] != "ok"} == set()
+    assert said.returncode == 0
+    assert len(findings) == 12
+    assert len(affidavit("doctor", data_dir=data_dir).stdout.splitlines()) == 12
+
+
+def test_doctor_names_what_is_missing_and_what_to_do(tmp_path_factory: pytest.TempPathFactory) -> None:
+    said = affidavit("doctor", data_dir=tmp_path_factory.mktemp("d"))
+    assert said.returncode == 1
+    assert "affidavit ingest PATH --book physical-ai" in said.stdout
+    assert "affidavit keys create" in said.stdout
+
+
+def test_a_wrong_setting_is_named(data_dir: Path) -> None:
+    said = affidavit("books", data_dir=data_dir, AFFIDAVIT_RETRIEVAL__TRESHOLD="0.7")
+    assert said.returncode == 1
+    assert "retrieval.treshold: there is no such setting" in said.stderr
+
+
+def test_a_provider_that_is_not_available_is_named_with_those_that_are(
+    data_dir: Path, database: Database
+) -> None:
+    said = affidavit("ask", "What?", data_dir=data_dir, AFFIDAVIT_PROVIDERS__EMBEDDER="word2vec")
+    assert said.returncode == 1
+    assert 'providers.embedder = "word2vec" is not available here. Available: minilm.' in said.stderr
+
+
+def test_claude_without_a_key_says_which_variable_to_set(data_dir: Path, database: Database) -> None:
+    said = affidavit("ask", "What?", data_dir=data_dir, AFFIDAVIT_PROVIDERS__GENERATOR="claude")
+    assert said.returncode == 1
+    assert "ANTHROPIC_API_KEY" in said.stderr
+
+
+def test_a_port_in_use_is_said_at_once(data_dir: Path, server: Any) -> None:
+    port = server.url.rsplit(":", 1)[1]
+    said = affidavit("up", "--port", port, data_dir=data_dir)
+    assert said.returncode == 1
+    assert f"Port {port} cannot be used (Address already in use). Try another: --port" in said.stderr
+
+
+def test_ingest_reports_as_json(data_dir: Path, database: Database, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("# Cups\n\nA cup holds tea. A saucer holds the cup.\n")
+    (tmp_path / "bad.md").write_bytes(b"\xff\xfe\xff")
+    said = affidavit("ingest", tmp_path, "--book", "cups", "--json", data_dir=data_dir)
+    result = json.loads(said.stdout)
+    assert set(result) == {
+        "book", "generation", "files_processed", "chunks_created", "chunks_reused", "chunks_removed", "errors",
+        "exit_code", "seconds",
+    }  # fmt: skip
+    assert (result["files_processed"], result["chunks_created"]) == (1, 1)
+    assert [error["file"] for error in result["errors"]] == ["bad.md"]
+    assert said.returncode == result["exit_code"] == 1

@@ -1,0 +1,47 @@
+"""What the README shows works: its SQL runs, its commands exist, its first question is answered."""
+
+import asyncio
+import re
+import shlex
+
+import httpx
+import pytest
+
+from engine.cli import COMMANDS
+from engine.wiring import Database
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+SQL = re.findall(r"-- (.+?)\n(SELECT.+?);", README.split("```sql")[1].split("```")[0], re.DOTALL)
+QUERIES = re.findall(r'affidavit audit query "(.+?)"', README)
+
+
+@pytest.mark.parametrize("statement", [text for _, text in SQL], ids=[title for title, _ in SQL])
+async def test_sql_for_auditors_runs(database: Database, statement: str) -> None:
+    names, _ = await database.read("affidavit_auditor", statement)
+    assert names
+
+
+@pytest.mark.parametrize("statement", QUERIES)
+async def test_the_first_look_at_a_record_works(
+    client: httpx.Client, database: Database, statement: str
+) -> None:
+    await asyncio.to_thread(client.post, "/v1/query", json={"query": "What does an IMU measure?"})
+    _, rows = await database.read("affidavit_auditor", statement)
+    assert rows
+
+
+def test_the_first_question_is_answered(client: httpx.Client) -> None:
+    (body,) = re.findall(r"-d '(\{.+?\})'", README)
+    assert client.post("/v1/query", content=body).json()["outcome"] == "answered"
+
+
+def test_every_command_has_its_paragraph() -> None:
+    table = README.split("## Commands")[1].split("##")[0]
+    assert set(re.findall(r"`affidavit ((?:keys |audit )?[a-z]+)", table)) == set(COMMANDS)
+
+
+def test_every_command_shown_exists() -> None:
+    for line in re.findall(r"^\.venv/bin/affidavit (.+)$", README, re.MULTILINE):
+        words = shlex.split(line, comments=True)
+        assert " ".join(words[:2]) in COMMANDS or words[0] in COMMANDS, line
