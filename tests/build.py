@@ -56,16 +56,15 @@ def evidence(*sentences: str, score: float = 0.9, **about: Any) -> Evidence:
 def citation(found: list[Evidence], passage: int, start: int, end: int) -> Citation:
     """A true citation of these sentences."""
     cited = found[passage].passage
-    text = cited.text[cited.sentences[start].start : cited.sentences[end - 1].end]
-    return Citation(passage, start, end, text)
+    return Citation(passage, start, end, "".join(map(cited.sentence_text, range(start, end))))
 
 
 def claim(*citations: Citation, text: str = "A robot moves.") -> Claim:
     return Claim(text, citations)
 
 
-def draft(*claims: Claim, complete: bool = True) -> Draft:
-    return Draft(claims, complete, "tests")
+def draft(*claims: Claim, complete: bool = True, stop_reason: str | None = None) -> Draft:
+    return Draft(claims, complete, "tests", stop_reason=stop_reason)
 
 
 def document(*sections: tuple[str, list[str]], **about: Any) -> Document:

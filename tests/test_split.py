@@ -49,26 +49,18 @@ def test_every_passage_brings_something_new(costs: list[int]) -> None:
 
 @steady
 @given(any_costs)
-def test_no_passage_is_longer_unless_one_sentence_is(costs: list[int]) -> None:
-    """Or, at the end of a section, unless its last sentence alone would be too short; then by one sentence."""
+def test_no_passage_is_longer_unless_one_sentence_makes_it_so(costs: list[int]) -> None:
+    """A passage that would be too short takes one sentence more, however long."""
     for start, end in cuts(costs, BOOK):
-        total = sum(costs[start:end])
-        at_the_end = end == len(costs) and total - costs[start] < BOOK.tokens_min
-        assert total <= BOOK.tokens or end - start == 1 or at_the_end
-
-
-@steady
-@given(sentence_costs)
-def test_no_passage_is_shorter_unless_its_section_is(costs: list[int]) -> None:
-    for start, end in cuts(costs, BOOK):
-        assert sum(costs[start:end]) >= min(BOOK.tokens_min, sum(costs))
+        held = costs[start:end]
+        assert sum(held) <= BOOK.tokens or sum(held) - max(held) < BOOK.tokens_min
 
 
 @steady
 @given(any_costs)
 @example(LONG_BLOCK_AFTER_AN_OVERLAP)
 @example(LONG_BLOCK_AFTER_A_SHORT_SENTENCE)
-def test_no_passage_is_shorter_though_a_long_block_follows(costs: list[int]) -> None:
+def test_no_passage_is_shorter_unless_its_section_is(costs: list[int]) -> None:
     for start, end in cuts(costs, BOOK):
         assert sum(costs[start:end]) >= min(BOOK.tokens_min, sum(costs))
 
@@ -87,7 +79,6 @@ def test_a_fifth_is_repeated_at_most(costs: list[int]) -> None:
 @given(sentence_costs)
 def test_what_fits_into_a_fifth_is_repeated(costs: list[int]) -> None:
     for (start, before), (after, _) in pairwise(cuts(costs, BOOK)):
-        assert start < after or after < before
         assert after < before
         assert sum(costs[after:before]) + costs[after - 1] > OVERLAP
 
@@ -168,7 +159,7 @@ def test_another_place_is_another_passage(other: dict[str, str]) -> None:
 def test_ids_do_not_move_with_a_release() -> None:
     """Citations that are out in the world name this id."""
     (passage,) = split.passages(document(("Balance", ["Robots fall.", "They rise."])), "book", BOOK, words)
-    assert passage.chunk_id == "PIN"
+    assert passage.chunk_id == "23756e899959191c54637f9293a2311dcaf24923f3c7c837789ec8f304c20c7f"
 
 
 def test_rows_stand_below_one_another_and_sentences_behind_one_another() -> None:

@@ -69,8 +69,8 @@ def test_empty_range_proves_nothing(start: int, end: int) -> None:
 
 @pytest.mark.parametrize(
     "cited_text",
-    ["", "Robots fall", "robots fall. They stand up again.", "Robots fall.  They stand up again.",
-     "Robots fall. They stand up again. ", "Robots never fall. They stand up again.", "Robots fall."],
+    ["", "Robots fall", "Robots fall.", "robots fall.They stand up again.", "Robots fall. They stand up again.",
+     "Robots fall.They stand up again. ", "Robots never fall.They stand up again."],
 )  # fmt: skip
 def test_cited_text_must_be_equal(cited_text: str) -> None:
     # Seen red on: `in` for `==`, and on comparing without case and spaces.
@@ -129,12 +129,18 @@ def test_empty_draft_abstains_and_shows_the_nearest(complete: bool) -> None:
     assert (abstained.reason, abstained.nearest) == ("insufficient_evidence", tuple(FOUND))
 
 
+def test_draft_of_a_model_that_declined_is_refused_though_its_claims_are_proven() -> None:
+    # Seen red on: no check of `draft.stop_reason`.
+    declined = refusal(draft(claim(TRUE), stop_reason="refusal"))
+    assert (declined.reason, declined.nearest) == ("model_refused", tuple(FOUND))
+
+
 def test_refusal_shows_no_word_of_the_draft() -> None:
     # Seen red on: the unproven claim put into the refusal's message.
     assert "Trust me" not in repr(refusal(draft(Claim("Trust me.", ()))))
 
 
-def test_sentences_text_keeps_what_stands_between() -> None:
-    # Seen red on: sentences joined by one space.
+def test_sentences_are_joined_as_generators_see_them() -> None:
+    # Seen red on: what stands between the sentences taken for a part of them.
     found = evidence("One.", "Two.", "Three.", joint="\n\n")
-    assert sentences_text(found.passage, 0, 2) == "One.\n\nTwo."
+    assert sentences_text(found.passage, 0, 2) == "One.Two."

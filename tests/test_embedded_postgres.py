@@ -1,0 +1,273 @@
+"""The server of a data folder: one for all who use it, gone with the last of them, and back after any crash."""
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from engine import settings as settings_file
+from engine import wiring
+from engine.errors import ConfigurationError
+from engine.providers.folders import InUse
+from engine.providers.postgres import EmbeddedPostgres
+
+CANARY = "canary-5f1d7e"
+GONE_S = 10
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """A data folder with a short path, whose server is stopped whatever the test left."""
+    with tempfile.TemporaryDirectory(prefix="affidavit-pg-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+        end(Path(folder))
+
+
+def postmaster(data: Path) -> int:
+    return int((data / "postgres/postmaster.pid").read_text().split()[0])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def kill(pid: int) -> None:
+    """The way the kernel does it when memory runs out: no last words."""
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + GONE_S
+    while is_alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def end(data: Path) -> None:
+    if (data / "postgres/postmaster.pid").exists() and is_alive(postmaster(data)):
+        EmbeddedPostgres(data).stop()
+
+
+def connect(server: EmbeddedPostgres) -> psycopg.Connection:
+    return psycopg.connect(server.url, autocommit=True)
+
+
+def test_the_first_start_makes_a_server_and_the_second_finds_it(data: Path) -> None:
+    first, second = EmbeddedPostgres(data), EmbeddedPostgres(data)
+    first.start()
+    pid = postmaster(data)
+    second.start()
+    assert postmaster(data) == pid
+    assert first.url == second.url
+    with connect(second) as connection:
+        assert connection.execute("SELECT current_database()").fetchone() == ("affidavit",)
+        assert connection.execute("SHOW fsync").fetchone() == ("on",)
+    second.stop()
+    assert not is_alive(pid)
+
+
+# Seen red with the lock around `start` taken out: two made the same files at once.
+def test_starts_at_once_end_up_with_one_server(data: Path) -> None:
+    together = threading.Barrier(3)
+    answers: list[tuple[object, ...] | None] = []
+
+    def run() -> None:
+        server = EmbeddedPostgres(data)
+        together.wait(10)
+        server.start()
+        with connect(server) as connection:
+            answers.append(connection.execute("SELECT pg_postmaster_start_time()").fetchone())
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(answers) == 3 and len(set(answers)) == 1
+
+
+# Seen red with `is_last` always true: the first to leave took the server with it.
+async def test_the_last_to_leave_stops_the_server_and_nobody_else(data: Path) -> None:
+    settings = settings_file.load({}, data_dir=data)
+    async with wiring.open_database(settings, lambda _: None) as staying:
+        pid = postmaster(data)
+        async with wiring.open_database(settings, lambda _: None):
+            assert postmaster(data) == pid
+        assert is_alive(pid)
+        _, rows = await staying.read("affidavit_engine", "SELECT 1")
+        assert rows == [(1,)]
+    assert not is_alive(pid)
+
+
+def test_only_the_last_holder_is_the_last(tmp_path: Path) -> None:
+    first, second = InUse(tmp_path), InUse(tmp_path)
+    assert not first.is_last()
+    first.release()
+    assert second.is_last()
+    second.release()
+
+
+# Seen red with `synchronous_commit = off` in the server's configuration: the row was gone.
+def test_a_killed_server_starts_again_with_every_committed_row(data: Path) -> None:
+    server = EmbeddedPostgres(data)
+    server.start()
+    with connect(server) as connection:
+        connection.execute("CREATE TABLE kept (word text)")
+        connection.execute("INSERT INTO kept VALUES ('committed')")
+        kill(postmaster(data))
+    server.start()
+    with connect(server) as connection:
+        assert connection.execute("SELECT word FROM kept").fetchall() == [("committed",)]
+
+
+def test_a_killed_server_is_started_by_somebody_else(data: Path) -> None:
+    EmbeddedPostgres(data).start()
+    kill(postmaster(data))
+    another = EmbeddedPostgres(data)
+    another.start()
+    with connect(another) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_stopping_a_server_that_is_dead_already_is_no_error(data: Path) -> None:
+    """Else Ctrl-C after a crash of the database ends in an error about a process that is not there."""
+    server = EmbeddedPostgres(data)
+    server.start()
+    kill(postmaster(data))
+    server.stop()
+    server.start()
+    server.stop()
+    server.stop()
+
+
+def test_a_half_made_server_is_made_anew(data: Path) -> None:
+    draft = data / "postgres.draft"
+    (draft / "base").mkdir(parents=True)
+    (draft / "PG_VERSION").write_text("9.1")
+    server = EmbeddedPostgres(data)
+    server.start()
+    assert not draft.exists()
+    with connect(server) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.fixture
+def long(data: Path) -> Iterator[Path]:
+    """Longer than the name of a Unix socket may be."""
+    folder = data / ("d" * 60) / ("e" * 60)
+    folder.mkdir(parents=True)
+    yield folder
+    end(folder)
+    shutil.rmtree(sockets(folder), ignore_errors=True)
+
+
+def sockets(data: Path) -> Path:
+    return Path(str(conninfo_to_dict(EmbeddedPostgres(data).url)["host"]))
+
+
+def test_a_long_path_gets_its_socket_in_a_private_folder(long: Path) -> None:
+    server = EmbeddedPostgres(long)
+    server.start()
+    private = sockets(long)
+    assert private.parent == Path(tempfile.gettempdir())
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert private.stat().st_uid == (long / "postgres").stat().st_uid
+    with connect(server) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    pid = postmaster(long)
+    server.stop()
+    assert not is_alive(pid)
+
+
+def test_a_private_folder_that_somebody_laid_out_is_refused(long: Path, tmp_path: Path) -> None:
+    """/tmp is everybody's: who guesses the name must not be able to lead our socket elsewhere."""
+    private = sockets(long)
+    shutil.rmtree(private)
+    private.symlink_to(tmp_path)
+    try:
+        with pytest.raises(ConfigurationError, match="belongs to somebody else"):
+            EmbeddedPostgres(long).start()
+    finally:
+        private.unlink()
+
+
+@pytest.mark.parametrize("name", ["my data", "it's", "$HOME", "a;b", 'say "so"', "données"])
+def test_a_folder_may_have_any_name(data: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`My Documents` is a folder like any other, and no part of a shell's command."""
+    monkeypatch.setattr("engine.providers.postgres.START_S", 3)
+    folder = data / name
+    folder.mkdir()
+    server = EmbeddedPostgres(folder)
+    server.start()
+    try:
+        with connect(server) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+    finally:
+        server.stop()
+
+
+# Seen red with `log_error_verbosity = default`.
+def test_the_log_of_the_server_never_repeats_a_row(data: Path) -> None:
+    server = EmbeddedPostgres(data)
+    server.start()
+    violations = (
+        "INSERT INTO kept VALUES (%s, 1)",
+        "INSERT INTO kept VALUES (%s, -1)",
+        "INSERT INTO kept VALUES (%s, NULL)",
+        "INSERT INTO months VALUES (%s, '2001-01-01')",
+        "INSERT INTO referring VALUES (%s)",
+        "INSERT INTO documents VALUES (%s)",
+        "SELECT 1/0 WHERE %s <> ''",
+    )
+    with connect(server) as connection:
+        connection.execute(
+            "CREATE TABLE kept (word text PRIMARY KEY, n int NOT NULL CHECK (n > 0));"
+            "CREATE TABLE months (word text, day date) PARTITION BY RANGE (day);"
+            "CREATE TABLE referring (word text REFERENCES kept); CREATE TABLE documents (body jsonb)"
+        )
+        connection.execute("INSERT INTO kept VALUES (%s, 1)", (CANARY,))
+        for statement in violations:
+            word = f'{{"{CANARY}": "\\u0000"}}' if "documents" in statement else CANARY
+            unknown = f"{word}-unknown" if "referring" in statement else word
+            with pytest.raises(psycopg.Error):
+                connection.execute(statement, (unknown,))
+            literal = psycopg.ClientCursor(connection).mogrify(statement, (unknown,))
+            with pytest.raises(psycopg.Error):
+                connection.execute(literal.encode())
+    server.stop()
+    log = (data / "postgres/server.log").read_text()
+    assert log.count("ERROR:") == 2 * len(violations)
+    assert CANARY not in log
+
+
+def test_a_user_without_a_name_is_told_so(data: Path) -> None:
+    """As many containers run: a user id that /etc/passwd does not know."""
+    if os.geteuid():
+        pytest.skip("only root can become another user")
+    data.chmod(0o777)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        os.setuid(54321)
+        try:
+            EmbeddedPostgres(data).start()
+            words = "started"
+        except BaseException as failure:  # noqa: BLE001  whatever it is, the parent must hear of it
+            words = f"{type(failure).__name__}: {failure}"
+        os.write(write, words.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        words = pipe.read()
+    os.waitpid(child, 0)
+    assert words.startswith("ConfigurationError") and "54321 has no name" in words
