@@ -26,7 +26,7 @@ Where to change what (the same table stands in the README; a test keeps them equ
     the prompt's wording        config/prompts/answer.md
     a new embedding vendor      engine/providers/<vendor>.py, and its line in engine/wiring.py
     a new refusal reason        engine/gate.py
-    a new audit column          audit/record.py, and a new file sql/NNNN_<what>.sql that adds it
+    a new audit column          audit/record.py, a new file sql/NNNN_<what>.sql that adds it, and the line that fills it
     a new input format          ingest/read/<format>.py, and its line in ingest/read/__init__.py
     the shape of an error       engine/http/problems.py
     a limit per key             config/engine.toml

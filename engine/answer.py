@@ -134,7 +134,7 @@ class Engine:
 
     async def _retrieve(self, question: Question, generation: Generation, trail: Trail) -> list[Evidence]:
         trail.index_generation, trail.embedder = generation.generation_id, generation.embedder
-        trail.calibration_id = generation.calibration["calibration_id"]
+        trail.calibration_id = generation.calibration.calibration_id
         started = self.monotonic()
         try:
             async with _at_most(self.rules.retrieval_s, "retrieval"):

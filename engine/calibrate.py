@@ -1,45 +1,35 @@
 """What a raw score means. Pure.
 
-A cosine of .45 is a fine match for one embedder and noise for another, so raw scores pass through a curve that belongs
-to the generation, and the gate at 0.60 means the same everywhere.
+A cosine of .45 is a fine match for one embedder and noise for another, so raw scores pass through curves that belong to
+the generation, and the gate at 0.60 means the same everywhere.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
+from engine.models import Calibration, Curve
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """Two rising, piecewise linear curves, each a list of (raw, meaning) points."""
-
-    calibration_id: str
-    kind: str
-    embedder: str
-    similarity: tuple[tuple[float, float], ...]
-    lexical: tuple[tuple[float, float], ...]
-
-    def similarity_of(self, cosine: float) -> float:
-        return interpolate(self.similarity, cosine)
-
-    def lexical_of(self, attainment: float) -> float:
-        return interpolate(self.lexical, attainment)
+# Even the right passage attains only about .14 of the BM25 that is possible for a question; a sixth counts as full.
+ATTAINMENT_CURVE: Curve = ((0.0, 0.0), (1 / 6, 1.0))
 
 
-def from_json(stored: dict[str, Any]) -> Calibration:
-    return Calibration(
-        calibration_id=stored["calibration_id"],
-        kind=stored["kind"],
-        embedder=stored["embedder"],
-        similarity=tuple((float(raw), float(meaning)) for raw, meaning in stored["similarity"]),
-        lexical=tuple((float(raw), float(meaning)) for raw, meaning in stored["lexical"]),
-    )
+def shipped(embedder: str, similarity: Curve) -> Calibration:
+    """The embedder's own curve, measured on other books than this one."""
+    return Calibration(f"{embedder}-shipped", "shipped", embedder, similarity, ATTAINMENT_CURVE)
 
 
-def interpolate(curve: tuple[tuple[float, float], ...], raw: float) -> float:
+def from_json(stored: Mapping[str, Any]) -> Calibration:
+    curves = {
+        name: tuple((float(raw), float(meaning)) for raw, meaning in stored[name])
+        for name in ("similarity", "lexical")
+    }
+    return Calibration(stored["calibration_id"], stored["kind"], stored["embedder"], **curves)
+
+
+def interpolate(curve: Curve, raw: float) -> float:
     """The meaning of a raw score: on the line between its neighbours, flat beyond the ends."""
-    raws = [point[0] for point in curve]
-    after = bisect_right(raws, raw)
+    after = bisect_right(curve, raw, key=lambda point: point[0])
     if after == 0:
         return curve[0][1]
     if after == len(curve):

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from audit.record import Receipt, Trail
 
 __all__ = [
-    "Answer", "Candidate", "Citation", "Claim", "Client", "Draft", "Evidence", "Excerpt", "Filters",
+    "Answer", "Calibration", "Candidate", "Citation", "Claim", "Client", "Curve", "Draft", "Evidence", "Excerpt", "Filters",
     "Generation", "Hit", "Lexicon", "Passage", "Point", "Question", "Receipt", "Refusal", "Released", "Sentence",
     "SourceMode", "Term", "Trail", "Vector", "Windows",
 ]  # fmt: skip
 
 Vector = NDArray[np.float32]  # one text
 Windows = NDArray[np.float32]  # one row for each window of a long text; their best cosine counts
+
+Curve = tuple[tuple[float, float], ...]  # rising points (raw, meaning), with straight lines between them
 
 SourceMode = Literal["full-book", "context-restricted"]
 
@@ -109,6 +111,17 @@ class Lexicon:
 
 
 @dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the raw scores of a generation mean."""
+
+    calibration_id: str
+    kind: str
+    embedder: str
+    similarity: Curve  # of a cosine
+    lexical: Curve  # of an attainment
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """One immutable edition of a book's index."""
 
@@ -116,7 +129,7 @@ class Generation:
     book_id: str
     embedder: str
     dimension: int
-    calibration: dict[str, Any]
+    calibration: Calibration
     lexicon: Lexicon
 
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from engine.models import (
     Client,
+    Curve,
     Draft,
     Evidence,
     Filters,
@@ -28,6 +29,7 @@ class Embedder(Protocol):
 
     name: str
     dimension: int
+    curve: Curve  # what its raw cosines mean, as long as no book has said it better
 
     async def embed_query(self, text: str) -> Vector: ...
 

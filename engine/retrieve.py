@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine import calibrate, lexical
+from engine import lexical
+from engine.calibrate import interpolate
 from engine.errors import DatabaseUnavailableError
 from engine.models import Candidate, Evidence, Generation, Hit, Question
 from engine.ports import Embedder, Index, Library
@@ -37,11 +38,13 @@ class Retriever:
 
     def rank(self, hits: Sequence[Hit], words: list[str], generation: Generation) -> list[Candidate]:
         """Both scores of each hit, mapped and blended; ties break by id, so that every backend gives one order."""
-        calibration = calibrate.from_json(generation.calibration)
+        calibration = generation.calibration
         candidates = []
         for hit in hits:
-            similarity = calibration.similarity_of(max(0.0, min(1.0, hit.cosine)))
-            lexical_score = calibration.lexical_of(lexical.attainment(hit.bm25, words, generation.lexicon))
+            similarity = interpolate(calibration.similarity, max(0.0, min(1.0, hit.cosine)))
+            lexical_score = interpolate(
+                calibration.lexical, lexical.attainment(hit.bm25, words, generation.lexicon)
+            )
             score = blend(similarity, lexical_score, self.weight_semantic, self.weight_lexical)
             candidates.append(Candidate(hit.chunk_id, hit.cosine, similarity, hit.bm25, lexical_score, score))
         return sorted(candidates, key=lambda item: (-round(item.score, 5), item.chunk_id))

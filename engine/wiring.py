@@ -1,7 +1,6 @@
 """The composition root: the only file that names concrete providers. A new vendor is a new file and one line here."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -17,6 +16,7 @@ from psycopg_pool import AsyncConnectionPool
 from audit import partitions
 from audit.ledger import Ledger
 from audit.vault import FolderVault
+from engine import calibrate
 from engine.answer import Engine, Rules
 from engine.errors import ConfigurationError, UnknownBookError
 from engine.keys import ApiKeys
@@ -199,7 +199,7 @@ async def open_ingest(settings: Settings, database: Database, progress: Progress
             index=index,
             embedder=embedder,
             size=Size(chunking.tokens, chunking.overlap, chunking.tokens_min),
-            calibration=shipped_calibration(embedder),
+            calibration=calibrate.shipped(embedder.name, embedder.curve),
             new_id=uuid4,
             monotonic=time.monotonic,
             progress=progress,
@@ -234,16 +234,6 @@ def embedder_of(settings: Settings) -> Embedder:
 
 def vault_of(settings: Settings) -> FolderVault:
     return _choose("vault", VAULTS, settings.providers.vault)(settings)
-
-
-def shipped_calibration(embedder: Embedder) -> dict[str, Any]:
-    file = CONFIG / "calibration" / f"{embedder.name}.json"
-    if not file.exists():
-        raise ConfigurationError(
-            f"There is no calibration for the embedder {embedder.name} in config/calibration/."
-        )
-    calibration: dict[str, Any] = json.loads(file.read_text())
-    return calibration
 
 
 def _retriever(settings: Settings, embedder: Embedder, index: Index, registry: Registry) -> Retriever:

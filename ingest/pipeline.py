@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from engine import lexical
-from engine.models import Generation, Lexicon, Passage, Point
+from engine.models import Calibration, Generation, Lexicon, Passage, Point
 from engine.ports import Embedder, Index, NewId
 from ingest import split
 from ingest.read import READERS, UnreadableError, read
@@ -51,7 +50,7 @@ class Ingest:
     index: Index
     embedder: Embedder
     size: split.Size
-    calibration: dict[str, Any]
+    calibration: Calibration
     new_id: NewId
     monotonic: Callable[[], float]
     progress: Progress

@@ -1,7 +1,7 @@
 """Which books, documents, passages and generations exist. What readers see of a book changes in one statement."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -9,6 +9,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from engine import calibrate
 from engine.errors import DatabaseUnavailableError, UnknownBookError
 from engine.models import Generation, Lexicon, Passage, Sentence, Term
 from ingest.read.document import Document
@@ -128,7 +129,7 @@ async def _generation(connection: psycopg.AsyncConnection, row: tuple[object, ..
     terms = {term: Term(term_id, idf) for term, term_id, idf in await cursor.fetchall()}
     assert isinstance(generation_id, UUID) and isinstance(lexicon, dict) and isinstance(calibration, dict)
     return Generation(
-        generation_id, str(book_id), str(embedder), int(str(dimension)), calibration,
+        generation_id, str(book_id), str(embedder), int(str(dimension)), calibrate.from_json(calibration),
         Lexicon(terms, lexicon["passages"], lexicon["average_length"]),
     )  # fmt: skip
 
@@ -151,7 +152,7 @@ async def _insert_generation(
         " VALUES (%s, %s, %s, %s, %s, %s, %s)",
         (
             generation.generation_id, generation.book_id, generation.embedder, generation.dimension,
-            Jsonb(generation.calibration), Jsonb(lexicon), content_hash,
+            Jsonb(asdict(generation.calibration)), Jsonb(lexicon), content_hash,
         ),
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ def _case(labelled: dict[str, Any]) -> Any:
     return pytest.param(labelled, id=labelled["question"][:40], marks=marks)
 
 
-@pytest.mark.parametrize("labelled", map(_case, sample_questions()))
+@pytest.mark.parametrize("labelled", [_case(labelled) for labelled in sample_questions()])
 async def test_question(house: House, labelled: dict[str, Any]) -> None:
     async def read() -> Question:
         return Question(labelled["question"], house.default_book, house.top_k)

@@ -32,7 +32,7 @@ _REQUEST_ID = re.compile(
 )  # a client's own id is echoed if it is harmless in a log
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"description": description, "content": {problems.MEDIA_TYPE: {}}, "model": contracts.Problem}
+    status: {"description": description, "content": {problems.MEDIA_TYPE: {}}, "model": problems.Problem}
     for status, description in {
         400: "Not JSON, not UTF-8, a NUL, or a key twice",
         401: "No key, or not one of ours",

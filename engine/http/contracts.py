@@ -124,22 +124,6 @@ class PassageBody(BaseModel):
     text: str
 
 
-class Problem(BaseModel):
-    """RFC 9457, with what a client needs to decide what to do next."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    error_type: Literal[
-        "validation", "auth", "rate_limit", "network", "database", "llm", "timeout", "audit", "unknown"
-    ]
-    retryable: bool
-    request_id: str
-    query_id: UUID | None
-    field: str | None = None
-
-
 def question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Question:
     """The body of a query, or the error that says what is wrong with it."""
     if not _BOOK_ID.fullmatch(book_id):
