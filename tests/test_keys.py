@@ -58,23 +58,26 @@ def test_any_text_is_no_key(text: str) -> None:
     assert key_id_of(text) is None
 
 
-@pytest.mark.parametrize("body", ["aff_ключ_ключ", "sk_0123456789_" + "0" * 64, "aff_0123456789", "aff_1_2_3"])
+@pytest.mark.parametrize(
+    "body", ["aff_ключ_ключ", "sk_0123456789_" + "0" * 64, "aff_0123456789", "aff_1_2_3"]
+)
 def test_good_checksum_alone_makes_no_key(body: str) -> None:
     assert key_id_of(checksummed(body)) is None
 
 
 @pytest.mark.parametrize(
-    "body",
-    ["aff_\0\0\0\0\0\0\0\0\0\0_" + "0" * 64, "aff_0123456789_", "aff_01234_" + "0" * 64,
-     "aff_not-hex-id_" + "0" * 64, "aff_ABCDEF0123_" + "0" * 64, "aff_0123456789_" + "g" * 64],
-    ids=repr,
+    ("key_id", "secret"),
+    [("\0" * 10, "0" * 64), ("not-hex-id", "0" * 64), ("ABCDEF0123", "0" * 64), ("01234", "0" * 64),
+     ("0123456789", ""), ("0123456789", "g" * 64)],
+    ids=["NUL", "not hexadecimal", "capital letters", "short id", "no secret", "secret not hexadecimal"],
 )  # fmt: skip
-def test_key_that_was_never_minted_does_not_reach_the_database(body: str) -> None:
-    assert not key_id_of(checksummed(body))
+def test_key_that_was_never_minted_does_not_reach_the_database(key_id: str, secret: str) -> None:
+    """A NUL, of all things, would be PostgreSQL's error and so a 503 in place of a 401."""
+    assert key_id_of(checksummed(f"aff_{key_id}_{secret}")) is None
 
 
 def test_digest_is_of_the_whole_key() -> None:
-    assert digest("aff").hex() == "1d1c8cd8eb8a8fdd6a5ac9b6ceb0d2b4d4d2ea3a5f1f25b2f9e1ad9ca0f6f9d1"
+    assert digest("aff").hex() == "543b4bb6a59be2120f339bc9963f7a5917a919a90c1d47a5a72fdaa88cb71bb2"
     assert len({digest(KEY), digest(KEY[:-1]), digest(KEY.upper()), digest("")}) == 4
 
 

@@ -12,7 +12,6 @@ from engine.models import Lexicon
 from tests.build import steady
 
 VOCABULARY = "robot", "walk", "fall", "sensor", "the", "gait", "torque", "foot"
-CLOSE = {"rel": 1e-6, "abs": 1e-9}  # absolute where idf values cancel out to nothing
 
 corpora = st.lists(
     st.lists(st.sampled_from(VOCABULARY), max_size=12), min_size=1, max_size=12
@@ -21,6 +20,11 @@ queries = st.lists(st.sampled_from((*VOCABULARY, "unheard", "of")), max_size=8)
 
 COMMON_WORD = [["the", "robot"], ["the", "foot"], ["the", "gait"], ["sensor"], ["torque"]]  # "the" in 3 of 5
 ALL_COMMON = [["the", "robot"], ["the", "robot"], ["the"]]  # the average idf, and so the floor, is negative
+
+
+def close(expected: Any) -> Any:
+    """To a millionth, or absolutely where idf values cancel out to nothing."""
+    return pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def scores(corpus: list[list[str]], query: list[str]) -> list[float]:
@@ -37,7 +41,7 @@ def scores(corpus: list[list[str]], query: list[str]) -> list[float]:
 @example(ALL_COMMON)
 def test_idf_is_that_of_rank_bm25(corpus: list[list[str]]) -> None:
     idf = {word: term.idf for word, term in lexical.lexicon(corpus).terms.items()}
-    assert idf == pytest.approx(BM25Okapi(corpus).idf, **CLOSE)
+    assert idf == close(BM25Okapi(corpus).idf)
 
 
 @steady
@@ -47,7 +51,7 @@ def test_idf_is_that_of_rank_bm25(corpus: list[list[str]]) -> None:
 @example(COMMON_WORD, ["robot", "robot", "foot"])
 @example(COMMON_WORD, ["unheard", "of"])
 def test_dot_product_is_the_score_of_rank_bm25(corpus: list[list[str]], query: list[str]) -> None:
-    assert scores(corpus, query) == pytest.approx(list(BM25Okapi(corpus).get_scores(query)), **CLOSE)
+    assert scores(corpus, query) == close(list(BM25Okapi(corpus).get_scores(query)))
 
 
 def test_word_in_more_than_half_of_the_passages_gets_the_floor() -> None:
@@ -145,6 +149,6 @@ def test_case_does_not_matter(text: str) -> None:
 
 
 def test_question_and_passage_are_counted_alike() -> None:
-    passage: Any = lexical.words("A humanoid robot balances; ROS 2 (`ros2_control`) runs at 1,000 Hz.")
+    passage = lexical.words("A humanoid robot balances; ROS 2 (`ros2_control`) runs at 1,000 Hz.")
     for asked in ("Balancing robots", "ROS2_Control?", "1,000 Hz"):
         assert set(lexical.words(asked)) <= set(passage)

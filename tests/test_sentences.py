@@ -45,7 +45,7 @@ def split(text: str) -> list[str]:
         ["Compare No. 5 with No. 6.", "Both fell."],
         # Decimals, versions, money
         ["It runs at 3.14 m/s.", "That is fast."],
-        ["It needs 1,000.5 W.", "It gets warm."],
+        ["It needs 1,000.5 watts.", "It gets warm."],
         ["ROS 2.0 is out.", "Use it."],
         ["It costs $3.50.", "That is cheap."],
         # Addresses and files

@@ -1,13 +1,14 @@
 """Passages: nothing lost, nothing cut, the right size, and the same for ever."""
 
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingest import split
-from ingest.read.document import Document, Piece, Section
+from ingest.read.document import Document, Kind, Piece, Section
 from ingest.split import Size, cuts
 from tests.build import document, hostile_sentence, steady
 
@@ -78,7 +79,7 @@ def test_a_fifth_is_repeated_at_most(costs: list[int]) -> None:
 @steady
 @given(sentence_costs)
 def test_what_fits_into_a_fifth_is_repeated(costs: list[int]) -> None:
-    for (start, before), (after, _) in pairwise(cuts(costs, BOOK)):
+    for (_, before), (after, _) in pairwise(cuts(costs, BOOK)):
         assert after < before
         assert sum(costs[after:before]) + costs[after - 1] > OVERLAP
 
@@ -90,7 +91,7 @@ def test_a_section_of_exactly_one_passage(extra: int) -> None:
 
 @st.composite
 def documents(draw: st.DrawFn) -> Document:
-    kinds = st.sampled_from(("prose", "list", "table", "code"))
+    kinds: st.SearchStrategy[Kind] = st.sampled_from(get_args(Kind))
     sections = []
     for number in range(draw(st.integers(1, 3))):
         pieces = [
@@ -109,7 +110,7 @@ def words(text: str) -> int:
 @given(documents())
 def test_every_sentence_is_its_piece_and_no_passage_crosses_a_section(page: Document) -> None:
     pieces = [(section.heading, piece) for section in page.sections for piece in section.pieces]
-    seen = set()
+    seen: set[int] = set()
     for passage in split.passages(page, "book", SMALL, words):
         numbers = range(passage.start_sentence, passage.end_sentence + 1)
         seen.update(numbers)
@@ -148,7 +149,9 @@ def test_repeated_text_has_ids_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"filename": "b.md"}, {"url": "/docs/other"}, {"title": "Running"}], ids=lambda other: next(iter(other))
+    "other",
+    [{"filename": "b.md"}, {"url": "/docs/other"}, {"title": "Running"}],
+    ids=lambda other: next(iter(other)),
 )
 def test_another_place_is_another_passage(other: dict[str, str]) -> None:
     (one,) = split.passages(document(("S", ["Robots fall."])), "book", BOOK, words)
@@ -163,9 +166,14 @@ def test_ids_do_not_move_with_a_release() -> None:
 
 
 def test_rows_stand_below_one_another_and_sentences_behind_one_another() -> None:
-    pieces = [("One.", 1, "prose"), ("Two.", 1, "prose"), ("a | b", 2, "table"), ("1 | 2", 2, "table")]
-    section = Section("S", tuple(Piece(text, block, kind, "S", "s") for text, block, kind in pieces))  # type: ignore[arg-type]
-    (passage,) = split.passages(Document("a.md", "P", "a", "/docs/a", "0", (section,)), "book", BOOK, words)
+    pieces = (
+        Piece("One.", 1, "prose", "S", "s"),
+        Piece("Two.", 1, "prose", "S", "s"),
+        Piece("a | b", 2, "table", "S", "s"),
+        Piece("1 | 2", 2, "table", "S", "s"),
+    )
+    page = Document("a.md", "P", "a", "/docs/a", "0", (Section("S", pieces),))
+    (passage,) = split.passages(page, "book", BOOK, words)
     assert passage.text == "One. Two.\n\na | b\n1 | 2"
 
 

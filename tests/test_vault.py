@@ -120,7 +120,9 @@ def _power_cut(*_: object, **__: object) -> None:
     raise OSError("power cut")
 
 
-@pytest.mark.parametrize("contents", [[b"same"] * 8, [b"%d" % n * 100_000 for n in range(8)]], ids=["same", "other"])
+@pytest.mark.parametrize(
+    "contents", [[b"same"] * 8, [b"%d" % n * 100_000 for n in range(8)]], ids=["same", "other"]
+)
 def test_of_concurrent_writers_one_wins(vault: FolderVault, contents: list[bytes]) -> None:
     """Threads of one process, many times over: a race does not show at the first try."""
     ready = threading.Barrier(len(contents))

@@ -29,7 +29,7 @@ def is_refused(cited: Citation) -> bool:
     "cited", [citation(FOUND, p, s, e) for p, s, e in ((0, 0, 1), (0, 0, 3), (0, 2, 3), (1, 1, 2))]
 )
 def test_true_citation_is_released_unchanged(cited: Citation) -> None:
-    # Seen red on: `citation.end <` for `citation.end <=`, and on `sentences[end]` for `sentences[end - 1]`.
+    # Seen red on: `citation.end <` for `citation.end <=`, and on one sentence too many joined.
     assert verified(draft(claim(cited)), FOUND) == (claim(cited),)
 
 
@@ -56,9 +56,11 @@ def test_start_beyond_the_passage() -> None:
     assert is_refused(Citation(0, 3, 3, "")) and is_refused(Citation(0, 4, 3, ""))
 
 
-def test_negative_start_does_not_count_from_the_end() -> None:
+@pytest.mark.parametrize("end", [0, 3])
+def test_negative_start_does_not_count_from_the_end(end: int) -> None:
     # Seen red on: no lower bound for `citation.start`.
-    assert is_refused(Citation(0, -1, 3, "Then they walk."))
+    counted = [FOUND[0].passage.sentence_text(number) for number in range(-1, end)]
+    assert is_refused(Citation(0, -1, end, "".join(counted)))
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 0), (1, 1), (2, 1), (1, 0), (-2, -1)])

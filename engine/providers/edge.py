@@ -7,18 +7,20 @@ data folder, and a private one for each generation being built, so that building
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import signal
 import struct
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 import numpy as np
@@ -27,7 +29,8 @@ from engine.errors import IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector
 from engine.providers.folders import socket_folder
 
-START_S = 10.0  # a cold start of the worker takes about 0.3 s
+START_S = 10.0  # a cold start of the worker takes about 0.5 s
+PAUSE_S = 0.02  # between two tries to reach a worker that is starting
 SEARCH_S = 1.5  # below the retrieval budget, so that a hung worker is noticed within it and replaced
 UPSERT_S = 60.0
 SEAL_S = 900.0  # building the graph of 100,000 passages takes about 90 s
@@ -75,6 +78,7 @@ class EdgeIndex:
             reply = await worker.call({"do": "seal", "generation": str(generation)}, timeout_s=SEAL_S)
         finally:
             await worker.close()
+            worker.forget()
         return int(reply["points"])
 
     async def count(self, generation: UUID) -> int:
@@ -101,78 +105,116 @@ class EdgeIndex:
 
 
 class Worker:
-    """A connection to a worker process. A dead worker is started again by the next call, a hung one is killed first."""
+    """The way to a worker process. A dead worker is replaced by the next call, a hung one is killed first."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
         self._name = name
         self._socket = socket_folder(folder, f"build-{UUID(int=0)}.sock", os.geteuid()) / f"{name}.sock"
-        self._numbers = count()
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
-        self._writer: asyncio.StreamWriter | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._process: asyncio.subprocess.Process | None = None
-        self._pid = 0
 
     async def call(self, header: dict[str, Any], body: bytes = b"", *, timeout_s: float) -> dict[str, Any]:
         """One request and its reply; `IndexUnavailableError` if there is none in time."""
-        number = next(self._numbers)
+        connection = None
         try:
             async with asyncio.timeout(timeout_s):
-                writer = await self._connected()
-                future = self._waiting[number] = asyncio.get_running_loop().create_future()
-                writer.write(frame(header | {"number": number}, body))
-                await writer.drain()
-                reply: dict[str, Any] = await future
+                connection = await self._connected()
+                reply = await connection.ask(header, body)
         except TimeoutError as late:
-            self._kill()
+            await self._give_up(connection)
+            kill_owner(self._folder / f"{self._name}.lock")
             raise IndexUnavailableError from late
         except (OSError, EOFError) as gone:
+            await self._give_up(connection)
             raise IndexUnavailableError from gone
-        finally:
-            self._waiting.pop(number, None)
         if "error" in reply:
             raise IndexUnavailableError from RuntimeError(reply["error"])
         return reply
 
     async def close(self) -> None:
         """Let go of the worker; it ends by itself when nobody holds it."""
-        if self._reading is not None:
-            self._reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reading
-        await self._disconnect()
-        if self._process is not None:
-            await self._process.wait()
+        await self._give_up(self._connection)
 
-    async def _connected(self) -> asyncio.StreamWriter:
+    def forget(self) -> None:
+        """This worker is never needed again."""
+        self._socket.unlink(missing_ok=True)
+        (self._folder / f"{self._name}.lock").unlink(missing_ok=True)
+
+    async def _connected(self) -> "Connection":
         async with self._connecting:
-            if self._writer is None:
-                reader, self._writer = await self._connect()
-                hello, _ = await read_frame(reader)
-                self._pid = hello["pid"]
-                self._reading = asyncio.create_task(self._read(reader))
-            return self._writer
+            if self._connection is None or self._connection.is_closed:
+                self._connection = await self._connect()
+            return self._connection
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Reach the worker, starting it where there is none. Two that start one at once end up with the same."""
-        pause_s = 0.01
+    async def _connect(self) -> "Connection":
+        """Reach the worker, starting it where there is none. Whoever starts one too many ends up with the same."""
+        started_at = -START_S
         while True:
             try:
-                return await asyncio.open_unix_connection(str(self._socket))
-            except (FileNotFoundError, ConnectionRefusedError):
-                if self._process is None or self._process.returncode is not None:
+                return await Connection.open(self._socket)
+            except (OSError, EOFError):  # none, or one that is just dying
+                if time.monotonic() - started_at > START_S:
+                    started_at = time.monotonic()
                     await self._start()
-            await asyncio.sleep(pause_s)
-            pause_s = min(0.1, pause_s * 1.5)
+            await asyncio.sleep(PAUSE_S)
 
     async def _start(self) -> None:
-        """In a session of its own: Ctrl-C at the terminal must not stop the index under the requests in flight."""
-        self._process = await asyncio.create_subprocess_exec(
+        """The worker leaves our family at once: it serves others too, and may outlive us."""
+        process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "engine.providers.edge_worker", str(self._folder), self._name, str(self._socket),
             start_new_session=True, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
+        await process.wait()
+
+    async def _give_up(self, connection: "Connection | None") -> None:
+        if connection is not None:
+            await connection.close()
+        if connection is self._connection:
+            self._connection = None
+
+
+class Connection:
+    """Many requests at once over one socket, each reply to its own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self._numbers = count()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._reading = asyncio.create_task(self._read(reader))
+
+    @classmethod
+    async def open(cls, socket: Path) -> Self:
+        """Connected only when the worker has said a word: a dying process still accepts."""
+        reader, writer = await asyncio.open_unix_connection(str(socket))
+        try:
+            await read_frame(reader)
+        except BaseException:
+            await _close(writer)
+            raise
+        return cls(reader, writer)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._reading.done()
+
+    async def ask(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        number = next(self._numbers)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._writer.write(frame(header | {"number": number}, body))
+            await self._writer.drain()
+            reply: dict[str, Any] = await future
+        finally:
+            del self._waiting[number]
+            if future.done() and not future.cancelled():
+                future.exception()  # read even if sending failed first
+        return reply
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+        await _close(self._writer)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -181,23 +223,29 @@ class Worker:
                 future = self._waiting.get(reply["number"])
                 if future is not None and not future.done():
                     future.set_result(reply)
-        except (OSError, EOFError) as gone:
+        except (OSError, EOFError):
+            pass  # the worker has gone; all who wait for it are told below
+        finally:
+            self._writer.close()
             for future in self._waiting.values():
                 if not future.done():
-                    future.set_exception(EOFError(f"The index worker died: {gone}"))
-            await self._disconnect()
+                    future.set_exception(EOFError("The index worker has gone"))
 
-    async def _disconnect(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
 
-    def _kill(self) -> None:
-        if self._pid:
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+def kill_owner(lock: Path) -> None:
+    """End the process that holds this lock, if any: it does not answer. Its pid stands in the file."""
+    with contextlib.suppress(FileNotFoundError, ValueError), lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(int(file.read()), signal.SIGKILL)
 
 
 def frame(header: dict[str, Any], body: bytes = b"") -> bytes:

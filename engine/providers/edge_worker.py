@@ -24,11 +24,14 @@ Reply = dict[str, Any]
 
 async def main(folder: Path, name: str, socket: Path) -> None:
     """Serve until nobody is left. A second worker of the same name sees the lock and leaves."""
-    with (folder / f"{name}.lock").open("ab") as lock:
+    with (folder / f"{name}.lock").open("r+b" if (folder / f"{name}.lock").exists() else "w+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
+        lock.truncate()
+        lock.write(str(os.getpid()).encode())
+        lock.flush()
         socket.unlink(missing_ok=True)
         shards = Shards(folder)
         doorman = Doorman(shards)
@@ -50,7 +53,7 @@ class Doorman:
     async def receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count(1)
         try:
-            writer.write(frame({"pid": os.getpid()}))
+            writer.write(frame({"hello": os.getpid()}))
             while True:
                 header, body = await read_frame(reader)
                 reply = self._shards.answer(header, body)
@@ -211,5 +214,7 @@ def _sync(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)  # whoever started us does not wait for us, and is not our parent any more
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asyncio.run(main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])))
