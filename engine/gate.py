@@ -10,7 +10,7 @@ NEAREST_SHOWN = 3  # a reader looks at three links, not at ten
 def refuse_weak_evidence(evidence: Sequence[Evidence], threshold: float) -> Refusal | None:
     """None if the best passage reaches the threshold."""
     best = max((item.candidate.score for item in evidence), default=0.0)
-    if best >= threshold:
+    if evidence and best >= threshold:
         return None
     return Refusal(
         reason="not_covered",

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from engine.errors import ConfigurationError
 
@@ -34,10 +34,27 @@ CONVENTIONAL = {
     "CO_API_URL": ("cohere", "base_url"),
 }
 
+# Where things are and what opens them says nothing about how a question was decided.
+_NOT_IN_FINGERPRINT: dict[str, bool | set[str]] = {
+    "data_dir": True,
+    "database": {"url"},
+    "claude": {"api_key", "base_url"},
+    "cohere": {"api_key", "base_url"},
+    "qdrant": {"url", "api_key"},
+    "redis": {"url"},
+}
+
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[str, Field(pattern=r"^[1-9][0-9]*/(second|minute|hour|day)$")]
+
+
+def _absolute(folder: Path) -> Path:
+    try:
+        return folder.expanduser().absolute()
+    except RuntimeError as wrong:
+        raise ValueError(str(wrong)) from wrong
 
 
 class Table(BaseModel):
@@ -153,7 +170,7 @@ class Page(Table):
 
 
 class Settings(Table):
-    data_dir: Path
+    data_dir: Annotated[Path, AfterValidator(_absolute)]
     providers: Providers
     database: Database
     books: Books
@@ -174,7 +191,7 @@ class Settings(Table):
 
     def fingerprint(self) -> str:
         """Names these settings in every record. Secrets and places do not take part."""
-        return sha256(self.model_dump_json(exclude={"data_dir"}).encode()).hexdigest()
+        return sha256(self.model_dump_json(exclude=_NOT_IN_FINGERPRINT).encode()).hexdigest()
 
 
 def load(
@@ -182,15 +199,14 @@ def load(
 ) -> Settings:
     """The settings in force; `ConfigurationError` says which one is wrong."""
     try:
-        values = tomllib.loads(file.read_text())
+        values = tomllib.loads(file.read_text("utf-8"))
         for path, value in (*_prefixed(environment), *_conventional(environment)):
             _put(values, path, value)
         values |= {name: value for name, value in overrides.items() if value is not None}
-        values["data_dir"] = Path(values["data_dir"]).expanduser().absolute()
         return Settings.model_validate(values)
     except ValidationError as wrong:
         raise ConfigurationError(_explain(wrong)) from None
-    except (OSError, tomllib.TOMLDecodeError) as wrong:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as wrong:
         raise ConfigurationError(f"{file} cannot be read: {wrong}") from None
 
 
@@ -222,7 +238,7 @@ def _explain(wrong: ValidationError) -> str:
     lines = []
     for error in wrong.errors(include_input=False, include_url=False):
         where = ".".join(map(str, error["loc"]))
-        what = "there is no such setting" if error["type"] == "extra_forbidden" else error["msg"].lower()
+        what = "there is no such setting" if error["type"] == "extra_forbidden" else error["msg"]
         lines.append(f"  {where}: {what}")
     return "The settings are wrong (config/engine.toml, or AFFIDAVIT_… in the environment):\n" + "\n".join(
         lines

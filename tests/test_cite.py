@@ -38,9 +38,10 @@ def test_excerpt_is_a_slice_of_the_passage(texts: list[str], joint: str, data: s
     assert quoted.excerpt.split() == cited_text.split()[:EXCERPT_WORDS_MAX]
 
 
+@pytest.mark.parametrize("space", [" ", "\n", "\u00a0", "\u3000"], ids=repr)
 @pytest.mark.parametrize("count", [1, 49, 50, 51, 400])
-def test_at_most_fifty_words(count: int) -> None:
-    found = [evidence(" ".join(f"word{n}" for n in range(count)))]
+def test_at_most_fifty_words(count: int, space: str) -> None:
+    found = [evidence(space.join(f"word{n}" for n in range(count)))]
     assert len(excerpt(citation(found, 0, 0, 1), found, 1).excerpt.split()) == min(count, 50)
 
 

@@ -41,6 +41,7 @@ def split(text: str) -> list[str]:
         # References by number
         ["See Fig. 3 for the loop.", "It closes."],
         ["See Figs. 3 and 4 and Eq. 5.", "They differ."],
+        ["See Secs. 2 and 3 and Refs. 7 and 8.", "They differ."],
         ["The angle is in Sec. 2.1.", "It is small."],
         ["Compare No. 5 with No. 6.", "Both fell."],
         # Decimals, versions, money

@@ -136,6 +136,14 @@ def test_usual_name_wins(name: str, path: tuple[str, ...]) -> None:
     assert value_of(load({name: "", prefixed(path): "prefixed"}), path) == "prefixed"
 
 
+def test_usual_names_are_those_of_their_vendor() -> None:
+    tables = {"ANTHROPIC": "claude", "CO": "cohere"}
+    for name, (table, key) in CONVENTIONAL.items():
+        vendor, _, what = name.partition("_")
+        assert table == tables.get(vendor, vendor.lower())
+        assert key.split("_")[-1] == what.lower().split("_")[-1]
+
+
 @pytest.mark.parametrize("path", sorted(set(CONVENTIONAL.values())), ids=".".join)
 def test_first_of_the_usual_names_wins(path: tuple[str, ...]) -> None:
     names = [name for name, where in CONVENTIONAL.items() if where == path]

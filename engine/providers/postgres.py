@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -103,7 +104,7 @@ class EmbeddedPostgres:
 
     def stop(self) -> None:
         with Exclusive(self._lock):
-            if (self._home / "postmaster.pid").exists():
+            if self._answers():
                 self._control("stop", "--mode=fast")
 
     def _initialise(self) -> None:
@@ -115,8 +116,8 @@ class EmbeddedPostgres:
             os.chown(draft, self._account.pw_uid, self._account.pw_gid)
         _open_the_way(self._account, draft)
         self._run(
-            "initdb", f"--pgdata={draft}", f"--username={SUPERUSER}", "--encoding=UTF8", "--auth=peer",
-            "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8",
+            "initdb", f"--username={SUPERUSER}", "--encoding=UTF8", "--auth=peer",
+            "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", folder=draft,
         )  # fmt: skip
         with (draft / "postgresql.conf").open("a") as configuration:
             configuration.write(_CONFIGURATION)
@@ -129,9 +130,7 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + START_S
         while not self._answers():
             try:
-                self._control(
-                    "start", f"--options=-k {self._sockets()}", f"--log={self._home / 'server.log'}"
-                )
+                self._control("start", f"--options=-k {self._sockets_for_shell()}", "--log=server.log")
             except ConfigurationError:
                 if time.monotonic() > deadline:
                     raise
@@ -154,11 +153,17 @@ class EmbeddedPostgres:
         owner = self._account.pw_uid if self._account else os.geteuid()
         return socket_folder(self._home, ".s.PGSQL.5432.lock", owner)
 
-    def _control(self, *command: str) -> None:
-        self._run("pg_ctl", *command, f"--pgdata={self._home}", "--wait", f"--timeout={START_S}")
+    def _sockets_for_shell(self) -> str:
+        """pg_ctl hands this to a shell, and folders have all sorts of names; the server's own folder is its dot."""
+        sockets = self._sockets()
+        return "." if sockets == self._home else shlex.quote(str(sockets))
 
-    def _run(self, program: str, *arguments: str) -> None:
-        """One of PostgreSQL's programs, as the stand-in where we are root."""
+    def _control(self, *command: str) -> None:
+        """The folder goes by the environment: as an argument, pg_ctl would hand it to a shell."""
+        self._run("pg_ctl", *command, "--wait", f"--timeout={START_S}", folder=self._home)
+
+    def _run(self, program: str, *arguments: str, folder: Path) -> None:
+        """One of PostgreSQL's programs on this folder, as the stand-in where we are root."""
         account = self._account
         who: dict[str, Any] = (
             {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
@@ -166,7 +171,8 @@ class EmbeddedPostgres:
         with tempfile.TemporaryFile() as said:  # a pipe would stay open as long as the server lives
             done = subprocess.run(
                 [str(PROGRAMS / program), *arguments],
-                stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd="/", check=False, **who,
+                stdin=subprocess.DEVNULL, stdout=said, stderr=said, check=False,
+                cwd=folder, env=os.environ | {"PGDATA": str(folder)}, **who,
             )  # fmt: skip
             said.seek(0)
             words = said.read().decode(errors="replace").strip()
