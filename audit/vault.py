@@ -4,8 +4,12 @@ A key is written once. A second write of the same bytes is a success, of other b
 """
 
 import os
+import re
 from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
+
+_KEY = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
 
 
 class VaultConflictError(Exception):
@@ -20,7 +24,9 @@ class FolderVault:
         """Store durably and return the digest by which the content can be read back."""
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft = path.with_name(
+            f".{path.name}.{uuid4().hex}"
+        )  # never written twice: after a crash it is the file itself
         _write_durably(draft, content)
         try:
             os.link(draft, path)  # fails where the key exists: the file system's own If-None-Match
@@ -42,14 +48,14 @@ class FolderVault:
         )
 
     def _path(self, key: str) -> Path:
-        path = (self._folder / key).resolve()
-        if not path.is_relative_to(self._folder.resolve()) or path.name.startswith("."):
-            raise ValueError(f"Not a key of this vault: {key}")
+        path = (self._folder / key).resolve() if _KEY.fullmatch(key) else self._folder
+        if not path.is_relative_to(self._folder.resolve()) or path == self._folder:
+            raise ValueError(f"Not a key of this vault: {key!r}")
         return path
 
 
 def _write_durably(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+    with path.open("xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

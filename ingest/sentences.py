@@ -31,7 +31,7 @@ def spans(text: str) -> Iterator[tuple[int, int]]:
     """Where each sentence of a paragraph starts and ends, without the space around it."""
     start: int | None = None
     for begin, end in _punkt.span_tokenize(text):
-        start = begin if start is None else start
+        start = end - len(text[begin:end].lstrip()) if start is None else start
         following = text[end:].lstrip()[:1]
         if following and (_ENDS_ON_NAME.search(text[start:end]) or following.islower()):
             continue  # "Fig. 3" and "approx. half" go on

@@ -4,9 +4,11 @@ About 512 tokens each, the last fifth repeated in the next, never inside a sente
 """
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import accumulate
 
 from engine.models import Passage, Sentence
 from ingest.read.document import Document, Piece, Section
@@ -40,33 +42,28 @@ def passages(
 
 
 def cuts(costs: Sequence[int], size: Size) -> Iterator[tuple[int, int]]:
-    """Runs of sentences, as (first, after the last)."""
-    start = 0
-    while start < len(costs):
-        end = _fill(costs, start, size.tokens)
-        if end == len(costs):
-            yield _reach_back(costs, start, end, size.tokens_min), end
+    """Runs of sentences, as (first, after the last). `before[n]` is what the first n sentences cost together."""
+    before = [0, *accumulate(costs)]
+    start, last = 0, len(costs)
+    while start < last:
+        end = _end_from(start, before, size)
+        if end == last:
+            yield min(start, max(0, bisect_right(before, before[last] - size.tokens_min) - 1)), last
             return
         yield start, end
-        start = max(start + 1, _reach_back(costs, end, end, round(size.tokens * size.overlap), upto=True))
+        repeated = bisect_left(before, before[end] - round(size.tokens * size.overlap))
+        start = next(
+            first
+            for first in range(max(repeated, start + 1), end + 1)
+            if _end_from(first, before, size) > end
+        )
 
 
-def _fill(costs: Sequence[int], start: int, tokens: int) -> int:
-    """As many sentences as fit, and one at least: a sentence is never cut."""
-    end, total = start + 1, costs[start]
-    while end < len(costs) and total + costs[end] <= tokens:
-        total += costs[end]
-        end += 1
-    return end
-
-
-def _reach_back(costs: Sequence[int], start: int, end: int, tokens: int, *, upto: bool = False) -> int:
-    """The start from which there are at least (or, with `upto`, at most) so many tokens before `end`."""
-    total = sum(costs[start:end])
-    while start > 0 and total < tokens and not (upto and total + costs[start - 1] > tokens):
-        start -= 1
-        total += costs[start]
-    return start
+def _end_from(start: int, before: Sequence[int], size: Size) -> int:
+    """As many sentences as fit; more if that is too short; one at least: a sentence is never cut."""
+    fits = bisect_right(before, before[start] + size.tokens) - 1
+    enough = bisect_left(before, before[start] + size.tokens_min)
+    return min(max(fits, enough, start + 1), len(before) - 1)
 
 
 def _passage(
