@@ -4,16 +4,14 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 
 from ingest.read import markdown
-from ingest.read.document import Document
+from ingest.read.document import Document, UnreadableError
+
+__all__ = ["READERS", "UnreadableError", "read"]
 
 READERS: dict[str, Callable[[bytes, PurePosixPath], Document]] = {
     ".md": markdown.read,
     ".mdx": markdown.read,
 }
-
-
-class UnreadableError(Exception):
-    """This file cannot be read, and why, in words for whoever wrote it."""
 
 
 def read(content: bytes, path: PurePosixPath) -> Document:

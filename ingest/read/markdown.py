@@ -35,6 +35,7 @@ class _Page:
     """What is known while the tokens of a page go by."""
 
     title: str
+    page: str
     heading: str = ""
     anchor: str = ""
     block: int = 0
@@ -46,7 +47,7 @@ class _Page:
             self.sections.append((self.title, []))
         if text := text.strip():
             self.sections[-1][1].append(
-                Piece(text, self.block, kind, self.heading or self.title, self.anchor)
+                Piece(text, self.block, kind, self.heading or self.title, self.anchor, self.page)
             )
 
     def add_prose(self, text: str, kind: Kind) -> None:
@@ -73,13 +74,12 @@ class _Page:
 
 def read(content: bytes, path: PurePosixPath) -> Document:
     front, body = _front_matter(content.decode("utf-8-sig"))
-    page = _Page(title=str(front.get("title") or path.stem))
-    _walk(_markdown.parse(_without_directives(body)), page)
     url = _url(front, path)
+    page = _Page(title=str(front.get("title") or path.stem), page=url.rsplit("/", 1)[-1] or url)
+    _walk(_markdown.parse(_without_directives(body)), page)
     return Document(
         filename=path.as_posix(),
         title=str(front.get("title") or page.title),
-        page=url.rsplit("/", 1)[-1] or url,
         url=url,
         sha256=sha256(content).hexdigest(),
         sections=tuple(Section(heading, tuple(pieces)) for heading, pieces in page.sections if pieces),

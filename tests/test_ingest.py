@@ -1,0 +1,411 @@
+"""A book goes in as a whole: what did not change stays, what is bad is named, and readers notice one switch."""
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from engine import settings as settings_file
+from engine import wiring
+from engine.answer import Asked
+from engine.errors import IndexUnavailableError, UnknownBookError
+from engine.models import Answer, Client, Filters, Question, Released
+from engine.settings import Settings
+from engine.wiring import Database, House
+from ingest.pipeline import Ingest, IngestResult
+
+OPERATOR = Client("tests", None, frozenset({"ask"}))
+SENSORS, BALANCE = "03-sensors-and-state-estimation.md", "07-balance-and-walking.md"
+QUESTION = "What does an inertial measurement unit measure?"
+QUICK_S = 1.0  # an ingest that embeds the sample book takes four
+
+
+@pytest.fixture(scope="module")
+def shelf_settings(database: Database) -> Iterator[Settings]:
+    """A database of its own in the running server, and an index of its own."""
+    name = sql.Identifier(f"ingest_{uuid4().hex}")
+    with (
+        tempfile.TemporaryDirectory(prefix="affidavit-ingest-", ignore_cleanup_errors=True) as folder,
+        psycopg.connect(database.url, autocommit=True) as connection,
+    ):
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
+        url = make_conninfo(database.url, dbname=name.as_string().strip('"'))
+        yield settings_file.load({"DATABASE_URL": url}, data_dir=Path(folder))
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+@pytest.fixture(scope="module")
+async def shelf(shelf_settings: Settings) -> AsyncIterator[Database]:
+    async with wiring.open_database(shelf_settings, lambda _: None) as opened:
+        opened.migrate()
+        await wiring.make_months_ahead(opened, wiring.now().date())
+        yield opened
+
+
+@pytest.fixture(scope="module")
+async def readers(shelf_settings: Settings, shelf: Database) -> AsyncIterator[House]:
+    """An engine that serves while books go in."""
+    async with wiring.open_house(shelf_settings, shelf) as opened:
+        yield opened
+
+
+class Progress:
+    """Says so at the first passage, when a generation is begun and not yet published."""
+
+    def __init__(self) -> None:
+        self.embedding = asyncio.Event()
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        if what == "Embedding passages":
+            self.embedding.set()
+
+
+@pytest.fixture
+def progress() -> Progress:
+    return Progress()
+
+
+@pytest.fixture
+async def ingest(shelf_settings: Settings, shelf: Database, progress: Progress) -> AsyncIterator[Ingest]:
+    async with wiring.open_ingest(shelf_settings, shelf, progress) as opened:
+        yield opened
+
+
+@pytest.fixture
+def book() -> str:
+    return f"book-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two chapters of the sample book."""
+    made = tmp_path / "book"
+    made.mkdir()
+    for name in (SENSORS, BALANCE):
+        shutil.copy(wiring.SAMPLE_BOOK / name, made)
+    return made
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Two pages of a few sentences."""
+    made = tmp_path / "small"
+    made.mkdir()
+    for name in ("imu", "foot"):
+        (made / f"{name}.md").write_text(
+            f"# About the {name}\n\nThe {name} is part of a robot. It is small.\n"
+        )
+    return made
+
+
+def replaced(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+async def ask(house: House, book: str, text: str = QUESTION, filters: Filters | None = None) -> Answer:
+    async def read() -> Question:
+        return Question(text, book, house.top_k, filters=filters or Filters())
+
+    return await house.engine.answer(Asked("test", "test", read, operator=OPERATOR))
+
+
+def cited(answer: Answer) -> set[str]:
+    return (
+        {item.filename for item in answer.outcome.excerpts} if isinstance(answer.outcome, Released) else set()
+    )
+
+
+async def live(house: House, book: str) -> str:
+    return str((await house.registry.live(book)).generation_id)
+
+
+def assert_published(result: IngestResult, created: int | None = None) -> None:
+    assert (result.errors, result.exit_code) == ([], 0)
+    assert result.generation is not None
+    assert created is None or result.chunks_created == created
+
+
+# Seen red with a random number in `_content_hash`.
+async def test_an_unchanged_book_publishes_nothing_and_is_quick(
+    settings: Settings, database: Database, house: House
+) -> None:
+    before = await live(house, settings.books.default)
+    async with wiring.open_ingest(settings, database, lambda *_: None) as pipeline:
+        result = await pipeline.run([wiring.SAMPLE_BOOK], settings.books.default, wiring.SAMPLE_TITLE)
+    assert (result.generation, result.chunks_created, result.chunks_removed) == (None, 0, 0)
+    assert (result.files_processed, result.exit_code) == (10, 0)
+    assert result.chunks_reused > 50
+    assert result.seconds < QUICK_S
+    assert await live(house, settings.books.default) == before
+
+
+async def test_an_edited_file_touches_its_passages_only(
+    ingest: Ingest, folder: Path, book: str, readers: House
+) -> None:
+    first = await ingest.run([folder], book, "Two chapters")
+    assert_published(first)
+    before = await ingest.registry.live_content(book)
+    word = "gyroscope"
+    replaced(folder / SENSORS, word, "zyroscope")
+    second = await ingest.run([folder], book, "Two chapters")
+    assert_published(second)
+    after = await ingest.registry.live_content(book)
+    new, gone = after[1] - before[1], before[1] - after[1]
+    assert 1 <= len(new) <= 3  # neighbours of a section share sentences
+    assert second.chunks_created == second.chunks_removed == len(new) == len(gone)
+    assert second.chunks_reused == first.chunks_created - len(gone)
+    texts = await ingest.registry.passages(sorted(new))
+    assert all("zyroscope" in passage.text for passage in texts.values())
+    assert await live(readers, book) == second.generation
+
+
+async def test_a_removed_file_is_no_longer_cited(
+    ingest: Ingest, folder: Path, book: str, readers: House
+) -> None:
+    await ingest.run([folder], book, "Two chapters")
+    assert cited(await ask(readers, book)) == {SENSORS}
+    (folder / SENSORS).unlink()
+    result = await ingest.run([folder], book, "One chapter")
+    assert_published(result, created=0)
+    assert result.chunks_removed > 0
+    assert SENSORS not in cited(await ask(readers, book))
+    (line,) = (line for line in await ingest.registry.books() if line.book_id == book)
+    assert (line.documents, line.passages) == (1, result.chunks_reused)
+
+
+async def test_a_book_as_it_once_was_can_be_published_again(
+    ingest: Ingest, small: Path, book: str, readers: House
+) -> None:
+    first = await ingest.run([small], book, "Small")
+    (small / "foot.md").rename(small / "foot.away")
+    second = await ingest.run([small], book, "Small")
+    (small / "foot.away").rename(small / "foot.md")
+    third = await ingest.run([small], book, "Small")
+    assert len({first.generation, second.generation, third.generation, None}) == 4
+    assert (third.chunks_created, third.chunks_reused) == (1, 1)
+    assert await readers.index.count(UUID(third.generation)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("bad.md", b"# Fine until here\n\n\xff\xfe", "UTF-8"),
+        ("bad.mdx", "# Umlaut \u00e4".encode("latin-1"), "UTF-8"),
+        ("bad.md", b"---\ntitle: [\n---\n# Text\n", "front matter"),
+        ("bad.md", b"---\n- a\n- b\n---\n# Text\n", "front matter"),
+        ("bad.md", b"---\njust words\n---\n# Text\n", "front matter"),
+    ],
+)
+async def test_a_bad_file_is_named_and_the_rest_goes_in(
+    ingest: Ingest, small: Path, book: str, readers: House, name: str, content: bytes, reason: str
+) -> None:
+    (small / "deep").mkdir()
+    (small / "deep" / name).write_bytes(content)
+    result = await ingest.run([small], book, "Small")
+    (error,) = result.errors
+    assert error["file"] == f"deep/{name}"
+    assert reason in error["error"]
+    assert (result.exit_code, result.files_processed, result.chunks_created) == (1, 2, 2)
+    assert await live(readers, book) == result.generation
+
+
+@pytest.mark.parametrize(
+    "front", ["tags: 5", "tags: sensors", "tags:\n  a: b", "module: three", "title: 2024-01-01"]
+)
+async def test_odd_front_matter_keeps_nobody_out(ingest: Ingest, small: Path, book: str, front: str) -> None:
+    """An author's slip on one page: the page goes in or is named, and the others go in."""
+    (small / "odd.md").write_text(f"---\n{front}\n---\n# Odd\n\nThis page has a slip in its front matter.\n")
+    result = await ingest.run([small], book, "Small")
+    assert result.files_processed + len(result.errors) == 3
+    assert {error["file"] for error in result.errors} <= {"odd.md"}
+    if front == "tags: sensors":
+        passages = await ingest.registry.passages(sorted((await ingest.registry.live_content(book))[1]))
+        assert {passage.tags for passage in passages.values()} <= {(), ("sensors",)}
+
+
+async def test_a_file_that_leads_nowhere_is_named(ingest: Ingest, small: Path, book: str) -> None:
+    (small / "gone.md").symlink_to(small / "never.was")
+    result = await ingest.run([small], book, "Small")
+    assert ([error["file"] for error in result.errors], result.chunks_created) == (["gone.md"], 2)
+
+
+async def test_a_named_file_of_another_format_is_an_error_in_words(
+    ingest: Ingest, small: Path, book: str
+) -> None:
+    (small / "notes.txt").write_text("These are notes.")
+    result = await ingest.run([small / "imu.md", small / "notes.txt"], book, "Small")
+    assert ([error["file"] for error in result.errors], result.exit_code) == (["notes.txt"], 1)
+    assert result.chunks_created == 1
+
+
+async def test_two_pages_of_the_same_name_are_an_error_in_words(
+    ingest: Ingest, tmp_path: Path, book: str, readers: House
+) -> None:
+    """Two folders given, both with an `intro.md`: their passages could not be told apart."""
+    for part in ("one", "two"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "intro.md").write_text(f"# Part {part}\n\nThis is the intro of part {part}.\n")
+    result = await ingest.run([tmp_path / "one", tmp_path / "two"], book, "Two parts")
+    assert ([error["file"] for error in result.errors], result.exit_code) == (["intro.md"], 1)
+    assert await live(readers, book) == result.generation
+
+
+@pytest.mark.parametrize("what", ["empty folder", "no such folder", "only bad files", "only headings"])
+async def test_nothing_to_read_is_an_error_and_publishes_nothing(
+    ingest: Ingest, tmp_path: Path, book: str, readers: House, what: str
+) -> None:
+    given = tmp_path / "given"
+    if what != "no such folder":
+        given.mkdir()
+    if what == "only bad files":
+        (given / "bad.md").write_bytes(b"\xff")
+    if what == "only headings":
+        (given / "bare.md").write_text("# A title\n\n## A section\n")
+    result = await ingest.run([given], book, "Nothing")
+    assert (result.generation, result.exit_code) == (None, 1)
+    assert "no text was found" in result.errors[-1]["error"]
+    with pytest.raises(UnknownBookError):
+        await readers.registry.live(book)
+    assert book not in {line.book_id for line in await readers.registry.books()}
+
+
+async def test_an_emptied_folder_does_not_empty_the_book(
+    ingest: Ingest, small: Path, book: str, readers: House
+) -> None:
+    """A wrong path must not take a book from its readers."""
+    first = await ingest.run([small], book, "Small")
+    for file in small.iterdir():
+        file.unlink()
+    result = await ingest.run([small], book, "Small")
+    assert (result.generation, result.exit_code, result.chunks_removed) == (None, 1, 0)
+    assert await live(readers, book) == first.generation
+
+
+async def test_only_books_files_are_read(ingest: Ingest, small: Path, book: str) -> None:
+    for name in (".hidden.md", "_draft.md", "notes.txt", "picture.png", "UPPER.MD"):
+        (small / name).write_text("# Title\n\nA sentence stands here.\n")
+    assert (await ingest.run([small], book, "Small")).files_processed == 3
+
+
+# Seen red with `publish` called before the passages were embedded.
+async def test_while_a_book_goes_in_readers_see_the_old_one(
+    ingest: Ingest, progress: Progress, folder: Path, book: str, readers: House
+) -> None:
+    first = await ingest.run([folder], book, "Two chapters")
+    progress.embedding.clear()
+    replaced(folder / BALANCE, "foot", "zoot")
+    running = asyncio.ensure_future(ingest.run([folder], book, "Two chapters"))
+    await progress.embedding.wait()
+    assert await live(readers, book) == first.generation
+    answer = await ask(readers, book)
+    assert cited(answer) == {SENSORS}
+    assert str(answer.trail.index_generation) == first.generation
+    assert not running.done()
+    second = await running
+    assert await live(readers, book) == second.generation != first.generation
+    assert str((await ask(readers, book)).trail.index_generation) == second.generation
+
+
+# Seen red with an ingest that goes on without its index.
+async def test_a_book_whose_index_was_lost_on_the_way_is_not_published(
+    ingest: Ingest, progress: Progress, folder: Path, small: Path, book: str, readers: House
+) -> None:
+    first = await ingest.run([small], book, "Small")
+    kept = set(index_folder(readers).iterdir())
+    progress.embedding.clear()
+    running = asyncio.ensure_future(ingest.run([folder], book, "Two chapters"))
+    await progress.embedding.wait()
+    kill_builders(readers)
+    for lost in set(index_folder(readers).iterdir()) - kept:
+        shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+    with pytest.raises(IndexUnavailableError):
+        await running
+    assert await live(readers, book) == first.generation
+    assert_published(await ingest.run([folder], book, "Two chapters"))
+    assert cited(await ask(readers, book)) == {SENSORS}
+
+
+async def test_a_book_whose_builder_was_killed_is_published_whole_or_not_at_all(
+    ingest: Ingest, progress: Progress, folder: Path, small: Path, book: str, readers: House
+) -> None:
+    first = await ingest.run([small], book, "Small")
+    progress.embedding.clear()
+    running = asyncio.ensure_future(ingest.run([folder], book, "Two chapters"))
+    await progress.embedding.wait()
+    kill_builders(readers)
+    try:
+        result = await running
+    except (IndexUnavailableError, RuntimeError):
+        assert await live(readers, book) == first.generation
+        return
+    assert await live(readers, book) == result.generation
+    assert await readers.index.count(UUID(result.generation)) == result.chunks_created
+    assert cited(await ask(readers, book)) == {SENSORS}
+
+
+def index_folder(house: House) -> Path:
+    folder = house.index._folder  # type: ignore[attr-defined]  # an EdgeIndex
+    assert isinstance(folder, Path)
+    return folder
+
+
+def kill_builders(house: House) -> None:
+    """The processes that build in this index's folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+            if str(index_folder(house)) in words and any(word.startswith("build-") for word in words):
+                os.kill(int(process.name), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+async def test_two_ingests_of_a_book_at_once_leave_one_whole_book(
+    ingest: Ingest, shelf_settings: Settings, shelf: Database, small: Path, book: str, readers: House
+) -> None:
+    async with wiring.open_ingest(shelf_settings, shelf, lambda *_: None) as another:
+        results = await asyncio.gather(*(one.run([small], book, "Small") for one in (ingest, another)))
+    seen = await live(readers, book)
+    assert seen in {result.generation for result in results}
+    assert await readers.index.count(UUID(seen)) == 2
+    assert len((await readers.registry.live_content(book))[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("edit", "seen"),
+    [
+        (lambda text: text.replace("difficulty: beginner", "difficulty: advanced"), "advanced"),
+        (lambda text: text.replace("### The old heading", "### The new heading"), "the-new-heading"),
+        (lambda text: text.replace("tags: [imu]", "tags: [gyro]"), "gyro"),
+    ],
+    ids=["difficulty", "heading", "tags"],
+)
+async def test_an_edit_beside_the_text_is_an_edit(
+    ingest: Ingest, tmp_path: Path, book: str, edit: Callable[[str], str], seen: str
+) -> None:
+    """Filters and links are made of it: a reader would filter by the old level and be led to a dead anchor."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "---\ndifficulty: beginner\ntags: [imu]\n---\n# The IMU\n\n## Sensors\n\nA sensor measures.\n\n"
+        "### The old heading\n\nAn inertial measurement unit measures rotation and acceleration.\n"
+    )
+    first = await ingest.run([page], book, "IMU")
+    page.write_text(edit(page.read_text()))
+    second = await ingest.run([page], book, "IMU")
+    assert second.generation not in {None, first.generation}
+    (passage,) = (
+        await ingest.registry.passages(sorted((await ingest.registry.live_content(book))[1]))
+    ).values()
+    shown = {passage.difficulty, *passage.tags, *(sentence.anchor for sentence in passage.sentences)}
+    assert seen in shown
