@@ -5,7 +5,10 @@ request that is open when its process dies is closed as `abandoned` by the next 
 holds an advisory lock, and a record whose lock is free has lost its owner.
 """
 
+import contextlib
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from uuid import UUID
@@ -43,47 +46,68 @@ class Ledger:
 
     async def start(self) -> int:
         """Take this process's lock, then close what dead processes left open; how many that were."""
-        self._alive = await self._pool.getconn()
-        await self._alive.set_autocommit(True)
-        await self._alive.execute("SELECT pg_advisory_lock(%s)", (self._owner,))
+        await self._hold_lock()
         return await self._close_abandoned()
 
     async def stop(self) -> None:
+        """The lock goes with its connection."""
         if self._alive is not None:
-            await self._alive.execute("SELECT pg_advisory_unlock(%s)", (self._owner,))
-            await self._pool.putconn(self._alive)
+            await self._alive.close()
             self._alive = None
 
     async def open(self, trail: Trail) -> None:
         """From here on the request is on record, whatever happens to this process."""
-        body = Jsonb(asdict(trail), dumps=canonical_json)
-        try:
+        async with self._failing_as_one():
+            if self._alive is None:
+                await self._hold_lock()
+            body = Jsonb(asdict(trail), dumps=canonical_json)
             async with self._pool.connection() as connection, connection.pipeline():
                 await connection.execute(_DURABLE)
                 await connection.execute(_INSERT_OPEN, (trail.log_id, trail.timestamp, self._owner, body))
-        except (psycopg.Error, PoolTimeout) as failure:
-            raise LedgerUnavailableError from failure
 
     async def close(self, trail: Trail, issued_at: datetime) -> Receipt:
         """Write the row, once and for ever. Only after this may an answer leave."""
-        sealed = _sealed(trail)
-        try:
+        async with self._failing_as_one():
+            sealed = _sealed(trail)
             async with self._pool.connection() as connection, connection.pipeline():
                 await _write_row(connection, sealed)
-        except (psycopg.Error, PoolTimeout) as failure:
-            raise LedgerUnavailableError from failure
         assert sealed.leaf_hash is not None
         return Receipt(trail.log_id, sealed.leaf_hash.hex(), issued_at)
 
+    @asynccontextmanager
+    async def _failing_as_one(self) -> AsyncIterator[None]:
+        """Whatever goes wrong is one thing to the caller; the driver's words repeat the row and stay here.
+
+        If the server ended a connection, it may have ended the one that holds our lock too: the next request takes it anew.
+        """
+        try:
+            yield
+        except (psycopg.Error, PoolTimeout, ValueError) as failure:
+            if isinstance(failure, psycopg.OperationalError):
+                await self.stop()
+            raise LedgerUnavailableError(type(failure).__name__) from None
+
+    async def _hold_lock(self) -> None:
+        """On a connection of its own: the pool closes and replaces its connections as it likes."""
+        assert isinstance(self._pool.conninfo, str)
+        self._alive = await psycopg.AsyncConnection.connect(self._pool.conninfo, autocommit=True)
+        await self._alive.execute("SELECT pg_advisory_lock(%s)", (self._owner,))
+
     async def _close_abandoned(self) -> int:
+        closed = 0
         async with self._pool.connection() as connection:
             cursor = await connection.execute(_ABANDONED, (self._owner,))
-            left_open = [_trail(row[0]) for row in await cursor.fetchall()]
-            for trail in left_open:
+            for (body,) in await cursor.fetchall():
+                trail = _trail(body)
                 trail.outcome, trail.success = "abandoned", False
                 trail.error_message = "The process died while it worked on this request"
-                await _write_row(connection, _sealed(trail))
-        return len(left_open)
+                with contextlib.suppress(
+                    psycopg.errors.CheckViolation
+                ):  # its month is missing: it stays open
+                    async with connection.transaction():
+                        await _write_row(connection, _sealed(trail))
+                        closed += 1
+        return closed
 
 
 def _sealed(trail: Trail) -> Trail:

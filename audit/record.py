@@ -31,6 +31,9 @@ PERSONAL = frozenset(
     }
 )
 
+# Numbers that the database holds as floats: 1 and 1.0 are one value and must have one hash.
+_FLOATS = frozenset({"confidence_score", "retrieval_confidence", "generation_confidence", "threshold"})
+
 # What says how the row is kept, not what happened: it may change without making the proof false.
 UNHASHED = frozenset({"spooled", "salt", "leaf_hash", "erased_at"})
 
@@ -135,6 +138,8 @@ def _hashed_fields(trail: Trail, salt: bytes) -> dict[str, Any]:
         value = getattr(trail, name)
         if name in UNHASHED:
             continue
+        if name in _FLOATS and type(value) is int:
+            value = float(value)
         hashed[name] = commitment(salt, name, value) if name in PERSONAL and value is not None else value
     return hashed
 

@@ -55,7 +55,7 @@ def excerpt(citation: Citation, evidence: Sequence[Evidence], n: int) -> Excerpt
         section=first.heading,
         chapter=passage.chapter,
         filename=passage.filename,
-        page=passage.start_page,
+        page=first.page,
         url=f"{passage.url}#{first.anchor}" if first.anchor else passage.url,
         excerpt=passage.text[start:end],
         start=start,

@@ -104,7 +104,10 @@ async def _partitions(_: Settings, database: Database) -> Finding:
 
 async def _embedder(settings: Settings, _: Database) -> Finding:
     embedder = wiring.embedder_of(settings)
-    vector = await embedder.embed_query("Does the embedder work?")
+    try:
+        vector = await embedder.embed_query("Does the embedder work?")
+    finally:
+        await embedder.close()
     return Finding("embedder", "ok", f"{embedder.name}, {len(vector)} dimensions")
 
 

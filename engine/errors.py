@@ -2,6 +2,7 @@
 
 AffidavitError
 ├── ConfigurationError        the settings or the data folder are wrong; only at start-up
+├── EmbedderFailedError       the embedding vendor failed for good
 ├── StatementError            an auditor's SQL cannot be run
 └── RequestError              one request failed
     ├── BadRequestError       400  not JSON, not UTF-8, a NUL, a key twice
@@ -13,6 +14,7 @@ AffidavitError
     ├── InvalidFieldError     422  JSON, but not what the contract says
     ├── RateLimitedError      429
     ├── IndexUnavailableError 503  the vector store does not answer
+    ├── EmbedderUnavailableError 503  the embedding vendor does not answer
     ├── DatabaseUnavailableError 503
     ├── AuditUnavailableError 503  the record cannot be made durable, so there is no answer
     ├── ModelFailedError      502  the language model answered nonsense or not at all
@@ -39,6 +41,10 @@ class ConfigurationError(AffidavitError):
 
 class StatementError(AffidavitError):
     """An auditor's SQL that cannot be run, with PostgreSQL's reason."""
+
+
+class EmbedderFailedError(AffidavitError):
+    """The embedding vendor failed for good, at ingest or with an answer that cannot be used."""
 
 
 class RequestError(AffidavitError):
@@ -125,6 +131,15 @@ class IndexUnavailableError(RequestError):
     status = 503
     error_type = "network"
     title = "The book's index is unavailable"
+    detail = "The book cannot be searched at the moment. Please try again shortly."
+    retryable = True
+    retry_after_s = 3
+
+
+class EmbedderUnavailableError(RequestError):
+    status = 503
+    error_type = "network"
+    title = "The question cannot be embedded"
     detail = "The book cannot be searched at the moment. Please try again shortly."
     retryable = True
     retry_after_s = 3

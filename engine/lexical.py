@@ -41,7 +41,7 @@ def lexicon(passages: Sequence[Sequence[str]]) -> Lexicon:
     count = len(passages)
     holding = Counter(word for passage in passages for word in set(passage))
     raw = {word: math.log(count - df + 0.5) - math.log(df + 0.5) for word, df in holding.items()}
-    floor = EPSILON * sum(raw.values()) / len(raw) if raw else 0.0
+    floor = EPSILON * math.fsum(raw.values()) / len(raw) if raw else 0.0
     terms = {
         word: Term(number, raw[word] if raw[word] >= 0 else floor)
         for number, word in enumerate(sorted(raw), start=1)

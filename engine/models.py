@@ -58,12 +58,13 @@ class Question:
 
 
 class Sentence(NamedTuple):
-    """Where a sentence stands: `passage.text[start:end]` is it, under this heading of the page."""
+    """Where a sentence stands: `passage.text[start:end]` is it, under this heading of this page."""
 
     start: int
     end: int
     heading: str
     anchor: str
+    page: str
 
 
 @dataclass(frozen=True, slots=True)

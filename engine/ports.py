@@ -33,9 +33,12 @@ class Embedder(Protocol):
 
     async def embed_query(self, text: str) -> Vector: ...
 
-    async def embed_passage(self, text: str) -> Windows: ...
+    async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
+        """At ingest: slow and patient, where a query is quick or fails."""
 
     def count_tokens(self, text: str) -> int: ...
+
+    async def close(self) -> None: ...
 
 
 class Index(Protocol):
@@ -53,6 +56,12 @@ class Index(Protocol):
         self, generation: UUID, dense: Vector, terms: dict[int, float], limit: int, filters: Filters
     ) -> list[Hit]:
         """The best `limit` by each score, every one of them with both exact scores."""
+
+    async def generations(self) -> set[UUID]:
+        """All that are held, finished or not."""
+
+    async def drop(self, generation: UUID) -> None:
+        """Forget a generation that nobody reads any more."""
 
     async def count(self, generation: UUID) -> int:
         """How many points the generation holds; the cheapest proof that it can be searched."""

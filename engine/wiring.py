@@ -24,6 +24,7 @@ from engine.migrate import migrate, pending
 from engine.ports import Embedder, Generator, Index, Limiter
 from engine.providers import postgres
 from engine.providers.claude import Claude
+from engine.providers.cohere import CohereEmbedder
 from engine.providers.edge import EdgeIndex
 from engine.providers.extractive import Extractive
 from engine.providers.folders import InUse
@@ -35,7 +36,10 @@ from ingest.pipeline import Ingest, Progress
 from ingest.registry import Registry
 from ingest.split import Size
 
-EMBEDDERS: dict[str, Callable[[Settings], Embedder]] = {"minilm": lambda _: MiniLm()}
+EMBEDDERS: dict[str, Callable[[Settings], Embedder]] = {
+    "cohere": lambda settings: _cohere(settings),  # noqa: PLW0108  it stands below
+    "minilm": lambda _: MiniLm(),
+}
 INDEXES: dict[str, Callable[[Settings], Index]] = {
     "edge": lambda settings: EdgeIndex(settings.data_dir / "index")
 }
@@ -157,6 +161,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         )
         await partitions.make_months_ahead(pool, now().date())
         embedder = embedder_of(settings)
+        stack.push_async_callback(embedder.close)
         index = _choose("index", INDEXES, settings.providers.index)(settings)
         stack.push_async_callback(index.close)
         generator = _choose("generator", GENERATORS, settings.providers.generator)(settings, embedder)
@@ -191,6 +196,7 @@ async def open_ingest(settings: Settings, database: Database, progress: Progress
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(database.pool("affidavit_engine"))
         embedder = embedder_of(settings)
+        stack.push_async_callback(embedder.close)
         index = _choose("index", INDEXES, settings.providers.index)(settings)
         stack.push_async_callback(index.close)
         chunking = settings.chunking
@@ -254,6 +260,19 @@ def _claude(settings: Settings) -> Claude:
         base_url=claude.base_url or None,
         timeout_s=settings.budget.generation_s,
         system=PROMPT.read_text(),
+    )
+
+
+def _cohere(settings: Settings) -> CohereEmbedder:
+    cohere = settings.cohere
+    if not cohere.api_key.get_secret_value():
+        raise ConfigurationError("The embedder cohere needs a key: set COHERE_API_KEY.")
+    return CohereEmbedder(
+        api_key=cohere.api_key.get_secret_value(),
+        base_url=cohere.base_url or None,
+        model=cohere.embed_model,
+        dimension=cohere.dimension,
+        query_timeout_s=settings.budget.retrieval_s,
     )
 
 

@@ -1,35 +1,39 @@
 """A book from its files to a published generation, from top to bottom.
 
-(1) read      read/          each file to sections of sentences; a bad file is named and left out
-(2) split     split.py       sections to passages with stable ids
-(3) compare                  nothing changed: nothing to do
-(4) register  registry.py    passages, documents, vocabulary: written, not visible
-(5) embed     ports          vectors and BM25 weights to the index, durable before …
-(6) publish   registry.py    … the one switch that readers see
+    (1) read      read/          each file to sections of sentences; a bad file is named and left out
+    (2) split     split.py       sections to passages with stable ids
+    (3) compare   registry.py    nothing changed: nothing to do
+    (4) register  registry.py    passages, documents, vocabulary: written, not visible
+    (5) embed     ports          vectors, from the cache where the text is known, kept there as they come
+    (6) index     ports          vectors and BM25 weights, durable before …
+    (7) publish   registry.py    … the one switch that readers see
+    (8) retire    registry.py    what nobody reads any more
+
+Killed at any point, the next run ends with the same generation: what readers see changes only at (7), what was embedded
+is kept, and what was left half-made is thrown away at (8).
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from uuid import UUID
 
 from engine import lexical
-from engine.models import Calibration, Generation, Lexicon, Passage, Point
+from engine.models import Calibration, Generation, Passage, Point, Windows
 from engine.ports import Embedder, Index, NewId
-from ingest import split
-from ingest.read import READERS, UnreadableError, read
+from ingest import files, split
 from ingest.read.document import Document
-from ingest.registry import Registry
+from ingest.registry import LiveContent, Registry
 
-BATCH = 64  # passages that go to the index at once: a few megabytes
+BATCH = 96  # passages that are embedded and indexed at once: what an embedding vendor takes in one call
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What an ingest did; printed by `affidavit ingest --json`."""
+    """What an ingest did, or would do; printed by `affidavit ingest --json`."""
 
     book: str
     generation: str | None
@@ -55,33 +59,27 @@ class Ingest:
     monotonic: Callable[[], float]
     progress: Progress
 
-    async def run(self, paths: Sequence[Path], book_id: str, title: str) -> IngestResult:
+    async def run(
+        self, paths: Sequence[Path], book_id: str, title: str, *, dry_run: bool = False
+    ) -> IngestResult:
         started = self.monotonic()
-        documents, errors = self._read(paths)  # (1)
-        passages = [
-            passage
-            for document in documents
-            for passage in split.passages(document, book_id, self.size, self.embedder.count_tokens)  # (2)
-        ]
-        if not passages:
-            errors.append({"file": "", "error": "no text was found that could be ingested"})
-        content_hash = self._content_hash(passages)
-        live_hash, live_passages = await self.registry.live_content(book_id)  # (3)
-        new = {passage.chunk_id for passage in passages}
-        published = None
-        if passages and content_hash != live_hash:
-            published = await self._publish(book_id, title, documents, passages, content_hash)
-        return IngestResult(
-            book=book_id,
-            generation=str(published.generation_id) if published else None,
-            files_processed=len(documents),
-            chunks_created=len(new - live_passages),
-            chunks_reused=len(new & live_passages),
-            chunks_removed=len(live_passages - new) if published else 0,
-            errors=errors,
-            exit_code=1 if errors else 0,
-            seconds=round(self.monotonic() - started, 3),
-        )
+        async with self.registry.exclusive(book_id):
+            documents, errors = await files.read_all(paths, self.progress)  # (1)
+            passages = [
+                passage
+                for document in documents
+                for passage in split.passages(document, book_id, self.size, self.embedder.count_tokens)  # (2)
+            ]
+            if not passages:
+                errors.append({"file": "", "error": "no text was found that could be ingested"})
+            live = await self.registry.live_content(book_id)  # (3)
+            content_hash = self._content_hash(passages)
+            is_new = bool(passages) and (content_hash, title) != (live.content_hash, live.title)
+            published = None
+            if is_new and not dry_run:
+                published = await self._publish(book_id, title, documents, passages, content_hash)
+        seconds = self.monotonic() - started
+        return _result(book_id, published, documents, passages, live, errors, seconds, is_new=is_new)
 
     async def _publish(
         self,
@@ -90,7 +88,7 @@ class Ingest:
         documents: Sequence[Document],
         passages: Sequence[Passage],
         content_hash: str,
-    ) -> Generation:
+    ) -> UUID:
         words = [lexical.words(searchable(passage)) for passage in passages]
         generation = Generation(
             generation_id=self.new_id(),
@@ -101,44 +99,43 @@ class Ingest:
             lexicon=lexical.lexicon(words),
         )
         await self.registry.begin(generation, title, documents, passages, content_hash=content_hash)  # (4)
-        await self._embed(generation, passages, words)  # (5)
-        await self.registry.publish(generation)  # (6)
-        return generation
+        await self._index(generation, passages, words)  # (5) (6)
+        await self.registry.publish(generation, title)  # (7)
+        known = await self.registry.retire(book_id)  # (8)
+        for forgotten in await self.index.generations() - known:
+            await self.index.drop(forgotten)
+        return generation.generation_id
 
-    async def _embed(
+    async def _index(
         self, generation: Generation, passages: Sequence[Passage], words: Sequence[Sequence[str]]
     ) -> None:
         await self.index.create(generation.generation_id, generation.dimension)
-        batch: list[Point] = []
-        for number, (passage, counted) in enumerate(zip(passages, words, strict=True), start=1):
-            batch.append(await self._point(passage, counted, generation.lexicon))
-            if len(batch) == BATCH or number == len(passages):
-                await self.index.upsert(generation.generation_id, batch)
-                batch = []
-            self.progress("Embedding passages", number, len(passages))
+        for start in range(0, len(passages), BATCH):
+            batch = passages[start : start + BATCH]
+            vectors = await self._embed([searchable(passage) for passage in batch])
+            points = [
+                _point(passage, windows, lexical.passage_weights(counted, generation.lexicon))
+                for passage, counted, windows in zip(
+                    batch, words[start : start + BATCH], vectors, strict=True
+                )
+            ]
+            await self.index.upsert(generation.generation_id, points)
+            self.progress("Embedding passages", start + len(batch), len(passages))
         held = await self.index.seal(generation.generation_id)
         if held != len({passage.chunk_id for passage in passages}):
             raise RuntimeError(f"The index holds {held} of {len(passages)} passages; nothing was published")
 
-    async def _point(self, passage: Passage, words: Sequence[str], lexicon: Lexicon) -> Point:
-        payload = {name: getattr(passage, name) for name in ("chapter", "section", "module", "difficulty")}
-        return Point(
-            chunk_id=passage.chunk_id,
-            windows=await self.embedder.embed_passage(searchable(passage)),
-            terms=lexical.passage_weights(words, lexicon),
-            payload=payload | {"tags": list(passage.tags)},
-        )
-
-    def _read(self, paths: Sequence[Path]) -> tuple[list[Document], list[dict[str, str]]]:
-        documents, errors = [], []
-        for number, (root, path) in enumerate(files := list(_files(paths)), start=1):
-            self.progress("Reading files", number, len(files))
-            name = PurePosixPath(path.relative_to(root).as_posix())
-            try:
-                documents.append(read(path.read_bytes(), name))
-            except (UnreadableError, OSError) as wrong:
-                errors.append({"file": name.as_posix(), "error": str(wrong)})
-        return documents, errors
+    async def _embed(self, texts: Sequence[str]) -> list[Windows]:
+        """Only what the cache does not know; kept before it is used, so that no vector is made twice."""
+        names = [sha256(text.encode()).hexdigest() for text in texts]
+        embedder, dimension = self.embedder.name, self.embedder.dimension
+        known = await self.registry.embeddings(names, embedder, dimension)
+        new = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
+        if new:
+            made = dict(zip(new, await self.embedder.embed_passages(list(new.values())), strict=True))
+            await self.registry.keep_embeddings(made, embedder, dimension)
+            known |= made
+        return [known[name] for name in names]
 
     def _content_hash(self, passages: Sequence[Passage]) -> str:
         """Equal if and only if a new generation would be the same as the old one."""
@@ -154,14 +151,24 @@ def searchable(passage: Passage) -> str:
     return f"{'. '.join(headings)}.\n{passage.text}"
 
 
-def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
-    """Each readable file with the folder that its name is relative to, in an order that does not change."""
-    for given in paths:
-        if given.is_file():
-            yield given.parent, given
-            continue
-        for folder, folders, names in os.walk(given):
-            folders.sort()
-            for name in sorted(names):
-                if Path(name).suffix.lower() in READERS and not name.startswith((".", "_")):
-                    yield given, Path(folder, name)
+def _point(passage: Passage, windows: Windows, terms: dict[int, float]) -> Point:
+    payload = {name: getattr(passage, name) for name in ("chapter", "section", "module", "difficulty")}
+    return Point(passage.chunk_id, windows, terms, payload | {"tags": list(passage.tags)})
+
+
+def _result(
+    book_id: str, published: UUID | None, documents: Sequence[Document], passages: Sequence[Passage],
+    live: LiveContent, errors: list[dict[str, str]], seconds: float, *, is_new: bool,
+) -> IngestResult:  # fmt: skip
+    new = {passage.chunk_id for passage in passages}
+    return IngestResult(
+        book=book_id,
+        generation=str(published) if published else None,
+        files_processed=len(documents),
+        chunks_created=len(new - live.chunk_ids),
+        chunks_reused=len(new & live.chunk_ids),
+        chunks_removed=len(live.chunk_ids - new) if is_new else 0,
+        errors=errors,
+        exit_code=1 if errors else 0,
+        seconds=round(seconds, 3),
+    )

@@ -1,18 +1,24 @@
 """Which books, documents, passages and generations exist. What readers see of a book changes in one statement."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from uuid import UUID
 
+import numpy as np
 import psycopg
 from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from engine import calibrate
-from engine.errors import DatabaseUnavailableError, UnknownBookError
-from engine.models import Generation, Lexicon, Passage, Sentence, Term
+from engine.errors import ConfigurationError, DatabaseUnavailableError, UnknownBookError
+from engine.models import Generation, Lexicon, Passage, Sentence, Term, Windows
 from ingest.read.document import Document
+
+GENERATIONS_KEPT = (
+    2  # the one in force, and the one before: a request that began before the switch still reads it
+)
 
 _LIVE = """
 SELECT g.generation_id, g.book_id, g.embedder, g.dimension, g.calibration, g.lexicon
@@ -23,12 +29,25 @@ _PASSAGE_COLUMNS = (
     "chunk_id, book_id, parent_document_id, filename, chapter, section, chunk_index, text, sentences, start_page,"
     " end_page, start_sentence, end_sentence, url, content_hash, module, difficulty, tags"
 )
+_PASSAGE_NAMES = _PASSAGE_COLUMNS.replace(" ", "").split(",")
 
 _BOOKS = """
 SELECT b.book_id, b.title, g.generation_id, g.embedder, g.calibration ->> 'calibration_id', g.published_at,
        (SELECT count(*) FROM generation_chunks c WHERE c.generation_id = g.generation_id),
        (SELECT count(*) FROM documents d WHERE d.generation_id = g.generation_id)
 FROM books b LEFT JOIN generations g ON g.generation_id = b.live_generation ORDER BY b.book_id
+"""
+
+_LIVE_CONTENT = """
+SELECT g.content_hash, b.title, array(SELECT chunk_id FROM generation_chunks c WHERE c.generation_id = g.generation_id)
+FROM books b JOIN generations g ON g.generation_id = b.live_generation WHERE b.book_id = %s
+"""
+
+# All of this book but the last ones that were published. An unfinished one is dead: only one ingest of a book runs.
+_RETIRE = """
+DELETE FROM generations WHERE book_id = %s AND generation_id NOT IN (
+    SELECT generation_id FROM generations WHERE book_id = %s AND published_at IS NOT NULL
+    ORDER BY published_at DESC LIMIT %s)
 """
 
 
@@ -46,12 +65,21 @@ class Book:
     documents: int
 
 
+@dataclass(frozen=True, slots=True)
+class LiveContent:
+    """What readers of a book see now."""
+
+    content_hash: str = ""
+    title: str = ""
+    chunk_ids: frozenset[str] = frozenset()
+
+
 class Registry:
     """The library's tables."""
 
     def __init__(self, pool: AsyncConnectionPool) -> None:
         self._pool = pool
-        self._known: dict[UUID, Generation] = {}
+        self._known: dict[str, Generation] = {}
 
     async def live(self, book_id: str) -> Generation:
         """The generation in force. Its vocabulary is read once: a generation never changes."""
@@ -60,9 +88,10 @@ class Registry:
                 row = await (await connection.execute(_LIVE, (book_id,))).fetchone()
                 if row is None:
                     raise UnknownBookError
-                if row[0] not in self._known:
-                    self._known[row[0]] = await _generation(connection, row)
-                return self._known[row[0]]
+                known = self._known.get(book_id)
+                if known is None or known.generation_id != row[0]:
+                    known = self._known[book_id] = await _generation(connection, row)
+                return known
         except (psycopg.Error, PoolTimeout) as failure:
             raise DatabaseUnavailableError from failure
 
@@ -81,17 +110,29 @@ class Registry:
         async with self._pool.connection() as connection:
             return [Book(*row) for row in await (await connection.execute(_BOOKS)).fetchall()]
 
-    async def live_content(self, book_id: str) -> tuple[str, set[str]]:
-        """The content hash and the passages of the generation in force; empty if there is none."""
+    async def live_content(self, book_id: str) -> LiveContent:
         async with self._pool.connection() as connection:
+            row = await (await connection.execute(_LIVE_CONTENT, (book_id,))).fetchone()
+        return LiveContent(row[0], row[1], frozenset(row[2])) if row else LiveContent()
+
+    @asynccontextmanager
+    async def exclusive(self, book_id: str) -> AsyncIterator[None]:
+        """One ingest of a book at a time; the lock ends with the connection, however this process ends."""
+        async with self._pool.connection() as connection:
+            await connection.set_autocommit(True)
             cursor = await connection.execute(
-                "SELECT g.content_hash, array(SELECT chunk_id FROM generation_chunks c"
-                "       WHERE c.generation_id = g.generation_id)"
-                " FROM books b JOIN generations g ON g.generation_id = b.live_generation WHERE b.book_id = %s",
-                (book_id,),
+                "SELECT pg_try_advisory_lock(hashtextextended('ingest ' || %s, 0))", (book_id,)
             )
             row = await cursor.fetchone()
-        return (row[0], set(row[1])) if row else ("", set())
+            if row is None or not row[0]:
+                raise ConfigurationError(
+                    f"Another ingest of the book {book_id} is running. Wait for its end."
+                )
+            try:
+                yield
+            finally:
+                await connection.execute("SELECT pg_advisory_unlock_all()")
+                await connection.set_autocommit(False)
 
     async def begin(
         self, generation: Generation, title: str, documents: Sequence[Document], passages: Sequence[Passage], *,
@@ -100,24 +141,65 @@ class Registry:
         """Write everything of a generation but its vectors. Nobody sees it yet."""
         async with self._pool.connection() as connection:
             await connection.execute(
-                "INSERT INTO books (book_id, title) VALUES (%s, %s) ON CONFLICT (book_id) DO UPDATE SET title = %s",
-                (generation.book_id, title, title),
+                "INSERT INTO books (book_id, title) VALUES (%s, %s) ON CONFLICT DO NOTHING",
+                (generation.book_id, title),
             )
             await _insert_generation(connection, generation, content_hash)
-            await _insert_documents(connection, generation.generation_id, documents)
-            await _insert_passages(connection, generation.generation_id, passages)
-            await _insert_terms(connection, generation.generation_id, generation.lexicon.terms)
+            await _copy(
+                connection, "documents (generation_id, filename, title, url, sha256)",
+                [(generation.generation_id, item.filename, item.title, item.url, item.sha256) for item in documents],
+            )  # fmt: skip
+            await _insert_passages(connection, passages)
+            await _copy(
+                connection, "generation_chunks (generation_id, chunk_id, position)",
+                [(generation.generation_id, item.chunk_id, place) for place, item in enumerate(passages)],
+            )  # fmt: skip
+            await _copy(
+                connection, "generation_terms (generation_id, term, term_id, idf)",
+                [(generation.generation_id, word, *term) for word, term in generation.lexicon.terms.items()],
+            )  # fmt: skip
 
-    async def publish(self, generation: Generation) -> None:
+    async def publish(self, generation: Generation, title: str) -> None:
         """The one atomic switch."""
         async with self._pool.connection() as connection:
             await connection.execute(
-                "UPDATE generations SET state = 'ready', published_at = now() WHERE generation_id = %s",
+                "UPDATE generations SET state = 'ready', published_at = clock_timestamp() WHERE generation_id = %s",
                 (generation.generation_id,),
             )
             await connection.execute(
-                "UPDATE books SET live_generation = %s WHERE book_id = %s",
-                (generation.generation_id, generation.book_id),
+                "UPDATE books SET live_generation = %s, title = %s WHERE book_id = %s",
+                (generation.generation_id, title, generation.book_id),
+            )
+
+    async def retire(self, book_id: str) -> set[UUID]:
+        """Let go of the generations that nobody reads any more; all that are left, of every book."""
+        async with self._pool.connection() as connection:
+            await connection.execute(_RETIRE, (book_id, book_id, GENERATIONS_KEPT))
+            cursor = await connection.execute("SELECT generation_id FROM generations")
+            return {row[0] for row in await cursor.fetchall()}
+
+    async def embeddings(self, hashes: Sequence[str], embedder: str, dimension: int) -> dict[str, Windows]:
+        """The vectors that are known already."""
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(
+                "SELECT text_hash, windows FROM embeddings"
+                " WHERE text_hash = ANY(%s) AND embedder = %s AND dimension = %s",
+                (list(hashes), embedder, dimension),
+                binary=True,
+            )
+            return {
+                row[0]: np.frombuffer(row[1], "<f4").reshape(-1, dimension) for row in await cursor.fetchall()
+            }
+
+    async def keep_embeddings(self, made: Mapping[str, Windows], embedder: str, dimension: int) -> None:
+        rows = [
+            (name, embedder, dimension, windows.astype("<f4").tobytes()) for name, windows in made.items()
+        ]
+        async with self._pool.connection() as connection, connection.cursor() as cursor:
+            await cursor.executemany(
+                "INSERT INTO embeddings (text_hash, embedder, dimension, windows) VALUES (%s, %s, %s, %b)"
+                " ON CONFLICT DO NOTHING",
+                rows,
             )
 
 
@@ -135,7 +217,7 @@ async def _generation(connection: psycopg.AsyncConnection, row: tuple[object, ..
 
 
 def _passage(row: tuple[object, ...]) -> Passage:
-    fields = dict(zip(_PASSAGE_COLUMNS.replace(" ", "").split(","), row, strict=True))
+    fields = dict(zip(_PASSAGE_NAMES, row, strict=True))
     sentences = fields["sentences"]
     assert isinstance(sentences, list)
     fields["sentences"] = tuple(Sentence(*sentence) for sentence in sentences)
@@ -157,44 +239,26 @@ async def _insert_generation(
     )  # fmt: skip
 
 
-async def _insert_documents(
-    connection: psycopg.AsyncConnection, generation_id: UUID, documents: Sequence[Document]
-) -> None:
-    async with connection.cursor() as cursor:
-        await cursor.executemany(
-            "INSERT INTO documents (generation_id, filename, title, url, sha256) VALUES (%s, %s, %s, %s, %s)",
-            [(generation_id, item.filename, item.title, item.url, item.sha256) for item in documents],
-        )
-
-
-async def _insert_passages(
-    connection: psycopg.AsyncConnection, generation_id: UUID, passages: Sequence[Passage]
-) -> None:
+async def _insert_passages(connection: psycopg.AsyncConnection, passages: Sequence[Passage]) -> None:
     """A passage that is there already is the same passage: its id is the hash of what it says and where."""
-    names = _PASSAGE_COLUMNS.replace(" ", "").split(",")
+    await connection.execute("CREATE TEMPORARY TABLE new_chunks (LIKE chunks) ON COMMIT DROP")
     rows = [
-        [Jsonb(item.sentences) if name == "sentences" else _listed(getattr(item, name)) for name in names]
+        [
+            Jsonb(item.sentences) if name == "sentences" else _listed(getattr(item, name))
+            for name in _PASSAGE_NAMES
+        ]
         for item in passages
     ]
-    async with connection.cursor() as cursor:
-        await cursor.executemany(
-            f"INSERT INTO chunks ({_PASSAGE_COLUMNS}) VALUES ({', '.join(['%s'] * len(names))})"  # noqa: S608
-            " ON CONFLICT DO NOTHING",
-            rows,
-        )
-        await cursor.executemany(
-            "INSERT INTO generation_chunks (generation_id, chunk_id, position) VALUES (%s, %s, %s)",
-            [(generation_id, item.chunk_id, position) for position, item in enumerate(passages)],
-        )
+    await _copy(connection, f"new_chunks ({_PASSAGE_COLUMNS})", rows)
+    await connection.execute(
+        f"INSERT INTO chunks ({_PASSAGE_COLUMNS}) SELECT {_PASSAGE_COLUMNS} FROM new_chunks ON CONFLICT DO NOTHING"  # noqa: S608
+    )
 
 
-async def _insert_terms(
-    connection: psycopg.AsyncConnection, generation_id: UUID, terms: Mapping[str, Term]
-) -> None:
-    copy = "COPY generation_terms (generation_id, term, term_id, idf) FROM STDIN"
-    async with connection.cursor() as cursor, cursor.copy(copy) as rows:
-        for word, term in terms.items():
-            await rows.write_row((generation_id, word, term.term_id, term.idf))
+async def _copy(connection: psycopg.AsyncConnection, into: str, rows: Sequence[Sequence[object]]) -> None:
+    async with connection.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN".encode()) as copy:
+        for row in rows:
+            await copy.write_row(row)
 
 
 def _listed(value: object) -> object:

@@ -26,18 +26,12 @@ class Size:
 def passages(
     document: Document, book_id: str, size: Size, count_tokens: Callable[[str], int]
 ) -> list[Passage]:
-    """All passages of a page, in its order."""
+    """All passages of a document, in its order."""
     made: list[Passage] = []
-    first_sentence = 0
     for section in document.sections:
         costs = [count_tokens(piece.text) for piece in section.pieces]
         for start, end in cuts(costs, size):
-            made.append(
-                _passage(
-                    document, section, section.pieces[start:end], book_id, len(made), first_sentence + start
-                )
-            )
-        first_sentence += len(section.pieces)
+            made.append(_passage(document, section, start, end, book_id, len(made)))
     return made
 
 
@@ -66,18 +60,17 @@ def _end_from(start: int, before: Sequence[int], size: Size) -> int:
     return min(max(fits, enough, start + 1), len(before) - 1)
 
 
-def _passage(
-    document: Document,
-    section: Section,
-    pieces: Sequence[Piece],
-    book_id: str,
-    index: int,
-    first_sentence: int,
-) -> Passage:
+def _passage(document: Document, section: Section, start: int, end: int, book_id: str, index: int) -> Passage:
+    """Sentences are counted within the section, so that an edit elsewhere leaves this passage what it is.
+
+    The id covers all that is stored of the passage: another heading, page or tag is another passage.
+    """
+    pieces = section.pieces[start:end]
     text, sentences = _joined(pieces)
     content_hash = _digest(document.title, section.heading, index, text)
+    about = (document.module, document.difficulty, document.tags)
     return Passage(
-        chunk_id=_digest(book_id, document.filename, document.url, content_hash),
+        chunk_id=_digest(book_id, document.filename, document.url, content_hash, start, sentences, about),
         book_id=book_id,
         parent_document_id=_digest(book_id, document.filename),
         filename=document.filename,
@@ -88,8 +81,8 @@ def _passage(
         sentences=sentences,
         start_page=pieces[0].page,
         end_page=pieces[-1].page,
-        start_sentence=first_sentence,
-        end_sentence=first_sentence + len(pieces) - 1,
+        start_sentence=start,
+        end_sentence=end - 1,
         url=document.url,
         content_hash=content_hash,
         module=document.module,
@@ -106,10 +99,12 @@ def _joined(pieces: Sequence[Piece]) -> tuple[str, tuple[Sentence, ...]]:
         if number:
             same = pieces[number - 1].block == piece.block
             text += " " if same and piece.kind != "table" else "\n" if same else "\n\n"
-        sentences.append(Sentence(len(text), len(text) + len(piece.text), piece.heading, piece.anchor))
+        sentences.append(
+            Sentence(len(text), len(text) + len(piece.text), piece.heading, piece.anchor, piece.page)
+        )
         text += piece.text
     return text, tuple(sentences)
 
 
-def _digest(*parts: str | int) -> str:
+def _digest(*parts: object) -> str:
     return sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()

@@ -41,7 +41,7 @@ CREATE TABLE chunks (
     section            text NOT NULL,
     chunk_index        integer NOT NULL,
     text               text NOT NULL,
-    sentences          jsonb NOT NULL,  -- [[start, end, heading, anchor], …]: where each sentence stands in the text
+    sentences          jsonb NOT NULL,  -- [[start, end, heading, anchor, page], …]: where each sentence stands in the text
     start_page         text NOT NULL,
     end_page           text NOT NULL,
     start_sentence     integer NOT NULL,

@@ -1,21 +1,23 @@
 """Builders that several tests share: small, valid values whose every detail can be said."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from engine.models import Candidate, Citation, Claim, Draft, Evidence, Passage, Sentence
-from ingest.read.document import Document, Piece, Section
+from ingest.read.document import Document, Kind, Piece, Section
 
 # The same examples in every run, so that a red test stays red.
 steady = settings(deadline=None, database=None, derandomize=True)
 
-# What breaks offsets, word counts and quotation: astral and combining characters, right-to-left, markup, odd spaces.
+# What breaks offsets, word counts and quotations: astral, combining, right-to-left, markup, odd spaces.
 HOSTILE = (
     "a", "Z", "0", ".", ",", '"', "“", "”", "'", "`", "*", "_", "[", "]", "(", ")", "#", "|", "\\", "<", "&",
-    " ", "  ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u2003", "\u2028", "\u200b", "\u200d", "\ufeff", "\u202e",
-    "e\u0301", "\u0300", "ß", "İ", "مرحبا", "שלום", "机器人", "。", "👩\u200d🚀", "🇩🇪", "\U0001d54f", "\x1c", "\x85",
+    " ", "  ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u2003", "\u2028", "\u200b", "\u200d", "\ufeff",
+    "\u202e", "e\u0301", "\u0300", "ß", "İ", "مرحبا", "שלום", "机器人", "。", "👩\u200d🚀", "🇩🇪", "\U0001d54f",
+    "\x1c", "\x85",
 )  # fmt: skip
 
 hostile_text = st.one_of(
@@ -29,20 +31,21 @@ hostile_sentence = hostile_text.map(str.strip).filter(bool)
 
 
 def passage(
-    *sentences: str, joint: str = " ", heading: str = "Balance", anchor: str = "balance", **about: Any
+    *sentences: str, joint: str = " ", heading: str = "Balance", anchor: str = "balance", page: str = "walking",
+    **about: Any,
 ) -> Passage:
     """A passage of these sentences, all under one heading."""
     text = ""
     spans = []
     for number, sentence in enumerate(sentences):
         text += joint if number else ""
-        spans.append(Sentence(len(text), len(text) + len(sentence), heading, anchor))
+        spans.append(Sentence(len(text), len(text) + len(sentence), heading, anchor, page))
         text += sentence
     fields: dict[str, Any] = {
         "chunk_id": "chunk", "book_id": "book", "parent_document_id": "document", "filename": "07-walking.md",
         "chapter": "Walking", "section": "Balance", "chunk_index": 0, "start_page": "walking",
-        "end_page": "walking", "start_sentence": 0, "end_sentence": len(sentences) - 1, "url": "/docs/walking",
-        "content_hash": "hash",
+        "end_page": "walking", "start_sentence": 0, "end_sentence": len(sentences) - 1,
+        "url": "/docs/walking", "content_hash": "hash",
     }  # fmt: skip
     return Passage(text=text, sentences=tuple(spans), **fields | about)
 
@@ -67,13 +70,19 @@ def draft(*claims: Claim, complete: bool = True, stop_reason: str | None = None)
     return Draft(claims, complete, "tests", stop_reason=stop_reason)
 
 
-def document(*sections: tuple[str, list[str]], **about: Any) -> Document:
-    """A page of sections, each a heading and its sentences, all sentences of a section in one paragraph."""
-    made = [
-        Section(heading, tuple(Piece(text, block, "prose", heading, f"anchor-{block}") for text in texts))
-        for block, (heading, texts) in enumerate(sections)
-    ]
+def piece(text: str, block: int = 0, kind: Kind = "prose", **about: Any) -> Piece:
+    """A sentence of a page."""
+    fields = {"heading": "Balance", "anchor": "balance", "page": "walking"}
+    return Piece(text, block, kind, **fields | about)
+
+
+def document(*sections: tuple[str, Iterable[Piece | str]], **about: Any) -> Document:
+    """A page of sections, each a heading and its sentences."""
     fields: dict[str, Any] = {
-        "filename": "07-walking.md", "title": "Walking", "page": "walking", "url": "/docs/walking", "sha256": "0",
+        "filename": "07-walking.md", "title": "Walking", "url": "/docs/walking", "sha256": "0",
     }  # fmt: skip
+    made = [
+        Section(heading, tuple(piece(item) if isinstance(item, str) else item for item in pieces))
+        for heading, pieces in sections
+    ]
     return Document(sections=tuple(made), **fields | about)

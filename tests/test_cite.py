@@ -59,7 +59,7 @@ def test_text_above_the_first_heading_links_to_the_page() -> None:
 
 
 def test_mark_is_spelled_as_readers_know_it() -> None:
-    found = [evidence("Robots fall.", heading="Balance & Falls", start_page="walking")]
+    found = [evidence("Robots fall.", heading="Balance & Falls", page="walking")]
     mark = source_mark(excerpt(citation(found, 0, 0, 1), found, 1))
     assert mark == '[Source: Balance & Falls (Page walking) - "Robots fall."]'
 

@@ -161,7 +161,7 @@ async def test_an_edited_file_touches_its_passages_only(
     second = await ingest.run([folder], book, "Two chapters")
     assert_published(second)
     after = await ingest.registry.live_content(book)
-    new, gone = after[1] - before[1], before[1] - after[1]
+    new, gone = after.chunk_ids - before.chunk_ids, before.chunk_ids - after.chunk_ids
     assert 1 <= len(new) <= 3  # neighbours of a section share sentences
     assert second.chunks_created == second.chunks_removed == len(new) == len(gone)
     assert second.chunks_reused == first.chunks_created - len(gone)
@@ -230,7 +230,9 @@ async def test_odd_front_matter_keeps_nobody_out(ingest: Ingest, small: Path, bo
     assert result.files_processed + len(result.errors) == 3
     assert {error["file"] for error in result.errors} <= {"odd.md"}
     if front == "tags: sensors":
-        passages = await ingest.registry.passages(sorted((await ingest.registry.live_content(book))[1]))
+        passages = await ingest.registry.passages(
+            sorted((await ingest.registry.live_content(book)).chunk_ids)
+        )
         assert {passage.tags for passage in passages.values()} <= {(), ("sensors",)}
 
 
@@ -379,7 +381,7 @@ async def test_two_ingests_of_a_book_at_once_leave_one_whole_book(
     seen = await live(readers, book)
     assert seen in {result.generation for result in results}
     assert await readers.index.count(UUID(seen)) == 2
-    assert len((await readers.registry.live_content(book))[1]) == 2
+    assert len((await readers.registry.live_content(book)).chunk_ids) == 2
 
 
 @pytest.mark.parametrize(
@@ -405,7 +407,7 @@ async def test_an_edit_beside_the_text_is_an_edit(
     second = await ingest.run([page], book, "IMU")
     assert second.generation not in {None, first.generation}
     (passage,) = (
-        await ingest.registry.passages(sorted((await ingest.registry.live_content(book))[1]))
+        await ingest.registry.passages(sorted((await ingest.registry.live_content(book)).chunk_ids))
     ).values()
     shown = {passage.difficulty, *passage.tags, *(sentence.anchor for sentence in passage.sentences)}
     assert seen in shown

@@ -45,7 +45,8 @@ def test_swapped_missing_and_doubled_characters_are_caught() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["", " ", "_", "__", "aff", "aff_", "aff__", "aff_1_2", KEY.upper(), f" {KEY}", f"{KEY}\n", f"Bearer {KEY}",
+    ["", " ", "_", "__", "aff", "aff_", "aff__", "aff_1_2", KEY.upper(), f" {KEY}", f"{KEY}\n",
+     f"Bearer {KEY}",
      KEY[4:], "ключ", "aff_ключ_ключ", "🔑" * 90, KEY + "\0", "\ud800", "sk-ant-api03-" + "x" * 80],
 )  # fmt: skip
 def test_foreign_string_is_no_key(key: str) -> None:

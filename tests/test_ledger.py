@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
@@ -388,9 +388,13 @@ async def test_starts_at_once_close_each_record_once(ledger: Ledger, log: Databa
     assert len(rows.where("log_id = ANY(%s)", left)) == 40
 
 
+ALL_OF_THEM = "application_name LIKE 'affidavit %%'"
+THE_ONE_WITH_THE_LOCK = "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')"
+
+
 @asynccontextmanager
-async def restarted_under(log: Database) -> AsyncIterator[Ledger]:
-    """A ledger whose every connection was ended by the server, as a restart of the database does it."""
+async def cut_off(log: Database, whom: str = ALL_OF_THEM) -> AsyncIterator[Ledger]:
+    """A ledger whose connections were ended by the server, as a restart or an administrator does it."""
     with psycopg.connect(log.url, autocommit=True) as connection:
         here = "SELECT array_agg(pid) FROM pg_stat_activity WHERE datname = current_database()"
         before = connection.execute(here).fetchone()
@@ -398,19 +402,42 @@ async def restarted_under(log: Database) -> AsyncIterator[Ledger]:
         async with log.pool(ENGINE, 3) as pool:
             ledger = Ledger(pool)
             await ledger.start()
-            connection.execute(
+            ended = connection.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> ALL(%s)",
+                f" WHERE datname = current_database() AND pid <> ALL(%s) AND {whom}".encode(),
                 before,
-            )
+            ).fetchall()
+            assert ended
             yield ledger
+            await ledger.stop()
 
 
-async def test_a_process_lives_on_when_the_database_was_restarted(log: Database, rows: Records) -> None:
+@pytest.mark.parametrize("whom", [ALL_OF_THEM, THE_ONE_WITH_THE_LOCK], ids=["all", "the lock's"])
+async def test_a_process_lives_on_when_its_connections_were_ended(
+    log: Database, rows: Records, whom: str
+) -> None:
     """It is the process that must have died, not its connection: else its answers could not be recorded."""
-    async with restarted_under(log) as living:
+    async with cut_off(log, whom) as living:
+        asked = [trail() for _ in range(20)]
+        await asyncio.gather(*(opened_again(living, one) for one in asked))
+        assert await started_elsewhere(log) == 0
+        await asyncio.gather(*(living.close(one, now()) for one in asked))
+    found = rows.where("query_id = ANY(%s)", [one.query_id for one in asked])
+    assert [row["outcome"] for row in found] == ["open"] * 20
+
+
+async def test_a_process_lives_on_when_its_pool_is_busy(log: Database, rows: Records) -> None:
+    """A request that finds no free connection fails alone; those under way must stay ours."""
+    async with log.pool(ENGINE, 3) as pool:
+        living = Ledger(pool)
+        await living.start()
         asked = trail()
-        await opened_again(living, asked)
+        await living.open(asked)
+        async with AsyncExitStack() as busy:
+            while pool.get_stats().get("pool_available", 0) or pool.get_stats()["pool_size"] < 3:
+                await busy.enter_async_context(pool.connection())
+            with pytest.raises(LedgerUnavailableError):
+                await living.open(trail())
         assert await started_elsewhere(log) == 0
         await living.close(asked, now())
         (row,) = rows.of(asked.query_id)
@@ -418,8 +445,8 @@ async def test_a_process_lives_on_when_the_database_was_restarted(log: Database,
         await living.stop()
 
 
-async def test_stopping_after_the_database_was_restarted_is_no_error(log: Database) -> None:
-    async with restarted_under(log) as living:
+async def test_stopping_after_the_connections_were_ended_is_no_error(log: Database) -> None:
+    async with cut_off(log) as living:
         await living.stop()
 
 

@@ -104,7 +104,7 @@ def test_unknown_word_lowers_attainment(corpus: list[list[str]], query: list[str
 def test_attainment_does_not_depend_on_what_else_was_found(
     corpus: list[list[str]], query: list[str], share: float
 ) -> None:
-    """In proportion to the passage's own score: a relative measure would lift the best of bad passages to 1."""
+    """In proportion to the passage's own score: a relative one would lift the best of bad passages to 1."""
     of, best = lexical.lexicon(corpus), max(scores(corpus, query))
     assume(best > 0)
     whole = lexical.attainment(best, query, of)

@@ -180,7 +180,7 @@ def test_suffixes(suffix: str) -> None:
 def test_address_is_the_one_docusaurus_gives(path: str, front: str, url: str) -> None:
     read_page = with_front(front, path)
     assert read_page.url == url
-    assert read_page.page == url.rsplit("/", 1)[-1]
+    assert read_page.sections[0].pieces[0].page == url.rsplit("/", 1)[-1]
 
 
 # --- Headings and anchors
@@ -249,11 +249,12 @@ def test_anchor_is_the_one_github_slugger_gives(heading: str, anchor: str) -> No
         (["## Setup", "## Setup", "## Setup"], ["setup", "setup-1", "setup-2"]),
         (["## Setup", "### Setup", "## SETUP!"], ["setup", "setup-1", "setup-2"]),
         (["## Setup {#setup}", "## Setup"], ["setup", "setup"]),
-        (["## echo", "## echo", "## echo 1", "## echo-1", "## echo"], ["echo", "echo-1", "echo-1-1", "echo-1-2", "echo-2"]),
+        (["## echo", "## echo", "## echo 1", "## echo-1", "## echo"],
+         ["echo", "echo-1", "echo-1-1", "echo-1-2", "echo-2"]),
         (["## foxtrot-1", "## foxtrot", "## foxtrot"], ["foxtrot-1", "foxtrot", "foxtrot-2"]),
         (["# Setup", "## Setup"], ["", "setup-1"]),
     ],
-    ids=["three times", "other levels and signs", "custom id", "number in the heading", "number before", "page title"],
+    ids=["three times", "levels and signs", "custom id", "number in heading", "number before", "title"],
 )  # fmt: skip
 def test_repeated_heading_has_an_anchor_of_its_own(headings: list[str], expected: list[str]) -> None:
     assert anchors(*headings) == expected
@@ -265,8 +266,10 @@ def test_repeated_heading_has_an_anchor_of_its_own(headings: list[str], expected
 @pytest.mark.parametrize(
     ("opening", "title"),
     [
-        (":::note", []), (":::note[Mind the gap]", ["Mind the gap"]), (":::tip Mind the gap", ["Mind the gap"]),
-        ("::: warning", []), ("::::danger", []), (":::note[]", []), ("  :::info[*Mind* the gap]", ["Mind the gap"]),
+        (":::note", []), (":::note[Mind the gap]", ["Mind the gap"]),
+        (":::tip Mind the gap", ["Mind the gap"]),
+        ("::: warning", []), ("::::danger", []), (":::note[]", []),
+        ("  :::info[*Mind* the gap]", ["Mind the gap"]),
     ],
 )  # fmt: skip
 def test_admonition_is_its_text_with_its_title(opening: str, title: list[str]) -> None:
@@ -296,7 +299,8 @@ CODE = "# not a heading\n\n:::note\nimport x from 'y'\n---\n| a | b |\nOne. Two.
 
 @pytest.mark.parametrize(
     ("opening", "closing"),
-    [("```python", "```"), ("~~~", "~~~"), ("````", "````"), ('```md title="a"', "``````"), ("   ```", "  ```")],
+    [("```python", "```"), ("~~~", "~~~"), ("````", "````"),
+     ('```md title="a"', "``````"), ("   ```", "  ```")],
 )  # fmt: skip
 def test_code_stays_as_it_is(opening: str, closing: str) -> None:
     (code, after) = pieces(f"{opening}\n{CODE}\n{closing}\n\n:::note\n\nAfter.\n\n:::\n")
@@ -322,7 +326,8 @@ def test_code_in_a_list_stays_as_it_is(text: str) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["- ```bash\n  ros2 run\n  ```\n", "1. Run:\n\n   ```bash\n   ros2 run\n   ```\n", "> ```\n> ros2 run\n> ```\n",
+    ["- ```bash\n  ros2 run\n  ```\n", "1. Run:\n\n   ```bash\n   ros2 run\n   ```\n",
+     "> ```\n> ros2 run\n> ```\n",
      "```ros2 run``` starts it.\n"],
     ids=["behind a bullet", "in a list", "in a quotation", "in a line"],
 )  # fmt: skip
@@ -371,7 +376,8 @@ def test_line_is_what_a_reader_sees(text: str, seen: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["import Tabs from '@theme/Tabs';", 'import {A, B} from "x"', "import './style.css'", "import * as x from 'y';",
+    ["import Tabs from '@theme/Tabs';", 'import {A, B} from "x"', "import './style.css'",
+     "import * as x from 'y';",
      "export const answer = 42;", "export default Layout;", "export function f() { return 1; }",
      "import {\n  A,\n  B,\n} from 'x';"],
 )  # fmt: skip

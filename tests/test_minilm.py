@@ -30,7 +30,7 @@ async def test_a_vector_has_length_one(embedder: MiniLm, text: str) -> None:
 
 
 async def test_every_window_of_a_passage_has_length_one(embedder: MiniLm) -> None:
-    rows = await embedder.embed_passage("A leg is a spring. " * 100)
+    rows = (await embedder.embed_passages(["A leg is a spring. " * 100]))[0]
     assert rows.shape == (len(windows("A leg is a spring. " * 100)), DIMENSION)
     assert np.linalg.norm(rows, axis=1) == pytest.approx(np.ones(len(rows)), abs=1e-6)
 
@@ -39,7 +39,7 @@ async def test_the_same_text_gives_the_same_bits(embedder: MiniLm) -> None:
     first = await embedder.embed_query(QUESTION)
     await embedder.embed_query(UNRELATED * 20)
     assert (await embedder.embed_query(QUESTION)).tobytes() == first.tobytes()
-    assert (await embedder.embed_passage(QUESTION))[0].tobytes() == first.tobytes()
+    assert ((await embedder.embed_passages([QUESTION]))[0])[0].tobytes() == first.tobytes()
     assert (await MiniLm().embed_query(QUESTION)).tobytes() == first.tobytes()
 
 
@@ -60,7 +60,7 @@ async def test_a_question_of_any_length_is_embedded(embedder: MiniLm) -> None:
 @pytest.mark.parametrize("text", ["", " ", "\n\t", "\u200b", "?"])
 async def test_a_text_without_words_has_a_vector_too(embedder: MiniLm, text: str) -> None:
     assert np.linalg.norm(await embedder.embed_query(text)) == pytest.approx(1.0, abs=1e-6)
-    assert (await embedder.embed_passage(text)).shape == (1, DIMENSION)
+    assert ((await embedder.embed_passages([text]))[0]).shape == (1, DIMENSION)
 
 
 async def test_a_paraphrase_is_closer_than_something_else(embedder: MiniLm) -> None:
@@ -74,8 +74,8 @@ async def test_the_end_of_a_long_passage_is_found(embedder: MiniLm) -> None:
     """The model reads 256 tokens; what stands behind them must be found as well."""
     passage = f"{UNRELATED} " * 60 + QUESTION
     question = await embedder.embed_query(QUESTION)
-    best = float(np.max(await embedder.embed_passage(passage) @ question))
-    without = float(np.max(await embedder.embed_passage(f"{UNRELATED} " * 60) @ question))
+    best = float(np.max((await embedder.embed_passages([passage]))[0] @ question))
+    without = float(np.max((await embedder.embed_passages([f"{UNRELATED} " * 60]))[0] @ question))
     assert best > without + 0.1
 
 
@@ -83,11 +83,11 @@ async def test_the_end_of_a_long_passage_is_found(embedder: MiniLm) -> None:
 async def test_no_word_is_left_unread_where_words_are_long(embedder: MiniLm, long_word: str) -> None:
     """A table or a listing has several tokens a word; its 100th word must change the vectors like its first."""
     words = [long_word] * 300
-    vectors = (await embedder.embed_passage(" ".join(words))).tobytes()
+    vectors = ((await embedder.embed_passages([" ".join(words)]))[0]).tobytes()
     unread = []
     for number in range(0, 300, 20):
         changed = [*words[:number], "sourdough", *words[number + 1 :]]
-        if (await embedder.embed_passage(" ".join(changed))).tobytes() == vectors:
+        if ((await embedder.embed_passages([" ".join(changed)]))[0]).tobytes() == vectors:
             unread.append(number)
     assert unread == []
 

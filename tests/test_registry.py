@@ -18,7 +18,7 @@ from engine.wiring import Database, open_registry
 from ingest import split
 from ingest.read import read
 from ingest.read.document import Document
-from ingest.registry import Registry
+from ingest.registry import LiveContent, Registry
 
 PAGE = b"""---
 title: "Gehen \xf0\x9f\x9a\xb6"
@@ -86,9 +86,11 @@ async def begun(registry: Registry, book: str, content: bytes = PAGE, title: str
     return made
 
 
-async def published(registry: Registry, book: str, content: bytes = PAGE) -> Generation:
-    made = await begun(registry, book, content)
-    await registry.publish(made)
+async def published(
+    registry: Registry, book: str, content: bytes = PAGE, title: str = "Walking"
+) -> Generation:
+    made = await begun(registry, book, content, title)
+    await registry.publish(made, title)
     return made
 
 
@@ -102,7 +104,7 @@ async def test_a_book_that_was_never_published_is_unknown(registry: Registry, bo
     await begun(registry, book)
     with pytest.raises(UnknownBookError):
         await registry.live(book)
-    assert await registry.live_content(book) == ("", set())
+    assert await registry.live_content(book) == LiveContent()
     (line,) = (line for line in await registry.books() if line.book_id == book)
     assert (line.generation, line.published_at, line.passages) == (None, None, 0)
 
@@ -164,7 +166,7 @@ async def test_readers_see_the_old_or_the_new_generation_and_nothing_between(
 
         reading = asyncio.ensure_future(read_on())
         await is_reading.wait()
-        await registry.publish(new)
+        await registry.publish(new, "Walking")
         assert (await reader.live(book)).generation_id == new.generation_id
         async with asyncio.timeout(5):
             await reading
@@ -179,7 +181,7 @@ async def test_a_passage_outlives_its_generation(registry: Registry, book: str) 
     await published(registry, book, b"# Another\n\nNothing of the old page is left here.\n")
     found = await registry.passages([passage.chunk_id for passage in passages])
     assert len(found) == len(passages)
-    _, live = await registry.live_content(book)
+    live = (await registry.live_content(book)).chunk_ids
     assert live.isdisjoint(found)
 
 
@@ -187,7 +189,9 @@ async def test_the_same_page_in_two_books_is_two_sets_of_passages(registry: Regi
     other = f"{book}-2"
     first, second = await published(registry, book), await published(registry, other)
     assert first.generation_id != second.generation_id
-    assert (await registry.live_content(book))[1].isdisjoint((await registry.live_content(other))[1])
+    assert (await registry.live_content(book)).chunk_ids.isdisjoint(
+        (await registry.live_content(other)).chunk_ids
+    )
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from ingest.sentences import spans
 from tests.build import HOSTILE, steady
 
 _PARTS = (
-    *HOSTILE, "Robots walk", "walk", "Fig.", "e.g.", "i.e.,", "Dr.", "A.", "No.", "etc.", "3.14", "...", "…", "?",
-    "!", ".", " ", "https://a.b/c.", "ros2.yaml",
+    *HOSTILE, "Robots walk", "walk", "Fig.", "e.g.", "i.e.,", "Dr.", "A.", "No.", "etc.", "3.14",
+    "...", "…", "?", "!", ".", " ", "https://a.b/c.", "ros2.yaml",
 )  # fmt: skip
 texts = st.one_of(
     st.lists(st.sampled_from(_PARTS), max_size=25).map("".join),

@@ -71,8 +71,9 @@ def test_empty_range_proves_nothing(start: int, end: int) -> None:
 
 @pytest.mark.parametrize(
     "cited_text",
-    ["", "Robots fall", "Robots fall.", "robots fall.They stand up again.", "Robots fall. They stand up again.",
-     "Robots fall.They stand up again. ", "Robots never fall.They stand up again."],
+    ["", "Robots fall", "Robots fall.", "robots fall.They stand up again.",
+     "Robots fall. They stand up again.", "Robots fall.They stand up again. ",
+     "Robots never fall.They stand up again."],
 )  # fmt: skip
 def test_cited_text_must_be_equal(cited_text: str) -> None:
     # Seen red on: `in` for `==`, and on comparing without case and spaces.

@@ -81,6 +81,14 @@ class EdgeIndex:
             worker.forget()
         return int(reply["points"])
 
+    async def generations(self) -> set[UUID]:
+        return {UUID(path.name) for path in self._folder.iterdir() if path.is_dir() and _is_uuid(path.name)}
+
+    async def drop(self, generation: UUID) -> None:
+        """Closed by the worker that serves it, then deleted; a folder half deleted is deleted by the next ingest."""
+        await self._serving.call({"do": "close", "generation": str(generation)}, timeout_s=START_S)
+        await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
+
     async def count(self, generation: UUID) -> int:
         reply = await self._serving.call({"do": "count", "generation": str(generation)}, timeout_s=START_S)
         return int(reply["points"])
@@ -264,6 +272,13 @@ async def read_frame(reader: asyncio.StreamReader) -> tuple[dict[str, Any], byte
 def point_id(chunk_id: str) -> str:
     """A point id must be a UUID: the first half of the passage's hash."""
     return str(uuid.UUID(hex=chunk_id[:32]))
+
+
+def _is_uuid(name: str) -> bool:
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False
 
 
 def _check(point: Point) -> None:

@@ -90,6 +90,7 @@ class Shards:
             "create": self.create,
             "upsert": self.upsert,
             "seal": self.seal,
+            "close": self.release,
             "count": self.count,
             "search": self.search,
         }
@@ -133,6 +134,12 @@ class Shards:
         del self._open[header["generation"]]
         _sync(self._folder / header["generation"])
         return {"points": points}
+
+    def release(self, header: dict[str, Any], _: bytes) -> Reply:
+        shard = self._open.pop(header["generation"], None)
+        if shard is not None:
+            shard.close()
+        return {}
 
     def count(self, header: dict[str, Any], _: bytes) -> Reply:
         return {"points": self._shard(header["generation"]).count(edge.CountRequest(exact=True))}

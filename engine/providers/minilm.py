@@ -6,6 +6,7 @@ run: the vectors are then the same bit for bit whenever and with whatever else t
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,11 +49,25 @@ class MiniLm:
     async def embed_query(self, text: str) -> Vector:
         return await asyncio.to_thread(self._embed, text)
 
-    async def embed_passage(self, text: str) -> Windows:
-        return await asyncio.to_thread(lambda: np.stack([self._embed(window) for window in windows(text)]))
+    async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
+        return await asyncio.to_thread(lambda: [self._embed_windows(text) for text in texts])
+
+    async def close(self) -> None:
+        """Nothing is held open."""
 
     def count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _embed_windows(self, text: str) -> Windows:
+        return np.stack([self._embed(part) for window in windows(text) for part in self._readable(window)])
+
+    def _readable(self, window: str) -> list[str]:
+        """A window of long words has more tokens than the model reads: then its halves, so that no word goes unread."""
+        words = window.split()
+        if len(words) < 2 or len(self._tokenizer.encode(window).ids) <= TOKENS_MAX:  # noqa: PLR2004
+            return [window]
+        middle = len(words) // 2
+        return [*self._readable(" ".join(words[:middle])), *self._readable(" ".join(words[middle:]))]
 
     def _embed(self, text: str) -> Vector:
         ids = self._tokenizer.encode(text).ids

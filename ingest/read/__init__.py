@@ -17,7 +17,10 @@ READERS: dict[str, Callable[[bytes, PurePosixPath], Document]] = {
 def read(content: bytes, path: PurePosixPath) -> Document:
     """`path` is relative to the book's folder."""
     try:
-        return READERS[path.suffix.lower()](content, path)
+        reader = READERS.get(path.suffix.lower())
+        if reader is None:
+            raise UnreadableError(f"a format that cannot be read; those that can: {', '.join(sorted(READERS))}")
+        return reader(content, path)
     except UnicodeDecodeError as wrong:
         raise UnreadableError(f"not UTF-8: the byte at {wrong.start} cannot be read") from wrong
     except ValueError as wrong:

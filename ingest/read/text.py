@@ -1,0 +1,176 @@
+"""Plain text to sections of sentences, and how any reader writes them down. Pure."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import accumulate, pairwise
+from pathlib import PurePosixPath
+from typing import NamedTuple
+from urllib.parse import quote
+
+from ingest import sentences
+from ingest.read.document import Document, Kind, Piece, Section, UnreadableError
+
+TOP_LEVEL = 2  # "3" and "3.2" begin a top-level section, "3.2.1" is a heading inside it
+HEADING_LENGTH = 120  # what is longer is a sentence that begins with a number
+
+LIST_MARKER = re.compile(r"(?:[•◦▪‣∙●○]|[-*+–](?=\s)|\(?(?:\d{1,3}|[a-z])[.)](?=\s))\s*(?=\S)")  # noqa: RUF001
+_ALWAYS_MARKER = re.compile(r"[•◦▪‣∙●○]")
+_COMPLETE = re.compile(r"[.!?:;…][\"'”’)\]]*$")  # noqa: RUF001
+_UNDERLINE = re.compile(r"={3,}|-{3,}|~{3,}|\*{3,}|_{3,}")
+_NUMBERED = re.compile(r"(\d{1,3}(?:\.\d{1,3})*)\.?\s+(\S.*)")
+
+_WIDE = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+
+
+class Place(NamedTuple):
+    """Where a reader finds a piece."""
+
+    anchor: str
+    page: str
+
+
+class Line(NamedTuple):
+    text: str
+    place: Place
+
+
+@dataclass(slots=True)
+class Writing:
+    """The sections of a document while it is read. What comes before any heading stands under the title."""
+
+    title: str
+    heading: str = ""
+    block: int = 0
+    sections: list[tuple[str, list[Piece]]] = field(default_factory=list)
+
+    def enter(self, heading: str, *, top: bool) -> None:
+        self.heading = heading
+        if top:
+            self.sections.append((heading, []))
+
+    def add(self, text: str, kind: Kind, place: Place) -> None:
+        if not self.sections:
+            self.sections.append((self.title, []))
+        if text.strip():
+            heading = self.heading or self.title
+            self.sections[-1][1].append(Piece(text, self.block, kind, heading, place.anchor, place.page))
+
+    def add_prose(self, parts: Sequence[Line], kind: Kind) -> None:
+        """One paragraph. A sentence stands where it starts."""
+        text = "".join(part.text for part in parts)
+        starts = list(accumulate((len(part.text) for part in parts[:-1]), initial=0))
+        self.block += 1
+        for start, end in sentences.spans(text):
+            self.add(text[start:end].strip(), kind, parts[bisect_right(starts, start) - 1].place)
+
+    def finished(self) -> tuple[Section, ...]:
+        return tuple(Section(heading, tuple(pieces)) for heading, pieces in self.sections if pieces)
+
+
+class _Block(NamedTuple):
+    """Lines without a blank one between them; an underline makes the one line above it a heading."""
+
+    lines: list[Line]
+    underline: str
+
+
+def read(content: bytes, path: PurePosixPath) -> Document:
+    blocks = list(_blocks(_lines(_decoded(content), path.stem)))
+    title = blocks[0].lines[0].text if blocks and blocks[0].underline.startswith("=") else path.stem
+    writing = Writing(title)
+    around = [0, *(_depth(block) for block in blocks), 0]
+    for block, before, depth, after in zip(blocks, around, around[1:], around[2:], strict=False):
+        if block.underline or depth not in {0, before, after}:
+            writing.enter(block.lines[0].text, top=depth <= TOP_LEVEL)
+        else:
+            _write(writing, block.lines)
+    return Document(
+        filename=path.as_posix(),
+        title=title,
+        url=address(path.with_suffix("")),
+        sha256=sha256(content).hexdigest(),
+        sections=writing.finished(),
+    )
+
+
+def address(path: PurePosixPath) -> str:
+    """A path on the site. A space, `#` or `?` in a file's name would end it."""
+    return "/" + quote(path.as_posix(), safe="/~!$&'()*+,;=:@", errors="replace")
+
+
+def begins_item(line: str, before: str) -> bool:
+    """A number or a dash may begin a line in the middle of a sentence; there it is no list item."""
+    if not LIST_MARKER.match(line):
+        return False
+    return not before or bool(_ALWAYS_MARKER.match(line) or _COMPLETE.search(before))
+
+
+def is_complete(line: str) -> bool:
+    """It ends as a sentence does."""
+    return bool(_COMPLETE.search(line))
+
+
+def _decoded(content: bytes) -> str:
+    if content.startswith(_WIDE):
+        raise UnreadableError("is UTF-16 or UTF-32: save it as UTF-8")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        raise UnreadableError(
+            f"is not UTF-8 (the byte at {wrong.start} cannot be read): save it as UTF-8"
+        ) from wrong
+    if "\0" in text:
+        raise UnreadableError("holds zero bytes: it is not text, or UTF-16 that must be saved as UTF-8")
+    return text
+
+
+def _lines(text: str, stem: str) -> Iterator[Line]:
+    """Form feeds count pages, if there are any."""
+    pages = text.split("\f")
+    for number, page in enumerate(pages, start=1):
+        place = Place("", str(number) if len(pages) > 1 else stem)
+        for line in page.splitlines():
+            yield Line(" ".join(line.split()), place)
+
+
+def _blocks(lines: Iterator[Line]) -> Iterator[_Block]:
+    lines_open: list[Line] = []
+    for line in lines:
+        underline = line.text if _UNDERLINE.fullmatch(line.text) else ""
+        if line.text and not underline:
+            lines_open.append(line)
+            continue
+        if lines_open:
+            is_heading = len(lines_open) == 1 and underline[:1] in {"=", "-"}
+            yield _Block(lines_open, underline if is_heading else "")
+        lines_open = []
+    if lines_open:
+        yield _Block(lines_open, "")
+
+
+def _depth(block: _Block) -> int:
+    """How deep a numbered heading would be, 0 if it is none. Neighbours of one depth are a list, not headings."""
+    if block.underline:
+        return 1 if block.underline.startswith("=") else 2
+    found = _NUMBERED.fullmatch(block.lines[0].text)
+    if len(block.lines) > 1 or not found or len(found[0]) > HEADING_LENGTH:
+        return 0
+    is_sentence = found[2][0].islower() or is_complete(found[2])
+    return 0 if is_sentence else found[1].count(".") + 1
+
+
+def _write(writing: Writing, lines: list[Line]) -> None:
+    starts = [
+        number
+        for number, line in enumerate(lines)
+        if begins_item(line.text, lines[number - 1].text if number else "")
+    ]
+    for start, end in pairwise(sorted({0, *starts, len(lines)})):
+        is_item = start in starts
+        item = [Line(f"{line.text} ", line.place) for line in lines[start:end]]
+        if is_item:
+            item[0] = Line(LIST_MARKER.sub("", item[0].text, count=1), item[0].place)
+        writing.add_prose(item, "list" if is_item else "prose")

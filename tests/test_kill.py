@@ -1,0 +1,243 @@
+"""Nothing acknowledged is lost and nothing is recorded twice, whichever process is killed at whichever moment."""
+
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from engine.providers.postgres import EmbeddedPostgres
+from tests.conftest import Records, Running, running, sample_questions
+
+READERS = 4
+GONE_S = 10
+ANSWER_S = 30
+QUESTIONS = [labelled["question"] for labelled in sample_questions()]
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The very first `affidavit up` on a folder."""
+
+    data: Path
+    seconds: float
+    said: list[str]
+
+
+@pytest.fixture(scope="module")
+def first() -> Iterator[First]:
+    with (
+        tempfile.TemporaryDirectory(prefix="affidavit-kill-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        environment.setenv("AFFIDAVIT_LIMITS__PER_KEY", "1000000/minute")
+        started = time.monotonic()
+        with running(Path(folder)) as engine:
+            seconds = time.monotonic() - started
+        yield First(Path(folder), seconds, engine.said)
+
+
+@pytest.fixture
+def data(first: First) -> Path:
+    return first.data
+
+
+@dataclass(slots=True)
+class Asked:
+    """What readers were told, and a bell that rings at each answer."""
+
+    answers: int = 0  # so many, and in this moment …
+    strike: Callable[[], None] = lambda: None  # … this happens
+    receipts: dict[str, str] = field(default_factory=dict)
+    failures: int = 0
+    heard: threading.Condition = field(default_factory=threading.Condition)
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    def hear(self, response: httpx.Response) -> None:
+        with self.heard:
+            if response.is_success:
+                body = response.json()
+                self.receipts[body["query_id"]] = body["receipt"]["leaf_hash"]
+                if len(self.receipts) == self.answers:
+                    self.strike()
+            else:
+                self.failures += 1
+            self.heard.notify_all()
+
+    def wait_for_answers(self, count: int) -> None:
+        with self.heard:
+            assert self.heard.wait_for(lambda: len(self.receipts) >= count, ANSWER_S)
+
+    def wait_for_failures(self, count: int) -> None:
+        with self.heard:
+            assert self.heard.wait_for(lambda: self.failures >= count, ANSWER_S)
+
+
+@contextmanager
+def readers(engine: Running, answers: int = 0, strike: Callable[[], None] = lambda: None) -> Iterator[Asked]:
+    """Four who ask one question after the other, until the end of the block or of the server."""
+    asked = Asked(answers, strike)
+
+    def ask() -> None:
+        headers = {"Authorization": f"Bearer {engine.key}"}
+        with httpx.Client(base_url=engine.url, headers=headers, timeout=ANSWER_S) as client:
+            while not asked.is_over.is_set():
+                try:
+                    asked.hear(client.post("/v1/query", json={"query": random.choice(QUESTIONS)}))
+                except httpx.TransportError:
+                    return
+
+    threads = [threading.Thread(target=ask) for _ in range(READERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield asked
+    finally:
+        asked.is_over.set()
+        for thread in threads:
+            thread.join(ANSWER_S)
+
+
+def fetch(data: Path, query: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(EmbeddedPostgres(data).url) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def left_open(data: Path) -> set[str]:
+    """The records that a killed engine left open, once the database has noticed its death."""
+    deadline = time.monotonic() + GONE_S
+    while fetch(data, "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'affidavit %'"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return {row[0] for row in fetch(data, "SELECT trail ->> 'query_id' FROM audit_open")}
+
+
+def assert_all_on_record(data: Path, receipts: dict[str, str]) -> None:
+    rows = Records(EmbeddedPostgres(data).url).where("true")
+    counted = Counter(str(row["query_id"]) for row in rows)
+    assert {name: count for name, count in counted.items() if count > 1} == {}
+    leaves = {str(row["query_id"]): row["leaf_hash"].hex() for row in rows}
+    assert {name: leaves.get(name) for name in receipts} == receipts
+    assert fetch(data, "SELECT * FROM audit_open") == []
+
+
+def outcomes(data: Path, query_ids: set[str]) -> list[str]:
+    found = Records(EmbeddedPostgres(data).url).where("query_id::text = ANY(%s)", list(query_ids))
+    return [row["outcome"] for row in found]
+
+
+def processes_of(data: Path) -> set[str]:
+    """Whatever runs of this folder: by its command, or by the folder that it works in."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            command = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            if str(data) in command or (process / "cwd").readlink().is_relative_to(data):
+                found.add(f"{process.name} {command}")
+    return found
+
+
+def is_quiet(data: Path) -> bool:
+    deadline = time.monotonic() + GONE_S
+    while processes_of(data) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not processes_of(data)
+
+
+# Seen red with the answer sent before `ledger.close` (an acknowledged answer had no row) and with
+# `_close_abandoned` doing nothing (what the killed engine had open stayed open).
+def test_no_answer_is_lost_and_none_recorded_twice_when_the_engine_is_killed(data: Path) -> None:
+    receipts: dict[str, str] = {}
+    orphans: set[str] = set()
+    for delay_s in (0.0, 0.0, random.uniform(0, 0.1)):  # with the answer just out, and at any moment
+        with running(data) as engine:
+            blow = threading.Timer(delay_s, engine.process.kill)
+            strike = blow.start if delay_s else engine.process.kill
+            with readers(engine, random.randint(1, 25), strike) as asked:
+                engine.process.wait(ANSWER_S)
+        receipts |= asked.receipts
+        orphans |= left_open(data)
+        assert orphans.isdisjoint(receipts)
+    with running(data):
+        assert_all_on_record(data, receipts)
+        assert outcomes(data, orphans) == ["abandoned"] * len(orphans)
+        assert "abandoned" not in outcomes(data, set(receipts))
+    assert orphans
+
+
+# Seen red with `synchronous_commit = off` in `_DURABLE`: acknowledged rows were gone.
+def test_no_answer_is_lost_and_none_recorded_twice_when_the_database_is_killed(data: Path) -> None:
+    with running(data) as engine, heard_out(engine), readers(engine) as asked:
+        asked.wait_for_answers(random.randint(5, 25))
+        os.kill(int((data / "postgres/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+        asked.wait_for_failures(READERS)
+    with running(data) as engine:
+        assert_all_on_record(data, asked.receipts)
+        with readers(engine) as more:
+            more.wait_for_answers(READERS)
+        assert_all_on_record(data, asked.receipts | more.receipts)
+
+
+@contextmanager
+def heard_out(engine: Running) -> Iterator[None]:
+    """Whatever it complains about: a full pipe must not hold it up."""
+    assert engine.process.stdout is not None
+    listening = threading.Thread(target=engine.said.extend, args=(engine.process.stdout,))
+    listening.start()
+    try:
+        yield
+    finally:
+        engine.process.terminate()
+        listening.join(ANSWER_S)
+
+
+def test_ctrl_c_after_the_database_died_is_still_an_orderly_end(data: Path) -> None:
+    with running(data) as engine:
+        with heard_out(engine):
+            os.kill(int((data / "postgres/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+            response = httpx.get(f"{engine.url}/readyz", timeout=ANSWER_S)
+            assert response.status_code == 503
+        assert engine.process.wait(GONE_S) == 0
+    assert "Traceback" not in "\n".join(engine.said)
+    assert is_quiet(data), processes_of(data)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_idle_engine_ends_in_order_and_leaves_no_process(data: Path, number: signal.Signals) -> None:
+    with running(data) as engine:
+        assert processes_of(data)
+        engine.process.send_signal(number)
+        assert engine.process.wait(GONE_S) == 0
+    assert is_quiet(data), processes_of(data)
+
+
+def test_ctrl_c_lets_the_requests_in_flight_finish(data: Path) -> None:
+    with running(data) as engine, readers(engine) as asked:
+        asked.wait_for_answers(READERS)
+        engine.process.send_signal(signal.SIGINT)
+        assert engine.process.wait(GONE_S) == 0
+    assert asked.failures == 0
+    with running(data):
+        assert_all_on_record(data, asked.receipts)
+        assert fetch(data, "SELECT count(*) FROM audit_logs WHERE outcome = 'abandoned' AND timestamp >"
+                     " (SELECT max(timestamp) FROM audit_logs) - interval '3 s'") == [(0,)]  # fmt: skip
+
+
+def test_the_second_start_ingests_nothing_and_is_quicker(first: First, data: Path) -> None:
+    assert any("Ingesting" in line for line in first.said)
+    started = time.monotonic()
+    with running(data) as engine:
+        seconds = time.monotonic() - started
+    assert not any("Ingesting" in line for line in engine.said)
+    assert seconds < first.seconds
