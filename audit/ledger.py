@@ -5,6 +5,7 @@ request that is open when its process dies is closed as `abandoned` by the next 
 holds an advisory lock, and a record whose lock is free has lost its owner.
 """
 
+import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator
@@ -21,6 +22,9 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from audit.record import COLUMNS, Receipt, Trail, canonical_json, leaf_hash
 
 SALT_BYTES = 32
+LOCK_S = 10.0  # a database that takes longer to grant a free lock is not there
+GRACE_S = 1.0  # a living process whose connection was lost has its lock again by then
+LOCK_PAUSE_S = 0.05  # between two tries to reach a database that has gone
 
 _JSON_COLUMNS = frozenset({"chunks_returned", "citations", "filters"})
 
@@ -42,24 +46,27 @@ class Ledger:
     def __init__(self, pool: AsyncConnectionPool) -> None:
         self._pool = pool
         self._owner = secrets.randbits(63)
-        self._alive: psycopg.AsyncConnection | None = None
+        self._is_locked = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
         """Take this process's lock, then close what dead processes left open; how many that were."""
-        await self._hold_lock()
+        self._keeping = asyncio.create_task(self._keep_lock())
+        async with asyncio.timeout(LOCK_S):
+            await self._is_locked.wait()
         return await self._close_abandoned()
 
     async def stop(self) -> None:
         """The lock goes with its connection."""
-        if self._alive is not None:
-            await self._alive.close()
-            self._alive = None
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+            self._keeping = None
 
     async def open(self, trail: Trail) -> None:
         """From here on the request is on record, whatever happens to this process."""
         async with self._failing_as_one():
-            if self._alive is None:
-                await self._hold_lock()
+            await self._is_locked.wait()
             body = Jsonb(asdict(trail), dumps=canonical_json)
             async with self._pool.connection() as connection, connection.pipeline():
                 await connection.execute(_DURABLE)
@@ -76,25 +83,34 @@ class Ledger:
 
     @asynccontextmanager
     async def _failing_as_one(self) -> AsyncIterator[None]:
-        """Whatever goes wrong is one thing to the caller; the driver's words repeat the row and stay here.
-
-        If the server ended a connection, it may have ended the one that holds our lock too: the next request takes it anew.
-        """
+        """Whatever goes wrong is one thing to the caller; the driver's words repeat the row and stay here."""
         try:
             yield
         except (psycopg.Error, PoolTimeout, ValueError) as failure:
-            if isinstance(failure, psycopg.OperationalError):
-                await self.stop()
             raise LedgerUnavailableError(type(failure).__name__) from None
 
-    async def _hold_lock(self) -> None:
-        """On a connection of its own: the pool closes and replaces its connections as it likes."""
+    async def _keep_lock(self) -> None:
+        """Hold the lock that says this process lives, on a connection of its own, and take it anew when that is lost."""
         assert isinstance(self._pool.conninfo, str)
-        self._alive = await psycopg.AsyncConnection.connect(self._pool.conninfo, autocommit=True)
-        await self._alive.execute("SELECT pg_advisory_lock(%s)", (self._owner,))
+        while True:
+            with contextlib.suppress(psycopg.Error):
+                async with await psycopg.AsyncConnection.connect(
+                    self._pool.conninfo, autocommit=True
+                ) as alive:
+                    await alive.execute("SELECT pg_advisory_lock(%s)", (self._owner,))
+                    self._is_locked.set()
+                    async for _ in alive.notifies():
+                        """Nobody notifies us: this ends when the connection does."""
+            if not self._is_locked.is_set():
+                await asyncio.sleep(LOCK_PAUSE_S)
+            self._is_locked.clear()
 
     async def _close_abandoned(self) -> int:
         closed = 0
+        async with self._pool.connection() as connection:
+            if not await (await connection.execute(_ABANDONED, (self._owner,))).fetchone():
+                return 0
+        await asyncio.sleep(GRACE_S)
         async with self._pool.connection() as connection:
             cursor = await connection.execute(_ABANDONED, (self._owner,))
             for (body,) in await cursor.fetchall():

@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from engine import calibrate
-from engine.errors import ConfigurationError, DatabaseUnavailableError, UnknownBookError
+from engine.errors import DatabaseUnavailableError, UnknownBookError
 from engine.models import Generation, Lexicon, Passage, Sentence, Term, Windows
 from ingest.read.document import Document
 
@@ -117,17 +117,12 @@ class Registry:
 
     @asynccontextmanager
     async def exclusive(self, book_id: str) -> AsyncIterator[None]:
-        """One ingest of a book at a time; the lock ends with the connection, however this process ends."""
+        """One ingest of a book at a time: the next one waits. The lock ends with its connection, however we end."""
         async with self._pool.connection() as connection:
             await connection.set_autocommit(True)
-            cursor = await connection.execute(
-                "SELECT pg_try_advisory_lock(hashtextextended('ingest ' || %s, 0))", (book_id,)
+            await connection.execute(
+                "SELECT pg_advisory_lock(hashtextextended('ingest ' || %s, 0))", (book_id,)
             )
-            row = await cursor.fetchone()
-            if row is None or not row[0]:
-                raise ConfigurationError(
-                    f"Another ingest of the book {book_id} is running. Wait for its end."
-                )
             try:
                 yield
             finally:

@@ -155,7 +155,7 @@ def is_quiet(data: Path) -> bool:
     return not processes_of(data)
 
 
-# Seen red with the answer sent before `ledger.close` (an acknowledged answer had no row) and with
+# Seen red with a ledger that writes its row 50 ms after it said so (an acknowledged answer was still open) and with
 # `_close_abandoned` doing nothing (what the killed engine had open stayed open).
 def test_no_answer_is_lost_and_none_recorded_twice_when_the_engine_is_killed(data: Path) -> None:
     receipts: dict[str, str] = {}

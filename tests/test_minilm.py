@@ -52,6 +52,14 @@ async def test_the_same_text_gives_the_same_bits_among_others(embedder: MiniLm) 
     assert {vector.tobytes() for vector in vectors[::2]} == {alone}
 
 
+async def test_a_passage_gives_the_same_bits_among_others(embedder: MiniLm) -> None:
+    texts = [f"{UNRELATED} " * 60, QUESTION, "", "0.7071 " * 300]
+    together = await embedder.embed_passages(texts)
+    alone = [(await embedder.embed_passages([text]))[0] for text in texts]
+    assert [rows.tobytes() for rows in together] == [rows.tobytes() for rows in alone]
+    assert await embedder.embed_passages([]) == []
+
+
 async def test_a_question_of_any_length_is_embedded(embedder: MiniLm) -> None:
     vector = await embedder.embed_query("torque " * 2000)
     assert np.isfinite(vector).all()

@@ -84,7 +84,7 @@ def read(content: bytes, path: PurePosixPath) -> Document:
     around = [0, *(_depth(block) for block in blocks), 0]
     for block, before, depth, after in zip(blocks, around, around[1:], around[2:], strict=False):
         if block.underline or depth not in {0, before, after}:
-            writing.enter(block.lines[0].text, top=depth <= TOP_LEVEL)
+            writing.enter(block.lines[0].text, top=depth <= TOP_LEVEL)  # an underlined one has no depth
         else:
             _write(writing, block.lines)
     return Document(
@@ -153,10 +153,8 @@ def _blocks(lines: Iterator[Line]) -> Iterator[_Block]:
 
 def _depth(block: _Block) -> int:
     """How deep a numbered heading would be, 0 if it is none. Neighbours of one depth are a list, not headings."""
-    if block.underline:
-        return 1 if block.underline.startswith("=") else 2
     found = _NUMBERED.fullmatch(block.lines[0].text)
-    if len(block.lines) > 1 or not found or len(found[0]) > HEADING_LENGTH:
+    if block.underline or len(block.lines) > 1 or not found or len(found[0]) > HEADING_LENGTH:
         return 0
     is_sentence = found[2][0].islower() or is_complete(found[2])
     return 0 if is_sentence else found[1].count(".") + 1
