@@ -4,6 +4,7 @@ Punkt's algorithm with fixed parameters: parameters trained on a corpus would mo
 breaks every citation of it. Around Punkt stand the rules it cannot know without training; the first that has an
 answer decides, and Punkt decides about the rest.
 """
+# ruff: noqa: RUF001 - quotes, dashes and full-width marks are what is looked for
 
 import re
 from collections.abc import Callable, Iterator
@@ -12,64 +13,71 @@ from functools import lru_cache
 
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Always mid-sentence: something has to follow.
-_INTRODUCING = frozenset(
-    "e.g i.e eg cf vs viz approx ca esp incl excl resp aka a.k.a w.r.t z.b d.h u.a bzw ggf vgl inkl p.ex".split()
+_INTRODUCING = _words(
+    "e.g i.e eg cf vs viz approx ca esp incl excl resp aka a.k.a w.r.t z.b d.h u.a bzw ggf vgl inkl p.ex op"
 )
-_TITLES = frozenset("Dr Drs Mr Mrs Ms Mx Prof Gen Col Capt Lt Sgt Rev Sen Rep Gov Hon Messrs Mme Mlle Hr Fr".split())
+_TITLES = _words("Dr Drs Mr Mrs Ms Mx Prof Gen Col Capt Lt Sgt Rev Sen Rep Gov Hon Messrs Mme Mlle Hr Fr")
 
 # Mid-sentence before a number or a letter: "Fig. 3", "Eq. (2)", "Figs. A and B". What is also an English word needs
 # more: a digit ("no. 5"), or a capital of its own ("App. B").
-_NUMBERED = frozenset(
-    "fig figs eq eqs eqn eqns secs sect sects ch chap vol vols pp thm lem alg refs nr abb kap §".split()
+_NUMBERED = _words(
+    "fig figs eq eqs eqn eqns secs sect sects ch chap vol vols pp thm lem alg refs nr abb kap §"
 )
-_NUMBERED_BY_DIGIT = frozenset("no nos sec p pg l ll n v ver vers c b d col cols par para pos ref tab rev ed".split())
-_NUMBERED_IF_CAPITAL = frozenset("App Apps Tab Tabs Art Arts Def Defs Prop Props Cor Ex Exs Ref Pt Sec Ch Alg".split())
+_NUMBERED_BY_DIGIT = _words("no nos sec p pg l ll n v ver vers c b d col cols par para pos ref tab rev ed")
+_NUMBERED_IF_CAPITAL = _words("App Apps Tab Tabs Art Arts Def Defs Prop Props Cor Ex Exs Ref Pt Sec Ch Alg")
 
 # Mid-sentence before a small letter, at the end before a capital: "5 min. later", "arms, legs, etc. They".
-_CLIPPED = frozenset(
-    "etc usw a.m p.m sec secs min mins max avg hr hrs yr yrs wk wks mo mos ft in lb lbs oz gal deg temp freq spec "
-    "specs coeff coord coords diam dia dim dims ext horiz vert config param params qty misc orig alt std tech "
-    "admin no p par fig tab ref app def ex art prop med equiv cont abbrev".split()
+_CLIPPED = _words(
+    "etc usw a.m p.m sec secs min mins max avg hr hrs yr yrs wk wks mo mos ft in lb lbs oz gal deg temp freq "
+    "coeff coord coords diam dia dim dims ext horiz vert qty misc orig alt cit ibid "
+    "no p fig ex med equiv cont abbrev"
 )
-_AFTER_CLOCK = frozenset(
+_AFTER_CLOCK = _words(
     "monday tuesday wednesday thursday friday saturday sunday mon tue wed thu fri sat sun january february march "
     "april may june july august september october november december utc gmt est edt cst cdt mst mdt pst pdt cet "
-    "cest bst ist jst eastern central mountain pacific".split()
+    "cest bst ist jst eastern central mountain pacific"
 )
 
 # Mid-sentence or at the end: Punkt decides by the word that follows.
-_ABBREVIATIONS = frozenset(
+_ABBREVIATIONS = _words(
     "al inc ltd co corp llc gmbh jr sr st ave blvd dept univ inst assoc assn bros intl natl govt proc conf symp "
     "trans lett phys chem biol comput technol syst jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu "
     "fri u.s u.k u.n e.u u.s.a d.c ph.d b.sc m.sc b.a m.a m.d b.c a.d est eds repr "
-    "fig figs eq eqs eqn eqns sect sects vol vols pp thm lem".split()
+    "fig figs eq eqs eqn eqns sect sects vol vols pp thm lem"
 )
 
 # What begins a sentence wherever it has a capital, even after "U.S." or "the matrix A."
-_STARTERS = frozenset(
+_STARTERS = _words(
     "the this that these those it its he she they we you i a an in on at for from with by to as if when while "
     "where after before since because although though however therefore thus hence then there here also moreover "
     "furthermore finally both each every all some most many several not only our their his her your my what why "
     "how who which is are does do can so but and or yet see use note let unlike despite during without within "
-    "between until unless once another other otherwise instead".split()
+    "between until unless once another other otherwise instead"
 )
 
 # What, written small, needs something before it: no sentence starts with it.
-_NEEDS_MORE = frozenset(
+_NEEDS_MORE = _words(
     "and or nor but of is are was were be been has have had can cannot could may might must shall should will would "
-    "than that which whose by from with per via into to et und oder ist sind".split()
+    "than that which whose by from with per via into to et und oder ist sind"
 )
 
 # A letter after one of these is a label, not the initial of a name: "Plan B. Robots"
-_LABELLED = frozenset(
+_LABELLED = _words(
     "appendix array axis bit button case category channel class column condition constant curve drive edge event "
     "factor field figure frame function grade graph group hypothesis in item key language layer letter level line "
     "link list loop machine matrix mode model module node object operator option panel parameter part phase plan "
     "point port position process product programming quantity region register resistor row sample scenario section "
     "sequence server set signal site stage state step string switch symbol system table task team tensor term test "
-    "thread type unit value variable vector version vertex vitamin zone = + - * / < > × ∈ ⊂ ≤ ≥ ≈ ≠ →".split()
+    "thread type unit value variable vector version vertex vitamin zone = + - * / < > × ∈ ⊂ ≤ ≥ ≈ ≠ →"
 )
+
+_PARTICLES = _words("von van de del della der den di da do dos du el la le ten ter zu al bin ibn")
 
 _OPENING = r"""["'“”„‚‘’«»‹›()\[{<*_`#¿¡「『（【《]"""
 _EMOJI = r"[\u203c\u2049\u2600-\u2604\u2611-\u26a0\u26a2-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
@@ -77,7 +85,7 @@ _ANNOUNCING = "⚠ℹ👉➡💡📝📌🚨"  # these signs belong to what foll
 
 _STOP = re.compile(
     rf"""
-    (?P<mark>\.(?:[ \u00a0]\.)++|[.!?…‼⁇⁈⁉؟۔।॥։።။．。！？｡]++)
+    (?P<mark>\.(?:[ \u00a0]\.){{2,}}+|[.!?…‼⁇⁈⁉؟۔।॥։።။．。！？｡]++)
     (?P<closing>(?:["'”’“»«›‹)\]}}」』）】》〉*_~\u200b\ufeff]|[ \u00a0\u202f][»›](?=[\s.,;:)]|\Z))*+)
     (?P<notes>                                                 # marks of notes and sources, cheers
         (?:
@@ -101,6 +109,7 @@ _NO_SPACE_NEEDED = "。！？｡"
 _SINGLE = re.compile(r"[^\W\d_]")
 _DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")
 _INITIAL = re.compile(r"[^\W\d_]\.")
+_NAME = re.compile(r"[^\W\d_][^\W\d_'’.-]*(?:['’.-][^\W\d_]+)*")
 _COUNTER = re.compile(r"\d{1,3}(?:\.\d{1,3})*|[^\W\d_]|[ivx]{1,5}|[IVX]{1,5}")
 _FIRST_COUNTER = re.compile(r"[1aAiI]")
 _LATER_COUNTER = re.compile(r"\d{1,2}|[a-zA-Z]|[ivx]{1,4}")
@@ -231,7 +240,7 @@ def _pairs(text: str) -> Iterator[tuple[int, int, bool]]:
         edge, position = match[0], match.start()
         opening = _opening(edge, opened)
         waiting = opened.get(opening)
-        if waiting and (edge in _CLOSES or opening == edge or edge == "“"):
+        if waiting and (edge in _CLOSES or edge in {opening, "“"}):
             begin = waiting.pop()
             if position - begin <= _LONGEST_INSET:
                 yield begin, position, edge[0] == "`"
@@ -281,10 +290,11 @@ def _omitted(stop: _Stop) -> bool | None:
 
 def _asked(stop: _Stop) -> bool | None:
     """After a question or a shout a small letter may begin a sentence ("numpy does."), but not behind a quotation
-    ("Stop!" she said) or with a word that needs more (Yahoo! is)."""
+    ("Stop!" she said), with a word that needs more (Yahoo! is) or behind a factorial (n! grows)."""
     if stop.mark[-1] == ".":
         return None
-    return not (stop.before_small and (stop.closing or stop.token in _NEEDS_MORE or not stop.word))
+    is_factorial = stop.mark == "!" and not _LETTER.search(stop.word[1:])
+    return not (stop.before_small and (stop.closing or stop.token in _NEEDS_MORE or is_factorial))
 
 
 def _counted(stop: _Stop) -> bool | None:
@@ -316,8 +326,11 @@ def _lettered(stop: _Stop) -> bool | None:
         return None
     if re.match(r"[^\W\d_]\.(?:\s|\Z)", stop.following):
         return False  # "J. R. Smith"
-    is_label = stop.word.islower() or stop.previous.lower() in _LABELLED or stop.token.lower() in _STARTERS
-    return True if is_label and not stop.before_small else None
+    if stop.before_small:
+        return False if stop.word.isupper() and stop.token in _PARTICLES else None  # "J. von Neumann"
+    is_label = stop.word.islower() or stop.is_quantity or stop.previous.lower() in _LABELLED
+    is_name = _NAME.fullmatch(stop.token) and stop.token.lower() not in _STARTERS
+    return True if is_label or not is_name else None
 
 
 def _clipped(stop: _Stop) -> bool | None:
@@ -335,7 +348,11 @@ def _clipped(stop: _Stop) -> bool | None:
 def _abbreviated(stop: _Stop) -> bool | None:
     """The stop of an abbreviation that ends a bracket belongs to the abbreviation."""
     known = stop.key in _ABBREVIATIONS or _DOTTED.fullmatch(stop.word)
-    return False if known and (stop.before_small or (stop.closing[:1] == ")" and not stop.starts_inset)) else None
+    return (
+        False
+        if known and (stop.before_small or (stop.closing[:1] == ")" and not stop.starts_inset))
+        else None
+    )
 
 
 def _small(stop: _Stop) -> bool | None:

@@ -306,7 +306,7 @@ async def test_while_a_book_goes_in_readers_see_the_old_one(
 ) -> None:
     first = await ingest.run([folder], book, "Two chapters")
     progress.embedding.clear()
-    replaced(folder / BALANCE, "foot", "zoot")
+    replaced(folder / BALANCE, " the ", " teh ")  # every passage of it, so that there is time to look
     running = asyncio.ensure_future(ingest.run([folder], book, "Two chapters"))
     await progress.embedding.wait()
     assert await live(readers, book) == first.generation

@@ -19,7 +19,9 @@ def read(content: bytes, path: PurePosixPath) -> Document:
     try:
         reader = READERS.get(path.suffix.lower())
         if reader is None:
-            raise UnreadableError(f"a format that cannot be read; those that can: {', '.join(sorted(READERS))}")
+            raise UnreadableError(
+                f"a format that cannot be read; those that can: {', '.join(sorted(READERS))}"
+            )
         return reader(content, path)
     except UnicodeDecodeError as wrong:
         raise UnreadableError(f"not UTF-8: the byte at {wrong.start} cannot be read") from wrong

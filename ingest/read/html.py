@@ -28,7 +28,12 @@ _OUT = set(
     "progress script select style svg template textarea video".split()
 )
 _INVISIBLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
-_NOT_SHOWN = {0xAD: None, 0x200B: None, 0x2060: None, 0xFEFF: None}  # places where a line may or may not break
+_NOT_SHOWN = {
+    0xAD: None,
+    0x200B: None,
+    0x2060: None,
+    0xFEFF: None,
+}  # places where a line may or may not break
 _RAISED = str.maketrans("0123456789+-−=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱ")  # noqa: RUF001
 _LOWERED = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")  # noqa: RUF001
 

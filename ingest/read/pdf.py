@@ -7,13 +7,14 @@ distances, indents and sizes. Pure.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from io import BytesIO
 from itertools import pairwise
+from math import hypot
 from pathlib import PurePosixPath
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pypdf import PageObject, PasswordType, PdfReader, apply_configuration
 from pypdf.generic import Destination
@@ -21,8 +22,12 @@ from pypdf.generic import Destination
 from ingest.read.document import Document, UnreadableError
 from ingest.read.text import LIST_MARKER, Line, Place, Writing, address, begins_item, is_complete
 
+Made = TypeVar("Made")
+
 EDGE_LINES = 2  # a running head or foot has no more lines
-NEAR_PAGES = 6  # left and right pages differ, and so do chapters: a head repeats on half of the pages near it …
+NEAR_PAGES = (
+    6  # left and right pages differ, and so do chapters: a head repeats on half of the pages near it …
+)
 REPEATED = 3  # … and at the same height
 SAME_HEIGHT = 3.0  # points
 WIDE_GAP = 1.35  # times the usual distance of lines: a new paragraph
@@ -30,18 +35,31 @@ INDENT = 0.8  # times the size of the letters: a new paragraph
 OTHER_SIZE = 1.12  # times the size of the letters: a heading, a footnote
 SHORT = 0.6  # of the usual length of a line: the last of its paragraph, if its sentence is complete
 HEADING_LINES = 3  # over which a long heading is broken
+HEADING_SLACK = 40  # letters that its number and name of kind may add
+SOFT_HYPHEN = "\u00ad"
 
 _LIGATURES = str.maketrans(
-    {"ff": "ff", "fi": "fi", "fl": "fl", "ffi": "ffi", "ffl": "ffl", "ſt": "st", "st": "st", "\t": " ", "\u00a0": " "}
+    {
+        "\ufb00": "ff",
+        "\ufb01": "fi",
+        "\ufb02": "fl",
+        "\ufb03": "ffi",
+        "\ufb04": "ffl",
+        "\ufb05": "st",
+        "\ufb06": "st",
+    }
 )
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # neither JSON nor a database can hold them
-_NUMBER = re.compile(r"\d+|\b[ivxlc]+\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\d{1,9}")
+_ROMAN = re.compile(r"[ivxlcdm]+", re.IGNORECASE)
 _NOT_WORD = re.compile(r"[\W_]+")
-_LEADING_NUMBER = re.compile(r"^(?:chapter|part|appendix|section)?\s*[\dA-Z]{0,3}(?:\.\d+)*[.:)]?\s+", re.IGNORECASE)
-_BROKEN = re.compile(r"([^\W\d_](?:[\w'’-]*[^\W_])?)([-\u2010\u00ad])$")  # noqa: RUF001
-_GOES_ON = re.compile(r"[^\W\d_][\w'’-]*")  # noqa: RUF001
-_WORD = re.compile(r"[^\W\d_][\w'’]*(?:-[\w'’]+)*")  # noqa: RUF001
-_SUSPENDED = {"and", "or", "to", "und", "oder"}  # "pre- and postprocessing"
+_OWN_NUMBER = re.compile(
+    r"(?:(?i:chapter|part|appendix|section)\s+\w{1,5}[.:)]?|\d+(?:\.\d+)*[.:)]?|[A-Z](?:\.\d+)*[.:)]|[IVXLC]+[.:)])\s+"
+)
+_BROKEN = re.compile(r"([\w'\u2019-]*[^\W\d_])([-\u2010\u00ad])$")
+_NO_SPACE = re.compile(r"\w[-\u2010\u2013]$")  # "1990-" and "2000"
+_WORD = re.compile(r"[^\W\d_][\w'\u2019]*(?:-[\w'\u2019]+)*")
+SUSPENDED = {"and", "or", "to", "und", "oder"}  # "pre- and postprocessing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +74,7 @@ class _Row:
 
 
 class _Heading(NamedTuple):
-    """An entry of the outline, and the row before which it stands."""
+    """An entry of the outline: it takes these rows of its page, or stands before the first of them if it takes none."""
 
     text: str
     depth: int
@@ -70,8 +88,10 @@ def read(content: bytes, path: PurePosixPath) -> Document:
     with apply_configuration(jbig2dec_binary=None):  # no file starts a program
         reader = _sound(lambda: _opened(content))  # (1)
         pages = _sound(lambda: _pages(reader))
-        places = [Place(f"page={number}", label) for number, label in enumerate(_labels(reader, len(pages)), 1)]
-        rows = [_sound(lambda: _rows(page, number)) for number, page in enumerate(pages)]  # (2)
+        places = [
+            Place(f"page={number}", label) for number, label in enumerate(_labels(reader, len(pages)), 1)
+        ]
+        rows = _sound(lambda: [_rows(page, number) for number, page in enumerate(pages)])  # (2)
         outline = _outline(reader)
         title = _title(reader) or path.stem
     if not any(rows):
@@ -91,8 +111,8 @@ def read(content: bytes, path: PurePosixPath) -> Document:
 # (1) Open
 
 
-def _sound[T](step: Callable[[], T]) -> T:
-    """Damaged files make pypdf raise whatever Python can raise."""
+def _sound(step: Callable[[], Made]) -> Made:
+    """What pypdf makes of a damaged file may end in any exception that Python has."""
     try:
         return step()
     except (UnreadableError, MemoryError):
@@ -101,3 +121,308 @@ def _sound[T](step: Callable[[], T]) -> T:
         raise UnreadableError("is a damaged PDF: it is nested too deeply") from wrong
     except Exception as wrong:
         raise UnreadableError(f"is a damaged PDF: {wrong or type(wrong).__name__}") from wrong
+
+
+def _opened(content: bytes) -> PdfReader:
+    if b"%PDF-" not in content[:1024]:
+        raise UnreadableError("is not a PDF")
+    reader = PdfReader(BytesIO(content))
+    if reader.is_encrypted and reader.decrypt("") == PasswordType.NOT_DECRYPTED:
+        raise UnreadableError("is encrypted: save it without a password")
+    return reader
+
+
+def _pages(reader: PdfReader) -> list[PageObject]:
+    pages = list(reader.pages)
+    declared = reader.root_object["/Pages"].get("/Count", 0)  # type: ignore[attr-defined]  # looked at by reader.pages
+    if not pages:
+        raise UnreadableError("is a PDF without pages")
+    if isinstance(declared, int) and len(pages) < declared:
+        raise UnreadableError(f"is a damaged PDF: only {len(pages)} of its {declared} pages were found")
+    return pages
+
+
+def _labels(reader: PdfReader, count: int) -> list[str]:
+    """What is printed on each page, or its number."""
+    numbers = [str(number) for number in range(1, count + 1)]
+    labels = _or_nothing(lambda: reader.page_labels) or numbers
+    return [_clean(label) or number for label, number in zip(labels, numbers, strict=False)]
+
+
+def _title(reader: PdfReader) -> str:
+    title = _or_nothing(lambda: reader.metadata and reader.metadata.title)
+    return _clean(title) if isinstance(title, str) else ""
+
+
+def _outline(reader: PdfReader) -> list[_Heading]:
+    return list(_entries(reader, _or_nothing(lambda: reader.outline) or [], 0))
+
+
+def _entries(reader: PdfReader, items: Sequence[Any], depth: int) -> Iterator[_Heading]:
+    for item in items:
+        if isinstance(item, list):
+            yield from _entries(reader, item, depth + 1)
+        elif isinstance(item, Destination):
+            page = _or_nothing(lambda entry=item: reader.get_destination_page_number(entry))  # type: ignore[misc]
+            text = _clean(str(item.title or ""))
+            if text and page is not None:
+                top = item.top
+                yield _Heading(text, depth, page, float(top) if isinstance(top, float | int) else None)
+
+
+def _or_nothing(step: Callable[[], Made]) -> Made | None:
+    """Labels, title and outline may be damaged, and the text is still whole."""
+    try:
+        return step()
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001  as in _sound
+        return None
+
+
+def _clean(text: str) -> str:
+    return " ".join(_NO_TEXT.sub("", text.translate(_LIGATURES)).split())
+
+
+# (2) Lines of a page
+
+
+def _rows(page: PageObject, number: int) -> list[_Row]:
+    seen = _Seen(number)
+    page.extract_text(visitor_text=seen.see)
+    seen.end_row()
+    return seen.rows
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Runs of text in the order of the page become rows. The longest run says how large a row's letters are."""
+
+    page: int
+    rows: list[_Row] = field(default_factory=list)
+    runs: list[tuple[str, float, float, float]] = field(default_factory=list)
+
+    def see(
+        self, text: str, current: Sequence[float], matrix: Sequence[float], _font: Any, size: float
+    ) -> None:
+        across, up = (
+            matrix[2] * current[0] + matrix[3] * current[2],
+            matrix[2] * current[1] + matrix[3] * current[3],
+        )
+        x = matrix[4] * current[0] + matrix[5] * current[2] + current[4]
+        y = matrix[4] * current[1] + matrix[5] * current[3] + current[5]
+        for number, part in enumerate(text.split("\n")):
+            if number:
+                self.end_row()
+            self.runs.append((part, x, y, abs(size) * hypot(across, up)))
+
+    def end_row(self) -> None:
+        written = [run for run in self.runs if run[0].strip()]
+        if text := _clean("".join(run[0] for run in self.runs)):
+            _, x, y, _ = written[0]
+            size = max(written, key=lambda run: len(run[0]))[3]
+            self.rows.append(_Row(text, self.page, x, y, size))
+        self.runs = []
+
+
+# (3) Running heads and feet, page numbers
+
+
+class _Edge(NamedTuple):
+    """A row at the top or bottom of a page, and the numbers in it."""
+
+    row: _Row
+    numbers: tuple[int, ...]
+
+
+def _without_running_heads(pages: Sequence[list[_Row]], labels: Sequence[str]) -> list[list[_Row]]:
+    alike: dict[str, list[_Edge]] = defaultdict(list)
+    for rows in pages:
+        for row in _edges(rows):
+            key = "#" if _ROMAN.fullmatch(row.text) else _NUMBER.sub("#", row.text)
+            alike[key].append(_Edge(row, tuple(map(int, _NUMBER.findall(row.text)))))
+    running = {
+        edge.row
+        for edges in alike.values()
+        for number, edge in enumerate(edges)
+        if _is_repeated(edges, number) or edge.row.text.strip("-\u2013\u2014 ") == labels[edge.row.page]
+    }
+    return [[row for row in rows if row not in running] or _worded(rows) for rows in pages]
+
+
+def _edges(rows: Sequence[_Row]) -> list[_Row]:
+    by_height = sorted(rows, key=lambda row: -row.y)
+    return list(dict.fromkeys([*by_height[:EDGE_LINES], *by_height[-EDGE_LINES:]]))
+
+
+def _is_repeated(edges: Sequence[_Edge], at: int) -> bool:
+    """Its like stands on enough of the pages near it."""
+    found = {edges[at].row.page}
+    for step in (-1, 1):
+        other = at + step
+        while 0 <= other < len(edges) and abs(edges[other].row.page - edges[at].row.page) <= NEAR_PAGES:
+            if _is_like(edges[at], edges[other]):
+                found.add(edges[other].row.page)
+            if len(found) == REPEATED:
+                return True
+            other += step
+    return False
+
+
+def _is_like(one: _Edge, other: _Edge) -> bool:
+    """At the same height, with numbers that are the same or go up with the pages."""
+    pages = other.row.page - one.row.page
+    steps = (b - a for a, b in zip(one.numbers, other.numbers, strict=False))
+    return abs(one.row.y - other.row.y) <= SAME_HEIGHT and all(step in {0, pages} for step in steps)
+
+
+def _worded(rows: Sequence[_Row]) -> list[_Row]:
+    """A page of nothing but running heads may be one of pages that are alike: its words are not thrown away."""
+    return [row for row in rows if any(len(word) > 1 for word in _WORD.findall(row.text))]
+
+
+# (4) Headings
+
+
+def _found(outline: Sequence[_Heading], pages: Sequence[Sequence[_Row]]) -> list[_Heading]:
+    """Each entry of the outline at its own words, if its page has them; else where it leads to."""
+    found: list[_Heading] = []
+    after: dict[int, int] = defaultdict(int)
+    for heading in outline:
+        rows = pages[heading.page]
+        placed = _at_its_words(heading, rows, after[heading.page]) or _at_its_top(
+            heading, rows, after[heading.page]
+        )
+        after[heading.page] = placed.row + placed.rows
+        found.append(placed)
+    return sorted(found, key=lambda heading: (heading.page, heading.row))
+
+
+def _at_its_words(heading: _Heading, rows: Sequence[_Row], first: int) -> _Heading | None:
+    wanted = _forms(heading.text)
+    longest = max(map(len, wanted))
+    for start in range(first, len(rows)):
+        text = ""
+        for count, row in enumerate(rows[start : start + HEADING_LINES], start=1):
+            text = f"{text} {row.text}".lstrip()
+            if wanted & _forms(text):
+                return heading._replace(row=start, rows=count)
+            if len(text) > 2 * longest + HEADING_SLACK:
+                break
+    return None
+
+
+def _at_its_top(heading: _Heading, rows: Sequence[_Row], first: int) -> _Heading:
+    below = (
+        number
+        for number in range(first, len(rows))
+        if heading.top is None or heading.top <= 0 or rows[number].y <= heading.top
+    )
+    return heading._replace(row=next(below, len(rows)))
+
+
+def _forms(text: str) -> set[str]:
+    """With and without its number, letters only: the outline and the page differ in both."""
+    forms = (_NOT_WORD.sub("", form.casefold()) for form in (text, _OWN_NUMBER.sub("", text, count=1)))
+    return {form for form in forms if form}
+
+
+# (5) Paragraphs
+
+
+def _write(
+    writing: Writing, pages: Sequence[Sequence[_Row]], headings: Sequence[_Heading], places: Sequence[Place]
+) -> None:
+    paragraphs = _Paragraphs(writing, places, [row for rows in pages for row in rows])
+    before: list[_Row] = []
+    by_page: dict[int, list[_Heading]] = defaultdict(list)
+    for heading in headings:
+        by_page[heading.page].append(heading)
+    for number, rows in enumerate(pages):
+        start = 0
+        for heading in by_page[number]:
+            paragraphs.write([*before, *rows[start : heading.row]])
+            writing.enter(heading.text, top=heading.depth == 0)
+            before, start = [], max(start, heading.row + heading.rows)
+        before.extend(rows[start:])
+    paragraphs.write(before)
+
+
+class _Paragraphs:
+    """Rows to paragraphs, by what is usual in this file."""
+
+    def __init__(self, writing: Writing, places: Sequence[Place], rows: Sequence[_Row]) -> None:
+        self.writing = writing
+        self.places = places
+        self.distances = _usual_distances(rows)
+        lengths = defaultdict(list)
+        for row in rows:
+            lengths[round(row.size)].append(len(row.text))
+        self.lengths = {size: median(found) for size, found in lengths.items()}
+        self.words = {word.casefold() for row in rows for word in _WORD.findall(row.text)}
+
+    def write(self, rows: Sequence[_Row]) -> None:
+        starts = [0, *(number for number in range(1, len(rows)) if self._begins(rows, number)), len(rows)]
+        for start, end in pairwise(starts):
+            if start < end:
+                self._write_one(rows[start:end], rows[start - 1].text if start else "")
+
+    def _write_one(self, rows: Sequence[_Row], before: str) -> None:
+        is_item = begins_item(rows[0].text, before)
+        texts = [row.text for row in rows]
+        if is_item:
+            texts[0] = LIST_MARKER.sub("", texts[0], count=1)
+        mended = [self._mended(text, after) for text, after in pairwise([*texts, ""])]
+        parts = [Line(text, self.places[row.page]) for text, row in zip(mended, rows, strict=True)]
+        self.writing.add_prose(parts, "list" if is_item else "prose")
+
+    def _begins(self, rows: Sequence[_Row], number: int) -> bool:
+        """Whether this row begins a paragraph."""
+        before, row = rows[number - 1], rows[number]
+        if max(before.size, row.size) > OTHER_SIZE * min(before.size, row.size):
+            return True
+        if begins_item(row.text, before.text):
+            return True
+        if row.page != before.page or row.y > before.y + before.size:  # the next page, the next column
+            return is_complete(before.text)
+        usual = self.distances.get(round(row.size), row.size * 2)
+        is_indented = row.x - before.x > INDENT * row.size and not LIST_MARKER.match(before.text)
+        is_short = len(before.text) < SHORT * self.lengths[round(before.size)] and is_complete(before.text)
+        return before.y - row.y > WIDE_GAP * usual or is_indented or is_short
+
+    def _mended(self, text: str, after: str) -> str:
+        """A row with what joins it to the next: a space, or nothing where a word was broken."""
+        found = _BROKEN.search(text)
+        following = _WORD.match(after)
+        text = text.replace(SOFT_HYPHEN, "") if not found else text
+        if not found or not following:
+            return text if _NO_SPACE.search(text) and after[:1].isalnum() else f"{text} "
+        if following[0] in SUSPENDED:
+            return f"{text} "
+        whole = text[: found.start(2)].replace(SOFT_HYPHEN, "")
+        if found[2] == SOFT_HYPHEN or self._is_one_word(found[1], following[0]):
+            return whole
+        return f"{whole}-"
+
+    def _is_one_word(self, start: str, end: str) -> bool:
+        """The hyphen is the line's and not the word's, as far as the other words of the file tell."""
+        first = end.split("-")[0]
+        last = start.rsplit("-")[-1]
+        if not end[0].islower():
+            return False
+        if f"{last}{first}".casefold() in self.words:
+            return True
+        return "-" not in start and "-" not in end and f"{last}-{first}".casefold() not in self.words
+
+
+def _usual_distances(rows: Sequence[_Row]) -> dict[int, float]:
+    """From one row to the next, for each size of letters."""
+    found: dict[int, Counter[float]] = defaultdict(Counter)
+    for before, row in pairwise(rows):
+        distance = round(2 * (before.y - row.y)) / 2
+        if before.page == row.page and round(before.size) == round(row.size) and distance > row.size / 2:
+            found[round(row.size)][distance] += 1
+    return {
+        size: min(distance for distance, times in counted.items() if times == max(counted.values()))
+        for size, counted in found.items()
+    }

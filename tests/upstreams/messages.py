@@ -1,19 +1,16 @@
 """The Anthropic Messages API, streamed, as far as one answer goes."""
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.conftest import free_port
+from tests.upstreams import http
 
 Block = dict[str, Any]
 
@@ -82,23 +79,9 @@ def citing(asked: dict[str, Any], result: int, start: int, end: int) -> dict[str
 
 @contextlib.asynccontextmanager
 async def serving() -> AsyncIterator[Upstream]:
-    upstream = Upstream(url=f"http://127.0.0.1:{(port := free_port())}")
-    app = Starlette(routes=[Route("/v1/messages", upstream.receive, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", lifespan="off"))
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    ready = asyncio.Event()
-    start = server.startup
-
-    async def startup(sockets: Any = None) -> None:
-        await start(sockets)
-        ready.set()
-
-    server.startup = startup  # type: ignore[method-assign]
-    task = asyncio.create_task(server.serve())
-    await ready.wait()
-    yield upstream
-    server.should_exit = True
-    await task
+    upstream = Upstream()
+    async with http(Route("/v1/messages", upstream.receive, methods=["POST"])) as upstream.url:
+        yield upstream
 
 
 def _event(kind: str, **fields: Any) -> str:
