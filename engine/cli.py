@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,11 +26,12 @@ from engine.http.app import create_app
 from engine.models import Client, Question
 from engine.settings import Settings
 from engine.wiring import Database
+from ingest.pipeline import Ingest, IngestResult, Progress
 
 DEMO_CLIENT = "demo"
 SCOPES = ("ask", "audit", "erase", "admin")
 FOUND_SOMETHING = 1
-WRONG_USAGE = 2
+BAR_WIDTH = 24
 
 Arguments = argparse.Namespace
 
@@ -99,18 +101,34 @@ async def ingest(settings: Settings, arguments: Arguments) -> int:
         wiring.open_database(settings, _say) as database,
         wiring.open_ingest(settings, database, _progress()) as pipeline,
     ):
-        result = await pipeline.run(arguments.paths, arguments.book, arguments.title or arguments.book)
+        title = arguments.title or await _title(pipeline, arguments.book)
+        result = await pipeline.run(arguments.paths, arguments.book, title, dry_run=arguments.dry_run)
+        cost = pipeline.embedder.cost()
     if arguments.json:
         print(json.dumps(asdict(result)))
         return result.exit_code
     for error in result.errors:
         _say(f"  left out: {error['file']}: {error['error']}")
-    state = f"generation {result.generation}" if result.generation else "nothing changed, nothing published"
-    print(
+    print(_ingested(result, dry_run=arguments.dry_run), cost, sep="")
+    return result.exit_code
+
+
+async def _title(pipeline: Ingest, book_id: str) -> str:
+    """A book keeps the title it has."""
+    return (await pipeline.registry.live_content(book_id)).title or book_id
+
+
+def _ingested(result: IngestResult, *, dry_run: bool) -> str:
+    if dry_run:
+        state = "a dry run, nothing was changed"
+    else:
+        state = (
+            f"generation {result.generation}" if result.generation else "nothing changed, nothing published"
+        )
+    return (
         f"{result.book}: {result.files_processed} files, {result.chunks_created} new passages,"
         f" {result.chunks_reused} unchanged, {result.chunks_removed} removed, {result.seconds} s; {state}"
     )
-    return result.exit_code
 
 
 async def books(settings: Settings, arguments: Arguments) -> int:
@@ -294,18 +312,27 @@ def _say(words: str) -> None:
 def _quiet(_: str) -> None: ...
 
 
-def _progress() -> Callable[[str, int, int], None]:
-    """A line that counts up on a terminal; on a pipe only its end."""
+def _progress() -> Progress:
+    """On a terminal a bar with rate and time left; on a pipe a line for each part."""
     on_terminal = sys.stderr.isatty()
+    begun: dict[str, float] = {}
 
     def show(what: str, done: int, of: int) -> None:
-        end = "\n" if done == of else ""
+        started = begun.setdefault(what, time.monotonic())
         if on_terminal:
-            print(f"\r  {what} {done}/{of}", end=end, file=sys.stderr, flush=True)
+            line = _bar(what, done, of, time.monotonic() - started)
+            print(f"\r\033[K{line}", end="\n" if done == of else "", file=sys.stderr, flush=True)
         elif done == of:
-            print(f"  {what} {done}/{of}", file=sys.stderr, flush=True)
+            _say(f"  {what} {done}/{of}")
 
     return show
+
+
+def _bar(what: str, done: int, of: int, seconds: float) -> str:
+    filled = BAR_WIDTH * done // of
+    rate = done / seconds if seconds else 0.0
+    left = f", {(of - done) / rate:.0f} s left" if rate and done < of else ""
+    return f"  {what} {'█' * filled}{'░' * (BAR_WIDTH - filled)} {done}/{of}, {rate:.0f}/s{left}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,9 +362,10 @@ COMMANDS: dict[str, Command] = {
     "ingest": Command(
         ingest, "affidavit ingest docs/ --book robotics --title 'Robotics'",
         (
-            _argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders of Markdown"),
+            _argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders"),
             _argument("--book", required=True, metavar="ID", help="small letters, digits and hyphens"),
-            _argument("--title", help="what readers see (default: the ID)"),
+            _argument("--title", help="what readers see (default: the one it has, or the ID)"),
+            _argument("--dry-run", action="store_true", help="say what would change, and change nothing"),
             _JSON,
         ),
     ),

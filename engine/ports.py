@@ -38,6 +38,9 @@ class Embedder(Protocol):
 
     def count_tokens(self, text: str) -> int: ...
 
+    def cost(self) -> str:
+        """What was paid for so far, in words; empty if nothing is."""
+
     async def close(self) -> None: ...
 
 

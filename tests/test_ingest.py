@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -22,11 +23,13 @@ from engine.models import Answer, Client, Filters, Question, Released
 from engine.settings import Settings
 from engine.wiring import Database, House
 from ingest.pipeline import Ingest, IngestResult
+from ingest.registry import Registry
 
 OPERATOR = Client("tests", None, frozenset({"ask"}))
 SENSORS, BALANCE = "03-sensors-and-state-estimation.md", "07-balance-and-walking.md"
 QUESTION = "What does an inertial measurement unit measure?"
-QUICK_S = 1.0  # an ingest that embeds the sample book takes four
+QUICK_S = 1.0  # an ingest that embeds the sample book takes longer
+BEGUN_S = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -58,25 +61,9 @@ async def readers(shelf_settings: Settings, shelf: Database) -> AsyncIterator[Ho
         yield opened
 
 
-class Progress:
-    """Says so at the first passage, when a generation is begun and not yet published."""
-
-    def __init__(self) -> None:
-        self.embedding = asyncio.Event()
-
-    def __call__(self, what: str, done: int, of: int) -> None:
-        if what == "Embedding passages":
-            self.embedding.set()
-
-
 @pytest.fixture
-def progress() -> Progress:
-    return Progress()
-
-
-@pytest.fixture
-async def ingest(shelf_settings: Settings, shelf: Database, progress: Progress) -> AsyncIterator[Ingest]:
-    async with wiring.open_ingest(shelf_settings, shelf, progress) as opened:
+async def ingest(shelf_settings: Settings, shelf: Database) -> AsyncIterator[Ingest]:
+    async with wiring.open_ingest(shelf_settings, shelf, lambda *_: None) as opened:
         yield opened
 
 
@@ -93,6 +80,15 @@ def folder(tmp_path: Path) -> Path:
     for name in (SENSORS, BALANCE):
         shutil.copy(wiring.SAMPLE_BOOK / name, made)
     return made
+
+
+@pytest.fixture
+def large(folder: Path) -> Path:
+    """With 60 pages more that nobody has embedded before: it takes a second, and there is time to look."""
+    for number in range(60):
+        words = " ".join(uuid4().hex[:6] for _ in range(60))
+        (folder / f"new-{number}.md").write_text(f"# Page {number}\n\nThis page is about {words}.\n")
+    return folder
 
 
 @pytest.fixture
@@ -302,50 +298,48 @@ async def test_only_books_files_are_read(ingest: Ingest, small: Path, book: str)
 
 # Seen red with `publish` called before the passages were embedded.
 async def test_while_a_book_goes_in_readers_see_the_old_one(
-    ingest: Ingest, progress: Progress, folder: Path, book: str, readers: House
+    ingest: Ingest, small: Path, large: Path, book: str, readers: House
 ) -> None:
-    first = await ingest.run([folder], book, "Two chapters")
-    progress.embedding.clear()
-    replaced(folder / BALANCE, " the ", " teh ")  # every passage of it, so that there is time to look
-    running = asyncio.ensure_future(ingest.run([folder], book, "Two chapters"))
-    await progress.embedding.wait()
+    first = await ingest.run([small], book, "Small")
+    running = asyncio.ensure_future(ingest.run([large], book, "Large"))
+    await begun(readers)
     assert await live(readers, book) == first.generation
     answer = await ask(readers, book)
-    assert cited(answer) == {SENSORS}
     assert str(answer.trail.index_generation) == first.generation
+    assert SENSORS not in cited(answer)
     assert not running.done()
     second = await running
     assert await live(readers, book) == second.generation != first.generation
-    assert str((await ask(readers, book)).trail.index_generation) == second.generation
+    answer = await ask(readers, book)
+    assert str(answer.trail.index_generation) == second.generation
+    assert cited(answer) == {SENSORS}
 
 
 # Seen red with an ingest that goes on without its index.
 async def test_a_book_whose_index_was_lost_on_the_way_is_not_published(
-    ingest: Ingest, progress: Progress, folder: Path, small: Path, book: str, readers: House
+    ingest: Ingest, small: Path, large: Path, book: str, readers: House
 ) -> None:
     first = await ingest.run([small], book, "Small")
     kept = set(index_folder(readers).iterdir())
-    progress.embedding.clear()
-    running = asyncio.ensure_future(ingest.run([folder], book, "Two chapters"))
-    await progress.embedding.wait()
-    kill_builders(readers)
+    running = asyncio.ensure_future(ingest.run([large], book, "Large"))
+    for pid in await begun(readers):
+        os.kill(pid, signal.SIGKILL)
     for lost in set(index_folder(readers).iterdir()) - kept:
         shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
     with pytest.raises(IndexUnavailableError):
         await running
     assert await live(readers, book) == first.generation
-    assert_published(await ingest.run([folder], book, "Two chapters"))
+    assert_published(await ingest.run([large], book, "Large"))
     assert cited(await ask(readers, book)) == {SENSORS}
 
 
 async def test_a_book_whose_builder_was_killed_is_published_whole_or_not_at_all(
-    ingest: Ingest, progress: Progress, folder: Path, small: Path, book: str, readers: House
+    ingest: Ingest, small: Path, large: Path, book: str, readers: House
 ) -> None:
     first = await ingest.run([small], book, "Small")
-    progress.embedding.clear()
-    running = asyncio.ensure_future(ingest.run([folder], book, "Two chapters"))
-    await progress.embedding.wait()
-    kill_builders(readers)
+    running = asyncio.ensure_future(ingest.run([large], book, "Large"))
+    for pid in await begun(readers):
+        os.kill(pid, signal.SIGKILL)
     try:
         result = await running
     except (IndexUnavailableError, RuntimeError):
@@ -362,15 +356,25 @@ def index_folder(house: House) -> Path:
     return folder
 
 
-def kill_builders(house: House) -> None:
+def builders(house: House) -> list[int]:
     """The processes that build in this index's folder."""
+    found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().decode().split("\0")
-            if str(index_folder(house)) in words and any(word.startswith("build-") for word in words):
-                os.kill(int(process.name), signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError):
             continue
+        if str(index_folder(house)) in words and any(word.startswith("build-") for word in words):
+            found.append(int(process.name))
+    return found
+
+
+async def begun(house: House) -> list[int]:
+    """The builder of a generation that is begun and not published; no other is left from before."""
+    async with asyncio.timeout(BEGUN_S):
+        while not any(index_folder(house).glob("build-*.sock")):  # noqa: ASYNC110  another process makes it
+            await asyncio.sleep(0.002)
+    return builders(house)
 
 
 async def test_two_ingests_of_a_book_at_once_leave_one_whole_book(
@@ -382,6 +386,35 @@ async def test_two_ingests_of_a_book_at_once_leave_one_whole_book(
     assert seen in {result.generation for result in results}
     assert await readers.index.count(UUID(seen)) == 2
     assert len((await readers.registry.live_content(book)).chunk_ids) == 2
+
+
+class Slow(Registry):
+    """Takes its time between knowing which generations exist and saying so."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(registry._pool)
+        self.knows, self.may_say = asyncio.Event(), asyncio.Event()
+
+    async def retire(self, book_id: str) -> set[UUID]:
+        known = await super().retire(book_id)
+        self.knows.set()
+        await self.may_say.wait()
+        return known
+
+
+async def test_an_ingest_does_not_sweep_away_another_book(
+    ingest: Ingest, shelf_settings: Settings, shelf: Database, small: Path, book: str, readers: House
+) -> None:
+    """A generation that was begun while ours tidied up is nobody's leftover."""
+    slow = Slow(ingest.registry)
+    ours = asyncio.ensure_future(replace(ingest, registry=slow).run([small], book, "Ours"))
+    await slow.knows.wait()
+    async with wiring.open_ingest(shelf_settings, shelf, lambda *_: None) as another:
+        theirs = await another.run([small], f"{book}-2", "Theirs")
+    slow.may_say.set()
+    assert_published(await ours)
+    assert_published(theirs)
+    assert await readers.index.count(UUID(theirs.generation)) == 2
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,9 @@ class CohereEmbedder:
         """The vendor counts on its own servers only; English has about four tokens to three words."""
         return round(len(text.split()) * 4 / 3)
 
+    def cost(self) -> str:
+        return f"; Cohere bills {self.tokens_billed} tokens" if self.tokens_billed else ""
+
     async def close(self) -> None:
         await self._http.aclose()
 

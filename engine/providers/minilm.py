@@ -52,6 +52,9 @@ class MiniLm:
     async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
         return await asyncio.to_thread(lambda: [self._embed_windows(text) for text in texts])
 
+    def cost(self) -> str:
+        return ""
+
     async def close(self) -> None:
         """Nothing is held open."""
 

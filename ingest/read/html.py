@@ -18,15 +18,18 @@ from ingest.read.text import Line, Place, Writing, address
 TOP_LEVEL = 2  # `h2` begins a top-level section
 
 _HEADINGS = {"h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
-_LISTS = {"ul", "ol", "menu", "dl"}
-_BLOCKS = _LISTS | set(
+_LIST_TAGS = "ul ol menu dl"
+_BLOCK_TAGS = (
     "address article blockquote body caption center dd details div dt fieldset figcaption figure footer form header "
-    "hgroup hr html legend li main p search section summary table tbody td tfoot th thead tr".split()
+    "hgroup hr html legend li main p search section summary table tbody td tfoot th thead tr"
 )
-_OUT = set(
+_OUT_TAGS = (
     "annotation aside audio button canvas dialog embed footer head iframe input map meter nav noscript object option "
-    "progress script select style svg template textarea video".split()
+    "progress script select style svg template textarea video"
 )
+_LISTS = frozenset(_LIST_TAGS.split())
+_BLOCKS = frozenset(_BLOCK_TAGS.split()) | _LISTS
+_OUT = frozenset(_OUT_TAGS.split())
 _INVISIBLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _NOT_SHOWN = {
     0xAD: None,

@@ -120,7 +120,7 @@ def _sound(step: Callable[[], Made]) -> Made:
     except RecursionError as wrong:
         raise UnreadableError("is a damaged PDF: it is nested too deeply") from wrong
     except Exception as wrong:
-        raise UnreadableError(f"is a damaged PDF: {wrong or type(wrong).__name__}") from wrong
+        raise UnreadableError(f"is a damaged PDF: {str(wrong) or type(wrong).__name__}") from wrong
 
 
 def _opened(content: bytes) -> PdfReader:
@@ -406,8 +406,7 @@ class _Paragraphs:
 
     def _is_one_word(self, start: str, end: str) -> bool:
         """The hyphen is the line's and not the word's, as far as the other words of the file tell."""
-        first = end.split("-")[0]
-        last = start.rsplit("-")[-1]
+        first, last = end.partition("-")[0], start.rpartition("-")[2]
         if not end[0].islower():
             return False
         if f"{last}{first}".casefold() in self.words:
