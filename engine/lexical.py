@@ -27,13 +27,14 @@ def words(text: str) -> list[str]:
 
     A compound such as `ros2_control` or `sim-to-real` counts as itself and as its parts.
     """
-    found: list[str] = []
-    for compound in _WORD.findall(text.lower()):
-        parts = _PART.findall(compound)
-        if len(parts) > 1 or compound != parts[0]:
-            found.append(compound)
-        found.extend(_stemmer.stemWords(parts))
-    return found
+    compounds, parts = [], []
+    for word in _WORD.findall(text.lower()):
+        if word.isalnum():
+            parts.append(word)
+        else:
+            compounds.append(word)
+            parts.extend(_PART.findall(word))
+    return [*compounds, *_stemmer.stemWords(parts)]
 
 
 def lexicon(passages: Sequence[Sequence[str]]) -> Lexicon:

@@ -1,8 +1,8 @@
 """Prose to sentences, the same for the same bytes for ever. Pure.
 
-Punkt's algorithm with fixed parameters: parameters trained on a corpus would move with it, and a sentence that moves
-breaks every citation of it. Around Punkt stand the rules it cannot know without training; the first that has an
-answer decides, and Punkt decides about the rest.
+Punkt's algorithm with fixed parameters: parameters trained on a corpus would move with it, and a sentence
+that moves breaks every citation of it. Around Punkt stand the rules it cannot know without training; the
+first that has an answer decides, and Punkt decides about the rest.
 """
 # ruff: noqa: RUF001 - quotes, dashes and full-width marks are what is looked for
 
@@ -20,94 +20,130 @@ def _words(text: str) -> frozenset[str]:
 
 # Always mid-sentence: something has to follow.
 _INTRODUCING = _words(
-    "e.g i.e eg cf vs viz approx ca esp incl excl resp aka a.k.a w.r.t z.b d.h u.a bzw ggf vgl inkl p.ex op"
+    "e.g i.e eg cf vs viz ca esp aka a.k.a w.r.t op z.b d.h u.a bzw ggf vgl inkl bspw evtl sog einschl insb "
+    "p.ex c.-à-d"
 )
-_TITLES = _words("Dr Drs Mr Mrs Ms Mx Prof Gen Col Capt Lt Sgt Rev Sen Rep Gov Hon Messrs Mme Mlle Hr Fr")
+_TITLES = _words(
+    "Dr Drs Mr Mrs Ms Mx Prof Gen Col Capt Lt Sgt Rev Sen Rep Gov Hon Messrs Mme Mlle MM Hr Fr Ing Dipl Mt"
+)
 
-# Mid-sentence before a number or a letter: "Fig. 3", "Eq. (2)", "Figs. A and B". What is also an English word needs
-# more: a digit ("no. 5"), or a capital of its own ("App. B").
+# Mid-sentence before a number or a letter: "Fig. 3", "Eq. (2)", "Figs. A and B". What is also an English
+# word needs more: a digit ("no. 5"), or a capital of its own ("App. B").
 _NUMBERED = _words(
     "fig figs eq eqs eqn eqns secs sect sects ch chap vol vols pp thm lem alg refs nr abb kap §"
 )
 _NUMBERED_BY_DIGIT = _words("no nos sec p pg l ll n v ver vers c b d col cols par para pos ref tab rev ed")
-_NUMBERED_IF_CAPITAL = _words("App Apps Tab Tabs Art Arts Def Defs Prop Props Cor Ex Exs Ref Pt Sec Ch Alg")
+_NUMBERED_IF_CAPITAL = _words(
+    "App Apps Tab Tabs Art Arts Def Defs Prop Props Cor Ex Exs Ref Pt Sec Ch Alg Abs Bd S Cat Mod Ser Suppl "
+    "Std Rel Dwg Pat Hwy Rm Bldg Ver Col Pos Par Para Sat Sun"
+)
+
+_REVISIONS = _words("rev ver col par pos ref tab")
+
+# The last of its phrase: mid-sentence before a number or a small letter, never before a capital.
+_LAST_OF_PHRASE = _words("al jr sr b.c a.d jan feb mar apr jun jul aug sep sept oct nov dec")
+
+# Parts of the names of journals and institutes: "Phys. Rev. Lett. 5"
+_OF_NAMES = _words(
+    "Int Natl Acad Sci Res Adv Appl Autom Comput Commun Electr Electron Eng Lett Mach Math Mech Phys Proc "
+    "Soc Symp Syst Technol Theor Trans Bull Conf"
+)
 
 # Mid-sentence before a small letter, at the end before a capital: "5 min. later", "arms, legs, etc. They".
 _CLIPPED = _words(
-    "etc usw a.m p.m sec secs min mins max avg hr hrs yr yrs wk wks mo mos ft in lb lbs oz gal deg temp freq "
-    "coeff coord coords diam dia dim dims ext horiz vert qty misc orig alt cit ibid "
-    "no p fig ex med equiv cont abbrev"
+    "etc usw a.m p.m sec secs min mins hr hrs yr yrs wk wks mo mos ft in lb lbs oz gal deg cit ibid no p "
+    "fig ex accel attn calc curr desc distr elec elev encl ident impl init instr neg obj obs prev prob proj "
+    "qual quant req seq sq struct subj subst sys tot util vel"
 )
 _AFTER_CLOCK = _words(
-    "monday tuesday wednesday thursday friday saturday sunday mon tue wed thu fri sat sun january february march "
-    "april may june july august september october november december utc gmt est edt cst cdt mst mdt pst pdt cet "
-    "cest bst ist jst eastern central mountain pacific"
+    "monday tuesday wednesday thursday friday saturday sunday mon tue wed thu fri sat sun january february "
+    "march april may june july august september october november december utc gmt est edt cst cdt mst mdt "
+    "pst pdt cet cest bst ist jst eastern central mountain pacific"
 )
 
 # Mid-sentence or at the end: Punkt decides by the word that follows.
 _ABBREVIATIONS = _words(
-    "al inc ltd co corp llc gmbh jr sr st ave blvd dept univ inst assoc assn bros intl natl govt proc conf symp "
-    "trans lett phys chem biol comput technol syst jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu "
-    "fri u.s u.k u.n e.u u.s.a d.c ph.d b.sc m.sc b.a m.a m.d b.c a.d est eds repr "
-    "fig figs eq eqs eqn eqns sect sects vol vols pp thm lem"
+    "approx incl excl resp max min avg temp freq coeff coord coords diam dia dim dims ext horiz vert qty "
+    "misc orig alt med equiv cont abbrev mgmt mfg std typ rd bldg apt rm hwy tel env av mio mrd al inc ltd "
+    "co corp llc gmbh jr sr st ave blvd dept univ inst assoc assn bros intl natl govt proc conf symp trans "
+    "lett phys chem biol comput technol syst jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed "
+    "thu fri u.s u.k u.n e.u u.s.a d.c ph.d b.sc m.sc b.a m.a m.d b.c a.d est eds repr fig figs eq eqs eqn "
+    "eqns sect sects vol vols pp thm lem"
 )
 
 # What begins a sentence wherever it has a capital, even after "U.S." or "the matrix A."
 _STARTERS = _words(
-    "the this that these those it its he she they we you i a an in on at for from with by to as if when while "
-    "where after before since because although though however therefore thus hence then there here also moreover "
-    "furthermore finally both each every all some most many several not only our their his her your my what why "
-    "how who which is are does do can so but and or yet see use note let unlike despite during without within "
-    "between until unless once another other otherwise instead"
+    "the this that these those it its he she they we you i a an in on at for from with by to as if when "
+    "while where after before since because although though however therefore thus hence then there here "
+    "also moreover furthermore finally both each every all some most many several not only our their his "
+    "her your my what why how who which is are does do can so but and or yet see use note let unlike "
+    "despite during without within between until unless once another other otherwise instead others nobody "
+    "nothing everyone everything someone something anyone neither either any few more such no one two three "
+    "four five six seven eight nine ten today now later still even again often sometimes usually always "
+    "never similarly additionally consequently nevertheless meanwhile eventually generally typically about "
+    "above below under over through against according given whether der die das ein eine es er sie wir dies "
+    "diese dieser dann danach aber le la les un une il elle ils ce cette puis"
 )
 
 # What, written small, needs something before it: no sentence starts with it.
 _NEEDS_MORE = _words(
-    "and or nor but of is are was were be been has have had can cannot could may might must shall should will would "
-    "than that which whose by from with per via into to et und oder ist sind"
+    "and or nor but of is are was were be been has have had can cannot could may might must shall should "
+    "will would than that which whose by from with per via into to et und oder ist sind"
 )
 
-# A letter after one of these is a label, not the initial of a name: "Plan B. Robots"
+# A letter after one of these is a label, not the initial of a name: "Plan B. Robots", "it is C. Robots"
 _LABELLED = _words(
-    "appendix array axis bit button case category channel class column condition constant curve drive edge event "
-    "factor field figure frame function grade graph group hypothesis in item key language layer letter level line "
-    "link list loop machine matrix mode model module node object operator option panel parameter part phase plan "
-    "point port position process product programming quantity region register resistor row sample scenario section "
-    "sequence server set signal site stage state step string switch symbol system table task team tensor term test "
-    "thread type unit value variable vector version vertex vitamin zone = + - * / < > × ∈ ⊂ ≤ ≥ ≈ ≠ →"
+    "answer appendix array axis bit block box branch bus button case category cell channel choice class "
+    "client cluster coefficient column component condition constant curve dataset device dimension "
+    "direction drive edge element endpoint equation event experiment factor field figure file flag format "
+    "formula frame function gate grade graph group hepatitis host hypothesis index input instance interval "
+    "item job key lane language layer letter level line link list loop machine matrix method mode model "
+    "module network node number object operator option origin output page panel parameter part partition "
+    "path phase pin plan point pool port position process product program programming quantity queue rack "
+    "range region register replica resistor room route row rule run sample scenario section sector segment "
+    "sequence series server service set shape side signal site slot solution source space stage state "
+    "station step stream string subset switch symbol system table target task team tensor term terminal "
+    "test theorem thread tier track tree trial tube type unit value variable variant vector version vertex "
+    "vitamin volume zone is are was were equals at in on onto into than = + - * / < > × ∈ ⊂ ≤ ≥ ≈ ≠ →"
 )
+
+# Before the stop of a German ordinal: "im 19. Jahrhundert"
+_ORDINAL = _words("der das dem den des im vom zum zur beim")
+_ORDINAL_LIKELY = _words("am die ab bis")
 
 _PARTICLES = _words("von van de del della der den di da do dos du el la le ten ter zu al bin ibn")
 
 _OPENING = r"""["'“”„‚‘’«»‹›()\[{<*_`#¿¡「『（【《]"""
 _EMOJI = r"[\u203c\u2049\u2600-\u2604\u2611-\u26a0\u26a2-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
-_ANNOUNCING = "⚠ℹ👉➡💡📝📌🚨"  # these signs belong to what follows
+_ANNOUNCING = "⚠ℹ👉➡💡📝📌🚨⛔🚫🔒🔧🛠📦📢📣❗❓"  # these signs belong to what follows
 
 _STOP = re.compile(
     rf"""
     (?P<mark>\.(?:[ \u00a0]\.){{2,}}+|[.!?…‼⁇⁈⁉؟۔।॥։።။．。！？｡]++)
     (?P<closing>(?:["'”’“»«›‹)\]}}」』）】》〉*_~\u200b\ufeff]|[ \u00a0\u202f][»›](?=[\s.,;:)]|\Z))*+)
-    (?P<notes>                                                 # marks of notes and sources, cheers
-        (?:
-            \[\^?\d{{1,4}}(?:[,–-][ ]?\d{{1,4}})*\]
-          | [⁰¹²³⁴⁵⁶⁷⁸⁹†‡]
-          | [ ]\[\d{{1,4}}(?:[,–-][ ]?\d{{1,4}})*\](?=\s{{1,3}}[^\W\d_a-z]|\s?\Z)
-        )*+
-        (?:\s{{0,2}}(?:(?![{_ANNOUNCING}]){_EMOJI}[\ufe0e\ufe0f\u200d\U0001f3fb-\U0001f3ff]*+
-          | [:;]-?[()DP](?!\w)))*+
-    )
+    (?:                                                        # marks of notes and sources
+        \[\^?\d{{1,4}}(?:[,–-][ ]?\d{{1,4}})*\]
+      | [⁰¹²³⁴⁵⁶⁷⁸⁹†‡]
+      | [ ]\[\d{{1,4}}(?:[,–-][ ]?\d{{1,4}})*\](?=\s{{1,3}}[^\W\d_a-z]|\s?\Z)
+    )*+
+    (?P<cheer>(?:\s{{0,2}}(?:
+        (?![{_ANNOUNCING}]){_EMOJI}[\ufe0e\ufe0f\u200d\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*+
+      | [:;]-?[()DP](?!\w)|<3(?!\w)
+    ))*+)
     """,
     re.VERBOSE,
 )
 _VISIBLE = re.compile(r"\S")
 _LETTER = re.compile(r"[^\W_]")
+_UP_TO_LAST_LETTER = re.compile(r".*[^\W_]", re.DOTALL)
+_BULLET = re.compile(_EMOJI)
 _BETWEEN_WORDS = re.compile(r"""[\s—–/(\[{"“”„«»‘*_`<>#]+""")
 _FOLLOWING = re.compile(rf"(?:{_OPENING}\s?)*+(?P<token>\S*)")
 _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _NO_SPACE_NEEDED = "。！？｡"
 
 _SINGLE = re.compile(r"[^\W\d_]")
-_DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")
+_DOTTED = re.compile(r"(?:[^\W\d_]\.-?)+[^\W\d_]")
 _INITIAL = re.compile(r"[^\W\d_]\.")
 _NAME = re.compile(r"[^\W\d_][^\W\d_'’.-]*(?:['’.-][^\W\d_]+)*")
 _COUNTER = re.compile(r"\d{1,3}(?:\.\d{1,3})*|[^\W\d_]|[ivx]{1,5}|[IVX]{1,5}")
@@ -141,7 +177,13 @@ class _Stop:
 
     @property
     def key(self) -> str:
-        return self.word.lower()
+        """The word as the lists have it; EST and SEC are names of something else."""
+        is_acronym = self.word.isupper() and self.word.isalpha() and len(self.word) > 1
+        return self.word if is_acronym else self.word.lower()
+
+    @property
+    def starts_anew(self) -> bool:
+        return self.token[:1].isupper() and self.token.lower() in _STARTERS
 
     @property
     def before_small(self) -> bool:
@@ -159,15 +201,22 @@ def spans(text: str) -> Iterator[tuple[int, int]]:
     if visible is None:
         return
     start, insets = visible.start(), _Insets(text)
-    letter = _position(_LETTER, text, start)
+    letter, last_letter = _position(_LETTER, text, start), _last_letter(text)
     for match in _STOP.finditer(text):
-        following = _position(_VISIBLE, text, match.end())
-        if letter > match.start() or not _may_end(text, match, following) or insets.around(match, letter):
-            continue
-        if _ends(_seen(text, match, start, following)):
-            yield start, match.end()
+        end = _end(text, match, start)
+        following = _position(_VISIBLE, text, end)
+        if match.start() < letter or following > last_letter or not _may_end(text, match, end, following):
+            continue  # a sentence has a letter or a digit
+        if not insets.around(match, letter) and _ends(_seen(text, match, start, following)):
+            yield start, end
             start, letter = following, _position(_LETTER, text, following)
     yield start, len(text.rstrip())
+
+
+def _end(text: str, match: re.Match[str], start: int) -> int:
+    """A cheer belongs to the sentence before it, unless it is the bullet of a list of such."""
+    is_bullet = match["cheer"][:1].isspace() and _BULLET.match(text, start)
+    return match.start("cheer") if is_bullet else match.end()
 
 
 def _position(pattern: re.Pattern[str], text: str, start: int) -> int:
@@ -175,10 +224,15 @@ def _position(pattern: re.Pattern[str], text: str, start: int) -> int:
     return found.start() if found else len(text)
 
 
-def _may_end(text: str, match: re.Match[str], following: int) -> bool:
+def _last_letter(text: str) -> int:
+    found = _UP_TO_LAST_LETTER.match(text)
+    return found.end() - 1 if found else -1
+
+
+def _may_end(text: str, match: re.Match[str], end: int, following: int) -> bool:
     """A stop inside a word, a number or an address ends nothing; only Chinese and Japanese need no space."""
-    if following == len(text) or following > match.end():
-        return following < len(text)
+    if following > end:
+        return True
     if match["mark"][-1] in _NO_SPACE_NEEDED:
         return True
     return match["mark"][-1] in "!?" and _WIDE.match(text, following) is not None
@@ -189,7 +243,7 @@ def _seen(text: str, match: re.Match[str], start: int, following: int) -> _Stop:
     before = text[begin : match.start()]
     words = _BETWEEN_WORDS.split(before)
     word, previous = words[-1].strip("'’,"), words[-2] if len(words) > 1 else ""
-    if _INITIAL.fullmatch(previous) and _SINGLE.fullmatch(word):
+    if _INITIAL.fullmatch(previous) and (_SINGLE.fullmatch(word) or previous + word in _INTRODUCING):
         word = previous + word  # "z. B." is "z.B."
     after = text[following : following + _WINDOW]
     token = _FOLLOWING.match(after)
@@ -207,7 +261,7 @@ def _seen(text: str, match: re.Match[str], start: int, following: int) -> _Stop:
 
 
 class _Insets:
-    """Brackets, quotations and code inside a sentence: a stop in them does not end the sentence around them."""
+    """Brackets, quotations and code inside a sentence: a stop in them does not end that sentence."""
 
     def __init__(self, text: str) -> None:
         self._pairs = sorted(_pairs(text))
@@ -249,7 +303,7 @@ def _pairs(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def _opening(edge: str, opened: dict[str, list[int]]) -> str:
-    """What this edge closes, if it closes anything: a German quotation closes with what opens an English one."""
+    """What this edge closes, if anything: a German quotation closes with what opens an English one."""
     if edge in "“”" and opened.get("„"):
         return "„"
     if edge == "«" and opened.get("»"):
@@ -269,8 +323,8 @@ def _ends(stop: _Stop) -> bool:
 
 
 def _goes_on(stop: _Stop) -> bool | None:
-    """A comma, a closing bracket or a sign of equality never begins a sentence; a mark alone in brackets, "(!)", never
-    ends one."""
+    """A comma, a closing bracket or a sign of equality never begins a sentence; a mark alone in
+    brackets, "(!)", never ends one."""
     smiles = re.match(r"[:;]-?[()DP]", stop.following)
     return False if stop.is_inset or (stop.following[0] in ",;:)]}=≤≥≈≠，、；：" and not smiles) else None
 
@@ -283,14 +337,15 @@ def _wide(stop: _Stop) -> bool | None:
 
 
 def _omitted(stop: _Stop) -> bool | None:
+    """An ellipsis ends a sentence before a capital, but not that of a row ("x1, ..., Xn")."""
     if not re.fullmatch(r"…+|\.[. \u00a0]*\.", stop.mark):
         return None
     return not (stop.token[:1].islower() or stop.token[:1].isdigit() or stop.previous.endswith(","))
 
 
 def _asked(stop: _Stop) -> bool | None:
-    """After a question or a shout a small letter may begin a sentence ("numpy does."), but not behind a quotation
-    ("Stop!" she said), with a word that needs more (Yahoo! is) or behind a factorial (n! grows)."""
+    """After a question or a shout a small letter may begin a sentence ("numpy does."), but not behind a
+    quotation ("Stop!" she said), with a word that needs more (Yahoo! is) or behind a factorial (n! grows)."""
     if stop.mark[-1] == ".":
         return None
     is_factorial = stop.mark == "!" and not _LETTER.search(stop.word[1:])
@@ -308,55 +363,79 @@ def _counted(stop: _Stop) -> bool | None:
 
 
 def _introduced(stop: _Stop) -> bool | None:
-    known = stop.key in _INTRODUCING or stop.word in _TITLES
-    return False if known and not stop.is_quantity else None  # "5 ms." is no title
+    if stop.key in _INTRODUCING:
+        return False
+    is_title = stop.word in _TITLES and not (stop.starts_anew and len(stop.token) > 1)  # "in Ocean Dr. They"
+    return False if is_title else None
 
 
 def _numbered(stop: _Stop) -> bool | None:
     if stop.is_quantity:
         return None  # "5 sec. 3 robots"
-    if stop.key in _NUMBERED or stop.word in _NUMBERED_IF_CAPITAL:
+    key = stop.word.lower()
+    if key in _NUMBERED or stop.word in _NUMBERED_IF_CAPITAL:
         return False if _NUMBER.match(stop.token) else None
-    return False if stop.key in _NUMBERED_BY_DIGIT and _DIGIT.match(stop.token) else None
+    if key in _REVISIONS and re.fullmatch(r"[B-Z]", stop.token):
+        return False  # "rev. B", but "the rev. A new one"
+    return False if key in _NUMBERED_BY_DIGIT and _DIGIT.match(stop.token) else None
 
 
 def _lettered(stop: _Stop) -> bool | None:
     """A single letter is the initial of a name, or a label: "J. Smith", "the matrix A. Robots"."""
     if not _SINGLE.fullmatch(stop.word):
         return None
-    if re.match(r"[^\W\d_]\.(?:\s|\Z)", stop.following):
-        return False  # "J. R. Smith"
+    if re.match(r"(?:[^\W\d_]|[a-zà-ÿ]{2,3})\.(?:[\s-]|\Z)", stop.following):
+        return False  # "J. R. Smith", "p. ex. Linux"
     if stop.before_small:
         return False if stop.word.isupper() and stop.token in _PARTICLES else None  # "J. von Neumann"
     is_label = stop.word.islower() or stop.is_quantity or stop.previous.lower() in _LABELLED
-    is_name = _NAME.fullmatch(stop.token) and stop.token.lower() not in _STARTERS
+    is_name = _NAME.fullmatch(stop.token) and (not stop.starts_anew or stop.token.lower() in _PARTICLES)
     return True if is_label or not is_name else None
 
 
 def _clipped(stop: _Stop) -> bool | None:
-    if stop.key not in _CLIPPED:
+    if stop.key not in _CLIPPED or (stop.key == "min" and not stop.is_quantity):
         return None
     if stop.closing[:1] in tuple(")]}") and not stop.starts_inset:
         return False
     if stop.key in {"a.m", "p.m"} and stop.token.lower() in _AFTER_CLOCK:
         return False
-    if stop.before_small:
-        return not (stop.token in _NEEDS_MORE or stop.key not in {"no", "p", "in"} or stop.is_quantity)
-    return True if stop.is_quantity or not stop.token[:1].isdigit() else stop.key not in {"max", "min", "avg"}
+    if not stop.before_small:
+        return True
+    return not (stop.token in _NEEDS_MORE or stop.key not in {"no", "p", "in"} or stop.is_quantity)
 
 
 def _abbreviated(stop: _Stop) -> bool | None:
     """The stop of an abbreviation that ends a bracket belongs to the abbreviation."""
     known = stop.key in _ABBREVIATIONS or _DOTTED.fullmatch(stop.word)
-    return (
-        False
-        if known and (stop.before_small or (stop.closing[:1] == ")" and not stop.starts_inset))
-        else None
-    )
+    goes_on = stop.before_small or (stop.closing[:1] == ")" and not stop.starts_inset)
+    return False if known and goes_on else None
+
+
+def _named(stop: _Stop) -> bool | None:
+    """A capital begins a sentence behind "et al." and goes on with the name of a journal."""
+    if not stop.token[:1].isupper():
+        return None
+    if stop.key in _LAST_OF_PHRASE:
+        return True
+    return False if stop.word in _OF_NAMES and not stop.starts_anew else None
+
+
+def _acronym(stop: _Stop) -> bool | None:
+    """Punkt knows no capitals: it would take EST for "est."."""
+    return True if stop.word.lower() in _ABBREVIATIONS and stop.key != stop.word.lower() else None
+
+
+def _ordinal(stop: _Stop) -> bool | None:
+    if not re.fullmatch(r"\d{1,3}", stop.word):
+        return None
+    previous = stop.previous.lower()
+    likely = previous in _ORDINAL or (previous in _ORDINAL_LIKELY and not stop.starts_anew)
+    return False if likely and stop.token[:1].isalpha() else None
 
 
 def _small(stop: _Stop) -> bool | None:
-    """A small letter begins a sentence ("numpy is fast.") unless the stop is likely that of an abbreviation."""
+    """A small letter begins a sentence ("numpy is fast.") unless the stop is likely an abbreviation's."""
     if not stop.before_small:
         return None
     likely = _UNPRONOUNCEABLE.fullmatch(stop.word) and not stop.word.isupper()
@@ -364,7 +443,8 @@ def _small(stop: _Stop) -> bool | None:
 
 
 _RULES: tuple[Callable[[_Stop], bool | None], ...] = (
-    _goes_on, _wide, _omitted, _asked, _counted, _introduced, _numbered, _lettered, _clipped, _abbreviated, _small,
+    _goes_on, _wide, _omitted, _asked, _counted, _ordinal, _introduced, _numbered, _lettered, _clipped,
+    _abbreviated, _small, _named, _acronym,
 )  # fmt: skip
 
 

@@ -128,18 +128,10 @@ def test_a_killed_server_starts_again_with_every_committed_row(data: Path) -> No
         connection.execute("CREATE TABLE kept (word text)")
         connection.execute("INSERT INTO kept VALUES ('committed')")
         kill(postmaster(data))
-    server.start()
-    with connect(server) as connection:
-        assert connection.execute("SELECT word FROM kept").fetchall() == [("committed",)]
-
-
-def test_a_killed_server_is_started_by_somebody_else(data: Path) -> None:
-    EmbeddedPostgres(data).start()
-    kill(postmaster(data))
     another = EmbeddedPostgres(data)
     another.start()
     with connect(another) as connection:
-        assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert connection.execute("SELECT word FROM kept").fetchall() == [("committed",)]
 
 
 def test_stopping_a_server_that_is_dead_already_is_no_error(data: Path) -> None:
@@ -147,8 +139,6 @@ def test_stopping_a_server_that_is_dead_already_is_no_error(data: Path) -> None:
     server = EmbeddedPostgres(data)
     server.start()
     kill(postmaster(data))
-    server.stop()
-    server.start()
     server.stop()
     server.stop()
 
@@ -208,7 +198,7 @@ def test_a_private_folder_that_somebody_laid_out_is_refused(long: Path, tmp_path
         private.unlink()
 
 
-@pytest.mark.parametrize("name", ["my data", 'it\'s "$HOME"; `b`', "données"])
+@pytest.mark.parametrize("name", ["my data", 'données: it\'s "$HOME"; `b`'])
 def test_a_folder_may_have_any_name(data: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`My Documents` is a folder like any other, and no part of a shell's command."""
     monkeypatch.setattr("engine.providers.postgres.START_S", 3)

@@ -301,8 +301,9 @@ async def test_while_a_book_goes_in_readers_see_the_old_one(
     ingest: Ingest, small: Path, large: Path, book: str, readers: House
 ) -> None:
     first = await ingest.run([small], book, "Small")
+    before = set(index_folder(readers).iterdir())
     running = asyncio.ensure_future(ingest.run([large], book, "Large"))
-    await begun(readers)
+    await begun(readers, before)
     assert await live(readers, book) == first.generation
     answer = await ask(readers, book)
     assert str(answer.trail.index_generation) == first.generation
@@ -320,12 +321,13 @@ async def test_a_book_whose_index_was_lost_on_the_way_is_not_published(
     ingest: Ingest, small: Path, large: Path, book: str, readers: House
 ) -> None:
     first = await ingest.run([small], book, "Small")
-    kept = set(index_folder(readers).iterdir())
+    before = set(index_folder(readers).iterdir())
     running = asyncio.ensure_future(ingest.run([large], book, "Large"))
-    for pid in await begun(readers):
+    lost = await begun(readers, before)
+    for pid in builders(readers):
         os.kill(pid, signal.SIGKILL)
-    for lost in set(index_folder(readers).iterdir()) - kept:
-        shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+    for path in lost:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(IndexUnavailableError):
         await running
     assert await live(readers, book) == first.generation
@@ -337,8 +339,10 @@ async def test_a_book_whose_builder_was_killed_is_published_whole_or_not_at_all(
     ingest: Ingest, small: Path, large: Path, book: str, readers: House
 ) -> None:
     first = await ingest.run([small], book, "Small")
+    before = set(index_folder(readers).iterdir())
     running = asyncio.ensure_future(ingest.run([large], book, "Large"))
-    for pid in await begun(readers):
+    await begun(readers, before)
+    for pid in builders(readers):
         os.kill(pid, signal.SIGKILL)
     try:
         result = await running
@@ -369,12 +373,12 @@ def builders(house: House) -> list[int]:
     return found
 
 
-async def begun(house: House) -> list[int]:
-    """The builder of a generation that is begun and not published; no other is left from before."""
+async def begun(house: House, before: set[Path]) -> set[Path]:
+    """What a generation that is begun and not published has put into the index's folder."""
     async with asyncio.timeout(BEGUN_S):
-        while not any(index_folder(house).glob("build-*.sock")):  # noqa: ASYNC110  another process makes it
-            await asyncio.sleep(0.002)
-    return builders(house)
+        while not any(path.is_dir() for path in set(index_folder(house).iterdir()) - before):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)  # another process makes it
+    return set(index_folder(house).iterdir()) - before
 
 
 async def test_two_ingests_of_a_book_at_once_leave_one_whole_book(

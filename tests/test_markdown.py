@@ -1,6 +1,7 @@
 """The Markdown reader: what a reader of the site sees, where the site shows it."""
 
 from pathlib import PurePosixPath
+from time import monotonic
 
 import pytest
 from hypothesis import given
@@ -102,6 +103,41 @@ def test_module_that_is_no_number_is_no_module(front: str) -> None:
     assert with_front(front).module is None
 
 
+@pytest.mark.parametrize(
+    ("front", "tags"),
+    [("tags: [gait, balance]", ("gait", "balance")), ("tags: [{label: Gait, permalink: /gait}, 3]", ("Gait",)),
+     ("tags: []", ()), ("tags:", ())],
+)  # fmt: skip
+def test_tags(front: str, tags: tuple[str, ...]) -> None:
+    assert with_front(front).tags == tags
+
+
+@pytest.mark.parametrize(
+    "front",
+    ["a: &a [1, 1]\nb: [*a, *a]", "title: &a x\nid: *a", "a: " + "[" * 60_000, "- " * 30_000, "a: " + "x" * 70_000,
+     f"module: {2**40}", "!!python/object/apply:os.getcwd []"],
+    ids=["aliases", "one alias", "brackets", "lists", "long", "large number", "object"],
+)  # fmt: skip
+def test_front_matter_that_could_do_harm_is_unreadable(front: str) -> None:
+    with pytest.raises(UnreadableError, match="front matter"):
+        with_front(front)
+
+
+def test_text_that_cannot_be_stored_is_unreadable() -> None:
+    with pytest.raises(UnreadableError, match=r"the text holds the character U\+0000"):
+        page("Robots\0fall.")
+
+
+def test_label_of_the_page_can_be_given() -> None:
+    (piece,) = with_front("page: 42").sections[0].pieces
+    assert piece.page == "42"
+
+
+def test_draft_is_no_page() -> None:
+    assert with_front("draft: true").sections == ()
+    assert with_front("unlisted: true").sections != ()
+
+
 @pytest.mark.parametrize("title", [r'"a\0b"', r'"a\ud800b"'], ids=["NUL", "surrogate"])
 def test_title_can_be_stored_or_is_unreadable(title: str) -> None:
     """YAML can spell what UTF-8 and PostgreSQL cannot hold; one such page must not end the whole ingest."""
@@ -147,9 +183,9 @@ def test_suffixes(suffix: str) -> None:
         ("8.0 - News.md", "", "/docs/8.0 - News"),
         ("18_2.md", "", "/docs/18_2"),
         # Slugs
-        ("robots/walking.md", "slug: /", "/docs"),
+        ("robots/walking.md", "slug: /", "/docs/"),
         ("robots/walking.md", "slug: /gait", "/docs/gait"),
-        ("robots/walking.md", "slug: /gait/", "/docs/gait"),
+        ("robots/walking.md", "slug: /gait/", "/docs/gait/"),
         ("robots/walking.md", "slug: gait", "/docs/robots/gait"),
         ("robots/walking.md", "slug: gait/biped", "/docs/robots/gait/biped"),
         ("robots/walking.md", "slug: ./gait", "/docs/robots/gait"),
@@ -161,16 +197,16 @@ def test_suffixes(suffix: str) -> None:
         ("robots/07-walking.md", "id: 07-gait", "/docs/robots/07-gait"),
         ("robots/walking.md", "id: index", "/docs/robots/index"),
         # A folder's own page
-        ("index.md", "", "/docs"),
-        ("robots/index.md", "", "/docs/robots"),
-        ("robots/inDEx.md", "", "/docs/robots"),
-        ("robots/README.mdx", "", "/docs/robots"),
-        ("robots/robots.md", "", "/docs/robots"),
-        ("robots/RoBots.md", "", "/docs/robots"),
-        ("Robots/robots.md", "", "/docs/Robots"),
-        ("Robots/Robots.md", "", "/docs/Robots"),
-        ("01-robots/01-robots.md", "", "/docs/robots"),
-        ("robots/index.md", "id: start", "/docs/robots"),
+        ("index.md", "", "/docs/"),
+        ("robots/index.md", "", "/docs/robots/"),
+        ("robots/inDEx.md", "", "/docs/robots/"),
+        ("robots/README.mdx", "", "/docs/robots/"),
+        ("robots/robots.md", "", "/docs/robots/"),
+        ("robots/RoBots.md", "", "/docs/robots/"),
+        ("Robots/robots.md", "", "/docs/Robots/"),
+        ("Robots/Robots.md", "", "/docs/Robots/"),
+        ("01-robots/01-robots.md", "", "/docs/robots/"),
+        ("robots/index.md", "id: start", "/docs/robots/"),
         ("robots/legs.md", "", "/docs/robots/legs"),
         ("robots/legs/robots.md", "", "/docs/robots/legs/robots"),
         ("robots/01-index.md", "", "/docs/robots/index"),
@@ -180,7 +216,8 @@ def test_suffixes(suffix: str) -> None:
 def test_address_is_the_one_docusaurus_gives(path: str, front: str, url: str) -> None:
     read_page = with_front(front, path)
     assert read_page.url == url
-    assert read_page.sections[0].pieces[0].page == url.rsplit("/", 1)[-1]
+    last = url.rstrip("/").rpartition("/")[2]
+    assert read_page.sections[0].pieces[0].page == (read_page.title if url == "/docs/" else last)
 
 
 # --- Headings and anchors
@@ -190,7 +227,7 @@ def test_title_is_that_of_the_front_matter_then_the_first_heading_then_the_file(
     assert page("---\ntitle: Walking\n---\n# Gait\n\nText.").title == "Walking"
     assert page("# Gait *and* `balance`\n\nText.").title == "Gait and balance"
     assert page("Gait\n====\n\nText.").title == "Gait"
-    assert page("Text.", "robots/07-walking.md").title == "07-walking"
+    assert page("Text.", "robots/07-walking.md").title == "walking"
 
 
 def test_text_above_the_first_heading_stands_under_the_title() -> None:
@@ -396,6 +433,107 @@ def test_html_and_comments_are_left_out() -> None:
     assert texts("<!-- not yet -->\n\n<Tabs>\n\nText.\n\n</Tabs>\n\n<img src='x'/>\n") == ["Text."]
 
 
+# --- MDX
+
+MDX = [
+    ("<Tabs>\n<TabItem value='a' label='Apple'>\n\nRed.\n\n</TabItem>\n</Tabs>", ["Apple", "Red."]),
+    ('<TabItem label="Apple">Red.</TabItem>', ["Apple", "Red."]),
+    ("<Card title={'A card'} other={{a: '>'}}>\n  Text.\n</Card>", ["A card", "Text."]),
+    ("<details>\n<summary>More *here*</summary>\n\nText.\n\n</details>", ["More here", "Text."]),
+    ("<details><summary>More</summary>Text.</details>", ["More", "Text."]),
+    ("<div>\n    Far in.\n    - One\n    - Two\n</div>", ["Far in.", "One", "Two"]),
+    ('A <a\n  href="x" title="tip">link</a> <kbd>Ctrl</kbd>+<kbd>C</kbd>.', ["A link Ctrl+C."]),
+    ("<img src='x' alt='A robot' />", ["A robot"]),
+    ("One<br/>two<br />, three.", ["One two, three."]),
+    ("Sum {1 + 1} of {'two'} and {42}{/* or {3} */}.", ["Sum of two and 42."]),
+    ("{/*\n## No heading\n\nHidden.\n*/}\n\nText.", ["Text."]),
+    ("<!--\n## No heading\n\nHidden.\n-->\n\nText <!-- hidden -->.", ["Text ."]),
+    ("{true && <p>Don't</p>}\n\nText.", ["Text."]),
+    ("export const a = `\n\n# no heading\n\n`;\n\nText.", ["Text."]),
+    ("export const F = () => {\n  return <p>\n\n  Hi</p>;\n};\n\nText.", ["Text."]),
+    ("<style>{`\n.a { color: red }\n`}</style>\n\nText.", ["Text."]),
+    ("<pre>\n  <code>{`\n  a\n    b\n`}</code>\n</pre>", ["  a\n    b"]),
+    ("```mdx-code-block\n<Tabs>\n\nText.\n```\n\nAfter.", ["Text.", "After."]),
+    ("A ratio of 3:1 at 10:30, key:value, std::vector.", ["A ratio of 3:1 at 10:30, key:value, std::vector."]),
+    ("A :name[*label*]{key=value} and ::: colons.", ["A label and ::: colons."]),
+    ("::video[A walk]{id=1}", ["A walk"]),
+    ("- [x] Done\n- [ ] Open", ["Done", "Open"]),
+    ("Struck ~~out~~ words.", ["Struck out words."]),
+    ("Energy $E_a = m*c^2*k$ and $\\frac{a}{b}$ cost $5.", ["Energy $E_a = m*c^2*k$ and $\\frac{a}{b}$ cost $5."]),
+    ("$$\n\\frac{a}{b}\n\n# c\n$$", ["$$\n\\frac{a}{b}\n\n# c\n$$"]),
+    ("See[^b].\n\n[^a]: Unseen.\n[^b]: A note.\n\n    More.\n\nText.", ["See.", "Text.", "A note.", "More."]),
+    ("No note[^a].", ["No note[^a]."]),
+    ("a < b, c > d, x<5, {open and <open", ["a < b, c > d, x<5, {open and <open"]),
+    ("[a [b](c) d](e) [![f](g)](h) `]` [i](j).", ["[a b d](e) f ] i."]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "seen"), MDX, ids=[text[:30] for text, _ in MDX])
+def test_mdx_is_what_a_reader_sees(text: str, seen: list[str]) -> None:
+    assert texts(text) == seen
+
+
+def test_footnotes_stand_under_a_heading_of_their_own() -> None:
+    note = pieces("See[^a].\n\n[^a]: A note.\n\n## Part\n\nText.")[-1]
+    assert (note.text, note.heading, note.anchor) == ("A note.", "Footnotes", "footnote-label")
+
+
+def test_heading_in_tags() -> None:
+    found = pieces(
+        '<h2 id="a">One *more*\n</h2>\n\nText.\n\n<Heading as="h3">Two</Heading>\n\nText.\n\n<h2>\n\nText.'
+    )
+    assert [(piece.text, piece.heading, piece.anchor) for piece in found] == [
+        ("Text.", "One more", "a"),
+        ("Text.", "Two", ""),
+        ("Text.", "Two", ""),
+    ]
+
+
+def test_plain_markdown_by_front_matter() -> None:
+    front = "---\nmdx:\n  format: md\n---\n"
+    assert texts(f"{front}Braces {{x}} and <b>tags</b>.\n\n    code\n\n<div>\n# No *mark* &amp;\n</div>") == [
+        "Braces {x} and tags.",
+        "code",
+        "# No *mark* &",
+    ]
+
+
+def test_first_of_two_titles_counts() -> None:
+    read_page = page("# One\n\nA.\n\n# Two\n\nB.")
+    assert read_page.title == "One"
+    assert [(section.heading, section.pieces[0].heading) for section in read_page.sections] == [
+        ("One", "One"),
+        ("Two", "Two"),
+    ]
+
+
+# --- Large and hostile pages
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["> " * 200 + "a", "- " * 200 + "a", "\n".join("  " * depth + "- a" for depth in range(200)),
+     "![" * 2000 + "a" + "](x)" * 2000],
+    ids=["quotes", "items", "lists", "images"],
+)  # fmt: skip
+def test_what_lies_too_deep_is_unreadable(text: str) -> None:
+    with pytest.raises(UnreadableError, match="deep in one another"):
+        page(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[", "![", "[a](", "[[a](b)", "![a](b", "`` `", "*a **b ", "<", "<a b='", "<!-- ", "<!--\n\n", "{", "{'", "{\n\n",
+     "$a_", "$$\n\n", ":a", ":::note\n", "[^a]: b\n", "import {\n\n", "export const a = (\n\n", "<h2>\n\na\n\n",
+     "```mdx-code-block\n\n", "<details>\n", "Robots fall. ", "robots fall ", "|a|b|\n|-|-|\n", "# a\n", "- a\n"],
+)  # fmt: skip
+def test_time_grows_with_the_length(text: str) -> None:
+    """A square would take minutes for this; the limit leaves room for a slow machine."""
+    started = monotonic()
+    page(text * (60_000 // len(text)))
+    assert monotonic() - started < 10
+
+
 # --- Any text
 
 
@@ -411,7 +549,8 @@ def test_any_text_is_read_or_named(text: str) -> None:
         found = pieces(text)
     except UnreadableError:
         return
-    assert all(piece.text and piece.text == piece.text.strip() for piece in found)
+    assert all(piece.text.strip() and piece.text == piece.text.rstrip() for piece in found)
+    assert all(piece.kind == "code" or piece.text == piece.text.lstrip() for piece in found)
     assert [piece.block for piece in found] == sorted(piece.block for piece in found)
 
 
@@ -421,4 +560,4 @@ def test_same_bytes_are_the_same_page(text: str) -> None:
     try:
         assert page(text) == page(text)
     except UnreadableError:
-        assert text.lstrip("\ufeff").startswith("---")
+        assert "\0" in text or text.lstrip("\ufeff").startswith("---")

@@ -93,7 +93,7 @@ async def test_no_word_is_left_unread_where_words_are_long(embedder: MiniLm, lon
     words = [long_word] * 300
     vectors = ((await embedder.embed_passages([" ".join(words)]))[0]).tobytes()
     unread = []
-    for number in range(0, 300, 20):
+    for number in (0, 60, 100, 128, 165, 299):
         changed = [*words[:number], "sourdough", *words[number + 1 :]]
         if ((await embedder.embed_passages([" ".join(changed)]))[0]).tobytes() == vectors:
             unread.append(number)

@@ -62,14 +62,18 @@ class EdgeIndex:
             {
                 "id": point_id(point.chunk_id),
                 "windows": len(point.windows),
-                "terms": list(point.terms),
-                "weights": list(point.terms.values()),
+                "terms": len(point.terms),
                 "payload": point.payload | {"chunk_id": point.chunk_id},
             }
             for point in points
         ]
-        body = np.concatenate([point.windows for point in points]).astype("<f4").tobytes()
+        numbers = (
+            np.concatenate([point.windows for point in points]).astype("<f4"),
+            np.fromiter((term for point in points for term in point.terms), "<u4"),
+            np.fromiter((weight for point in points for weight in point.terms.values()), "<f4"),
+        )
         call = {"do": "upsert", "generation": str(generation), "points": described}
+        body = b"".join(part.tobytes() for part in numbers)
         await self._building[generation].call(call, body, timeout_s=UPSERT_S)
 
     async def seal(self, generation: UUID) -> int:

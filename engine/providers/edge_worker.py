@@ -111,16 +111,27 @@ class Shards:
                 )
             },
             sparse_vectors={SPARSE: edge.EdgeSparseVectorParams()},
+            optimizers=edge.EdgeOptimizersConfig(
+                indexing_threshold=0
+            ),  # scores are exact: a graph would not be used
         )
         self._open[header["generation"]] = edge.EdgeShard.create(str(path), config)
         return {}
 
     def upsert(self, header: dict[str, Any], body: bytes) -> Reply:
+        """The body holds all windows, then all term ids, then all weights, four bytes each."""
         points = header["points"]
-        rows = sum(point["windows"] for point in points)
-        windows = np.frombuffer(body, "<f4").reshape(rows, -1)
-        ends = np.cumsum([point["windows"] for point in points])
-        made = [_point(point, part) for point, part in zip(points, np.split(windows, ends[:-1]), strict=True)]
+        terms = sum(point["terms"] for point in points)
+        split = len(body) // 4 - 2 * terms
+        windows = np.frombuffer(body, "<f4", split).reshape(sum(point["windows"] for point in points), -1)
+        ids = np.frombuffer(body, "<u4", terms, 4 * split)
+        weights = np.frombuffer(body, "<f4", terms, 4 * (split + terms))
+        made, row, term = [], 0, 0
+        for point in points:
+            next_row, next_term = row + point["windows"], term + point["terms"]
+            sparse = edge.SparseVector(ids[term:next_term].tolist(), weights[term:next_term].tolist())
+            made.append(_point(point, windows[row:next_row], sparse))
+            row, term = next_row, next_term
         self._shard(header["generation"]).update(edge.UpdateOperation.upsert_points(made))
         return {}
 
@@ -186,10 +197,12 @@ def _request(query: edge.Query, limit: int, where: edge.Filter | None) -> edge.Q
     return edge.QueryRequest(limit=limit, query=query, filter=where, params=params, with_payload=["chunk_id"])
 
 
-def _point(point: dict[str, Any], windows: np.ndarray[Any, np.dtype[np.float32]]) -> edge.Point:
+def _point(
+    point: dict[str, Any], windows: np.ndarray[Any, np.dtype[np.float32]], sparse: edge.SparseVector
+) -> edge.Point:
     vectors: dict[str, Any] = {DENSE: windows.tolist()}
     if point["terms"]:
-        vectors[SPARSE] = edge.SparseVector(point["terms"], point["weights"])
+        vectors[SPARSE] = sparse
     return edge.Point(point["id"], vectors, point["payload"])
 
 

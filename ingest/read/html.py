@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from ingest.read.document import Document, UnreadableError
-from ingest.read.text import Line, Place, Writing, address
+from ingest.read.text import Line, Place, Writing, site_path
 
 TOP_LEVEL = 2  # `h2` begins a top-level section
 
@@ -203,7 +203,7 @@ def _canonical(tree: LexborHTMLParser) -> str:
 
 
 def _address(path: PurePosixPath) -> str:
-    return address(path.parent if path.stem == "index" else path.with_suffix("")).removesuffix("/.") or "/"
+    return site_path(path.parent if path.stem == "index" else path.with_suffix("")).removesuffix("/.") or "/"
 
 
 def _children(node: LexborNode) -> list[LexborNode]:
@@ -239,7 +239,8 @@ def _is_hash_link(tag: str, node: LexborNode) -> bool:
 
 def _is_layout(table: LexborNode) -> bool:
     """A table that arranges a page, or code beside its line numbers, is no table of facts."""
-    return table.css_first("table table, h1, h2, h3, h4, h5, h6, pre") is not None
+    found = table.css("table, h1, h2, h3, h4, h5, h6, pre")
+    return any(node.mem_id != table.mem_id for node in found)
 
 
 def _word(node: LexborNode, line_break: str) -> str | None:

@@ -1,9 +1,13 @@
-"""Docusaurus Markdown to sections of sentences, with the URL and the anchors that Docusaurus gives them. Pure."""
+"""Docusaurus Markdown to sections of sentences, with the URL and the anchors that Docusaurus gives them. Pure.
+
+address.py knows where a page stands, mdx.py what is Markdown; here is what a reader sees of it.
+"""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -12,168 +16,487 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from ingest import sentences
+from ingest.read import address, mdx
 from ingest.read.document import Document, Kind, Piece, Section
 
-ROUTE = "/docs"  # Docusaurus' default place for its docs
 TOP_LEVEL = 2  # `##` begins a top-level section
+FRONT_MATTER_CHARACTERS = 65_536
+LARGEST_MODULE = 2**31 - 1  # what the database can hold
 
-_FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)\n---\s*(?:\n|\Z)", re.DOTALL)
-_FENCE = re.compile(r"^\s{0,3}(`{3,}|~{3,})")
-_ADMONITION = re.compile(r"^\s*:{3,}\s*(?:(\w+)\s*(?:\[(.*)\]|(.*))?)?\s*$")
-_MODULE_LINE = re.compile(
-    r"^(?:import\s.+\sfrom\s.+|import\s+['\"].+|export\s+(?:default|const|function)\s.*)$"
-)
-_CUSTOM_ID = re.compile(r"\s*\{#([^}\s]+)\}\s*$")
-_NUMBER_PREFIX = re.compile(r"^\d+\s*[-_.]+\s*")
-_NOT_IN_SLUG = re.compile(r"[^\w\- ]")
+_FRONT_MATTER = re.compile(r"\A---[ \t]*$(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_NOT_STORED = re.compile("[\0\ud800-\udfff]")
+_MARKS = re.compile(r"[\\`*_\[<&{$\n~]|:[A-Za-z]")
+_SPACES = re.compile(r"[ \t\n\r\f]+")
+_LINE_BREAK = "\v"  # stands for `<br/>` until it is known what follows
+_LINE_BREAKS = re.compile(r"\s*\v\s*(?:(?=[.,;:!?)\]]|\Z)|())")
+_TASK = re.compile(r"\[[ xX]\]\s+")
+_HEADING_TAG = re.compile(r"h[1-6]")
+_HIDDEN_TAGS = {"script", "style"}
+_BLOCK_TAGS = {
+    "address", "article", "aside", "blockquote", "dd", "details", "div", "dl", "dt", "figcaption",
+    "figure", "footer", "form", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section",
+    "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul", "Tabs", "TabItem",
+}  # fmt: skip
+_SEEN_ATTRIBUTES = ("label", "title", "summary")
 
-_markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
+_PARSERS = {"mdx": mdx.parser(mdx=True), "md": mdx.parser(mdx=False)}
 
 
-@dataclass(slots=True)
-class _Page:
-    """What is known while the tokens of a page go by."""
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """`anchor` is "" if nothing leads to the heading."""
 
-    title: str
-    page: str
-    heading: str = ""
-    anchor: str = ""
-    block: int = 0
-    sections: list[tuple[str, list[Piece]]] = field(default_factory=list)
-    slugs: dict[str, int] = field(default_factory=dict)
+    level: int
+    text: str
+    anchor: str
 
-    def add(self, text: str, kind: Kind) -> None:
-        if not self.sections:
-            self.sections.append((self.title, []))
-        if text := text.strip():
-            self.sections[-1][1].append(
-                Piece(text, self.block, kind, self.heading or self.title, self.anchor, self.page)
-            )
 
-    def add_prose(self, text: str, kind: Kind) -> None:
-        self.block += 1
-        for start, end in sentences.spans(text):
-            self.add(text[start:end], kind)
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What a reader sees of a token, and what Docusaurus makes the anchor of."""
 
-    def enter(self, level: int, text: str) -> None:
-        heading, custom = _split_id(text)
-        self.block += 1
-        if level < TOP_LEVEL:
-            self.title, self.heading, self.anchor = heading, "", ""
-        else:
-            self.heading, self.anchor = heading, custom or self._unique(slug(heading))
-        if level <= TOP_LEVEL:
-            self.sections.append((heading, []))
-
-    def _unique(self, wanted: str) -> str:
-        """github-slugger's rule: the second `setup` of a page is `setup-1`."""
-        seen = self.slugs.get(wanted)
-        self.slugs[wanted] = 0 if seen is None else seen + 1
-        return wanted if seen is None else f"{wanted}-{seen + 1}"
+    seen: str
+    slug: str
 
 
 def read(content: bytes, path: PurePosixPath) -> Document:
-    front, body = _front_matter(content.decode("utf-8-sig"))
-    url = _url(front, path)
-    page = _Page(title=str(front.get("title") or path.stem), page=url.rsplit("/", 1)[-1] or url)
-    _walk(_markdown.parse(_without_directives(body)), page)
+    """A page that is not published, a draft, has no sections."""
+    try:
+        page = _page(content, path)
+    except RecursionError as wrong:
+        raise ValueError("brackets, quotes or lists lie too deep in one another") from wrong
+    front = page.front
     return Document(
-        filename=path.as_posix(),
-        title=str(front.get("title") or page.title),
-        url=url,
+        filename=storable(path.as_posix(), "the file's name"),
+        title=page.title,
+        url=page.url,
         sha256=sha256(content).hexdigest(),
         sections=tuple(Section(heading, tuple(pieces)) for heading, pieces in page.sections if pieces),
-        module=front["module"] if isinstance(front.get("module"), int) else None,
-        difficulty=str(front["difficulty"]) if front.get("difficulty") else None,
-        tags=tuple(str(tag) for tag in front.get("tags") or () if isinstance(tag, str)),
+        module=module(front),
+        difficulty=difficulty(front),
+        tags=tuple(tags(front)),
     )
 
 
-def slug(heading: str) -> str:
-    return _NOT_IN_SLUG.sub("", heading.lower()).replace(" ", "-")
+def _page(content: bytes, path: PurePosixPath) -> "_Page":
+    text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    storable(text, "the text")
+    front, body = _front_matter(text)
+    markdown = _PARSERS[_format(front, path)]
+    environment: dict[str, Any] = {}
+    tokens = markdown.parse(body, environment)
+    _check_depth(tokens)
+    page = _Page(markdown, environment, front, path, _first_heading(markdown, tokens, environment))
+    if front.get("draft") is not True:
+        page.walk(tokens)
+    return page
+
+
+# --- Front matter
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
     found = _FRONT_MATTER.match(text)
     if not found:
         return {}, text
+    if len(found[1]) > FRONT_MATTER_CHARACTERS:
+        raise ValueError(f"the front matter is longer than {FRONT_MATTER_CHARACTERS} characters")
+    match _yaml(found[1]):
+        case None:
+            return {}, text[found.end() :]
+        case dict() as front:
+            return front, text[found.end() :]
+        case _:
+            raise ValueError("the front matter is not a list of names and values")
+
+
+def _yaml(text: str) -> Any:
+    """An alias can stand for any number of aliases, so there are none."""
+    if _nesting(text) > mdx.DEEPEST:
+        raise ValueError("the brackets of the front matter lie too deep in one another")
     try:
-        front = yaml.safe_load(found[1]) or {}
-    except yaml.YAMLError as wrong:
+        aliases = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader))
+        loaded = None if aliases else yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as wrong:
         raise ValueError(f"the front matter is not YAML: {wrong}") from wrong
-    if not isinstance(front, dict):
-        raise TypeError("the front matter is not a list of names and values")
-    return front, text[found.end() :]
+    if aliases:
+        raise ValueError("the front matter holds aliases (*name), which are not read")
+    return loaded
 
 
-def _without_directives(text: str) -> str:
-    """Admonition fences and module lines out, admonition titles kept; code blocks stay as they are."""
-    fence = ""
-    kept = []
-    for line in text.splitlines():
-        opened = _FENCE.match(line)
-        if opened and (not fence or (opened[1].startswith(fence) and line.strip() == opened[1])):
-            fence = "" if fence else opened[1]
-        if fence or opened:
-            kept.append(line)
-        elif found := _ADMONITION.match(line):
-            kept.extend(["", (found[2] or found[3] or "").strip(), ""])
-        else:
-            kept.append("" if _MODULE_LINE.match(line) else line)
-    return "\n".join(kept)
+def _nesting(text: str) -> int:
+    """PyYAML's time grows with the square of it."""
+    return max(accumulate((sign in "[{") - (sign in "]}") for sign in text), default=0)
 
 
-def _walk(tokens: Sequence[Token], page: _Page) -> None:
-    lists = 0
-    row: list[str] = []
-    for number, token in enumerate(tokens):
+def _format(front: Mapping[str, Any], path: PurePosixPath) -> str:
+    """Docusaurus reads `.md` as MDX unless the page says otherwise."""
+    match front.get("mdx"):
+        case {"format": "md"}:
+            return "md"
+        case {"format": "detect"} if path.suffix.lower() == ".md":
+            return "md"
+    return "mdx"
+
+
+def _text(front: Mapping[str, Any], name: str) -> str:
+    value = front.get(name)
+    if value is None or isinstance(value, (dict, list, set)):
+        return ""
+    return storable(str(value).strip(), f"“{name}” in the front matter")
+
+
+def difficulty(front: Mapping[str, Any]) -> str | None:
+    return _text(front, "difficulty") or None
+
+
+def label(front: Mapping[str, Any]) -> str:
+    """Of the page, as its author wants it cited."""
+    return _text(front, "page")
+
+
+def module(front: Mapping[str, Any]) -> int | None:
+    given = front.get("module")
+    if not isinstance(given, int) or isinstance(given, bool):
+        return None
+    if abs(given) > LARGEST_MODULE:
+        raise ValueError("“module” in the front matter is too large a number")
+    return given
+
+
+def tags(front: Mapping[str, Any]) -> Iterator[str]:
+    """Of words, or of words with an address."""
+    given = front.get("tags")
+    for tag in given if isinstance(given, list) else ():
+        name = tag.get("label") if isinstance(tag, dict) else tag
+        if isinstance(name, str):
+            yield storable(name, "“tags” in the front matter")
+
+
+def storable(text: str, name: str) -> str:
+    if found := _NOT_STORED.search(text):
+        raise ValueError(f"{name} holds the character U+{ord(found[0]):04X}, which the database cannot store")
+    return text
+
+
+# --- The page
+
+
+@dataclass(slots=True)
+class _Page:
+    """What is known while the tokens of a page go by."""
+
+    markdown: MarkdownIt
+    environment: dict[str, Any]
+    front: dict[str, Any]
+    path: PurePosixPath
+    first_heading: str
+    title: str = ""
+    url: str = ""
+    page: str = ""
+    headings: list[Heading] = field(default_factory=list)
+    sections: list[tuple[str, list[Piece]]] = field(default_factory=list)
+    anchors: address.Anchors = field(default_factory=address.Anchors)
+    block: int = 0
+    lists: int = 0
+    in_item: bool = False
+    row: list[str] = field(default_factory=list)
+    words: list[str] = field(
+        default_factory=list
+    )  # of the paragraph, or of the heading that is open as a tag
+    heading_tag: mdx.Tag | None = None
+    hidden: bool = False
+    as_it_is: bool = False
+    notes: dict[str, list[Token]] = field(default_factory=dict)
+    noted: dict[str, None] = field(default_factory=dict)  # in the order of the marks
+
+    def __post_init__(self) -> None:
+        name = address.base_id(self.path, self.front)
+        self.title = _text(self.front, "title") or self.first_heading or storable(name, "the page's id")
+        self.url = storable(address.permalink(self.path, self.front), "the page's address")
+        last = self.url.rstrip("/").rsplit("/", 1)[-1]
+        entry = self.url.rstrip("/") == address.ROUTE
+        self.page = label(self.front) or (address.slug(self.title) or self.title if entry else last)
+        self.sections.append((self.title, []))
+
+    def walk(self, tokens: Sequence[Token]) -> None:
+        self.walk_blocks(self.without_notes(tokens))
+        self.close_heading_tag()
+        if self.noted.keys() & self.notes.keys():
+            self.enter(Heading(TOP_LEVEL, "Footnotes", "footnote-label"))
+        done: set[str] = set()
+        while left := [name for name in self.noted if name in self.notes and name not in done]:
+            done.add(left[0])
+            self.walk_blocks(self.notes[left[0]])
+            self.close_heading_tag()
+
+    def without_notes(self, tokens: Sequence[Token]) -> list[Token]:
+        """Footnotes are read where a reader finds them, at the end; a name stands for its first note."""
+        kept: list[Token] = []
+        opened: list[list[Token]] = [kept]
+        for token in tokens:
+            if token.type == "note_open":
+                opened.append([])
+                self.notes.setdefault(token.info, opened[-1])
+            elif token.type == "note_close":
+                opened.pop()
+            else:
+                opened[-1].append(token)
+        return kept
+
+    def walk_blocks(self, tokens: Sequence[Token]) -> None:
+        before = ""
+        for token in tokens:
+            match token.type:
+                case "inline":
+                    self.inline(token, before)
+                case "fence" | "code_block":
+                    self.code(token.content)
+                case "flow":
+                    self.flow(_items(token.meta["items"]))
+                case "html_block":
+                    self.flow(_html(token.content))
+                case _:
+                    self.border(token)
+            before = token.type if token.type != "heading_open" else token.tag
+
+    def border(self, token: Token) -> None:
+        """Where a list, an item, a table or a row begins or ends."""
         match token.type:
             case "bullet_list_open" | "ordered_list_open":
-                lists += 1
+                self.lists += 1
             case "bullet_list_close" | "ordered_list_close":
-                lists -= 1
-            case "heading_open":
-                page.enter(int(token.tag[1]), _text(tokens[number + 1].children or ()))
-            case "fence" | "code_block":
-                page.block += 1
-                page.add(token.content.rstrip(), "code")
+                self.lists -= 1
+                self.in_item = False
+            case "list_item_open":
+                self.block += 1
+                self.in_item = True
+            case "list_item_close" | "blockquote_open" | "blockquote_close":
+                self.in_item = False
             case "table_open":
-                page.block += 1
+                self.new_block()
             case "tr_close":
-                page.add(" | ".join(row), "table")
-                row = []
-            case "inline" if tokens[number - 1].type in {"th_open", "td_open"}:
-                row.append(_text(token.children or ()))
-            case "inline" if tokens[number - 1].type == "paragraph_open":
-                page.add_prose(_text(token.children or ()), "list" if lists else "prose")
+                self.add(" | ".join(self.row), "table")
+                self.row = []
+
+    def inline(self, token: Token, before: str) -> None:
+        atoms = self.atoms(token.content)
+        if _HEADING_TAG.fullmatch(before):
+            self.close_heading_tag()
+            self.enter(self.heading(int(before[1]), token.content))
+        elif before in {"th_open", "td_open"}:
+            self.row.append(_seen(map(_in_line, atoms)))
+        else:
+            self.flow(_without_task(token.content, atoms) if before == "paragraph_open" else atoms)
+
+    def atoms(self, content: str) -> Iterator[_Word | mdx.Tag]:
+        if not _MARKS.search(content):
+            yield _Word(content, content)
+            return
+        for token in mdx.inside(self.markdown, content, self.environment):
+            if token.type == "note_mark":
+                self.noted.setdefault(token.info)
+            yield from _atoms(token)
+
+    # Headings
+
+    def heading(self, level: int, content: str) -> Heading:
+        atoms = list(self.atoms(content))
+        text, _ = address.custom_id(_seen(map(_in_line, atoms)))
+        source = "".join(atom.slug for atom in atoms if isinstance(atom, _Word))
+        given = _comment_id(self.markdown, content, self.environment) or address.custom_id(source)[1]
+        anchor = given or self.anchors.of(source)
+        return Heading(level, text, anchor if level >= TOP_LEVEL else "")
+
+    def enter(self, heading: Heading) -> None:
+        self.hidden = self.as_it_is = False
+        self.headings.append(heading)
+        self.new_block()
+        if heading.level <= TOP_LEVEL:
+            self.sections.append((heading.text or self.title, []))
+
+    def close_heading_tag(self) -> None:
+        """A tag of a heading that nobody closed is none: its words are text."""
+        if self.heading_tag:
+            self.heading_tag = None
+            self.flush()
+
+    # Text
+
+    def flow(self, atoms: Iterator[_Word | mdx.Tag]) -> None:
+        """A paragraph, or tags around paragraphs."""
+        for atom in atoms:
+            if isinstance(atom, mdx.Tag):
+                self.tag(atom)
+            elif not self.hidden:
+                self.words.append(atom.seen)
+        if self.heading_tag:
+            self.words.append(" ")
+        else:
+            self.flush()
+
+    def tag(self, tag: mdx.Tag) -> None:
+        if tag.name in _HIDDEN_TAGS:
+            self.hidden = not tag.closing and not tag.alone
+        elif level := _heading_level(tag, self.heading_tag):
+            self.heading_border(tag, level)
+        elif tag.name in _BLOCK_TAGS or any(_shown(tag)):
+            self.flush()
+            self.as_it_is = not tag.closing if tag.name == "pre" else self.as_it_is
+            for text in _shown(tag):
+                self.words.append(text)
+                self.flush()
+        else:
+            self.words.append(_in_line(tag))
+
+    def heading_border(self, tag: mdx.Tag, level: int) -> None:
+        if self.heading_tag and tag.closing:
+            text, opened = _seen(self.words), self.heading_tag
+            self.words, self.heading_tag = [], None
+            self.enter(Heading(level, text, opened.attributes.get("id", "")))
+        elif not tag.closing and not tag.alone:
+            self.close_heading_tag()
+            self.flush()
+            self.heading_tag = tag
+
+    def flush(self) -> None:
+        """The words so far are a paragraph."""
+        if self.heading_tag or not self.words:
+            return
+        words, self.words = self.words, []
+        if self.as_it_is:
+            self.code("".join(words))
+        elif text := _seen(words):
+            self.prose(text)
+
+    def prose(self, text: str) -> None:
+        if not self.in_item:
+            self.new_block()
+            self.in_item = self.lists > 0
+        for start, end in sentences.spans(text):
+            self.add(text[start:end], "list" if self.lists else "prose")
+
+    def code(self, text: str) -> None:
+        self.close_heading_tag()
+        self.new_block()
+        lines = text.rstrip().split("\n")
+        first = next((number for number, line in enumerate(lines) if line.strip()), 0)
+        self.add("\n".join(lines[first:]), "code")
+
+    def new_block(self) -> None:
+        self.block += 1
+        self.in_item = False
+
+    def add(self, text: str, kind: Kind) -> None:
+        text = text if kind == "code" else text.strip()
+        if text:
+            heading = self.headings[-1] if self.headings else Heading(1, self.title, "")
+            self.sections[-1][1].append(
+                Piece(text, self.block, kind, heading.text or self.title, heading.anchor, self.page)
+            )
 
 
-def _text(children: Sequence[Token]) -> str:
-    """What a reader sees of a line: emphasis, links and tags give their words, line breaks are spaces."""
-    return "".join(_words(children)).strip()
+# --- From tokens to words
 
 
-def _words(children: Sequence[Token]) -> Iterator[str]:
-    for child in children:
-        if child.type in {"text", "code_inline"}:
-            yield child.content
-        elif child.type in {"softbreak", "hardbreak"}:
-            yield " "
-        elif child.type == "image":
-            yield child.content
+def _first_heading(markdown: MarkdownIt, tokens: Sequence[Token], environment: dict[str, Any]) -> str:
+    """The page's title is its first heading, if nothing but imports stand before it."""
+    start = next((number for number, token in enumerate(tokens) if token.info != "import"), 0)
+    if not tokens or tokens[start].type != "heading_open" or tokens[start].tag != "h1":
+        return ""
+    inside = mdx.inside(markdown, tokens[start + 1].content, environment)
+    seen = _seen(_in_line(atom) for token in inside for atom in _atoms(token))
+    return address.custom_id(seen)[0]
 
 
-def _split_id(heading: str) -> tuple[str, str | None]:
-    found = _CUSTOM_ID.search(heading)
-    return (heading[: found.start()], found[1]) if found else (heading, None)
+def _check_depth(tokens: Sequence[Token]) -> None:
+    """markdown-it drops what lies deeper than it can follow."""
+    opens = {"blockquote_open", "list_item_open", "note_open"}
+    if any(token.level >= mdx.DEEPEST - 1 and token.type in opens for token in tokens):
+        raise ValueError(f"quotes or lists lie more than {mdx.DEEPEST // 2} deep in one another")
 
 
-def _url(front: dict[str, Any], path: PurePosixPath) -> str:
-    """The page's address by Docusaurus' rules: slug before id before file name, number prefixes off."""
-    folders = [_NUMBER_PREFIX.sub("", part) for part in path.parent.parts]
-    given = str(front.get("slug") or "")
-    if given.startswith("/"):
-        return ROUTE + given.rstrip("/")
-    name = given or str(front.get("id") or _NUMBER_PREFIX.sub("", path.stem))
-    is_index = not given and name.lower() in {"index", "readme", *(folders[-1:])}
-    return "/".join([ROUTE, *folders, *([] if is_index else [name])])
+def _atoms(token: Token) -> Iterator[_Word | mdx.Tag]:
+    match token.type:
+        case "text" | "text_special" | "code_inline":
+            yield _Word(token.content, token.content)
+        case "softbreak" | "hardbreak":
+            yield _Word(" ", "")
+        case "item":
+            yield from _items([token.meta["item"]])
+        case "image" | "directive":
+            for child in token.children or ():
+                yield from _atoms(child)
+            if token.type == "directive":
+                yield _Word(token.content, "")
+
+
+def _items(items: Sequence[mdx.Item]) -> Iterator[_Word | mdx.Tag]:
+    for item in items:
+        match item:
+            case mdx.Tag():
+                yield item
+            case mdx.Expression(source):
+                yield _Word(mdx.literal(source) or "", source)
+
+
+def _html(content: str) -> Iterator[_Word | mdx.Tag]:
+    for item in mdx.html_items(content):
+        if isinstance(item, str):
+            yield _Word(item, item)
+        elif isinstance(item, mdx.Tag):
+            yield item
+
+
+def _in_line(atom: _Word | mdx.Tag) -> str:
+    if isinstance(atom, _Word):
+        return atom.seen
+    if atom.name == "br":
+        return _LINE_BREAK
+    if atom.name == "img":
+        return atom.attributes.get("alt", "")
+    return " " if atom.name in _BLOCK_TAGS else ""
+
+
+def _shown(tag: mdx.Tag) -> list[str]:
+    """A component's label or title is on the page; that of an HTML tag is a tooltip."""
+    if not tag.name[:1].isupper():
+        return []
+    return [tag.attributes[name] for name in _SEEN_ATTRIBUTES if tag.attributes.get(name, "").strip()]
+
+
+def _seen(words: Iterator[str] | Sequence[str]) -> str:
+    """White space as a browser shows it."""
+    text = "".join(words)
+    if _LINE_BREAK in text:
+        text = _LINE_BREAKS.sub(lambda found: "" if found[1] is None else " ", text)
+    return _SPACES.sub(" ", text).strip()
+
+
+def _without_task(content: str, atoms: Iterator[_Word | mdx.Tag]) -> Iterator[_Word | mdx.Tag]:
+    """The box of a task is not text."""
+    box = _TASK.match(content)
+    for atom in atoms:
+        if box and isinstance(atom, _Word):
+            yield _Word(atom.seen[box.end() :], atom.slug)
+            box = None
+        else:
+            yield atom
+
+
+def _heading_level(tag: mdx.Tag, opened: mdx.Tag | None) -> int:
+    """0 for a tag that is no heading's. `<Heading as="h3">` is the theme's."""
+    if tag.closing:
+        return _heading_level(opened, None) if opened and opened.name == tag.name else 0
+    name = tag.attributes.get("as", "h2") if tag.name == "Heading" else tag.name
+    return int(name[1]) if _HEADING_TAG.fullmatch(name) else 0
+
+
+def _comment_id(markdown: MarkdownIt, content: str, environment: dict[str, Any]) -> str | None:
+    """`## Why robots fall {/* #why */}`."""
+    if not content.endswith("*/}"):
+        return None
+    last = mdx.inside(markdown, content, environment)[-1:]
+    item = last[0].meta.get("item") if last else None
+    words = item.source.strip()[2:-2].split() if isinstance(item, mdx.Expression) else []
+    return words[0][1:] or None if words and words[0].startswith("#") else None

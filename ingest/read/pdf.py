@@ -6,7 +6,7 @@ distances, indents and sizes. Pure.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from io import BytesIO
@@ -20,7 +20,7 @@ from pypdf import PageObject, PasswordType, PdfReader, apply_configuration
 from pypdf.generic import Destination
 
 from ingest.read.document import Document, UnreadableError
-from ingest.read.text import LIST_MARKER, Line, Place, Writing, address, begins_item, is_complete
+from ingest.read.text import LIST_MARKER, Line, Place, Writing, begins_item, is_complete, site_path
 
 Made = TypeVar("Made")
 
@@ -50,6 +50,7 @@ _LIGATURES = str.maketrans(
     }
 )
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # neither JSON nor a database can hold them
+_DASHES = "- \u2013\u2014"
 _NUMBER = re.compile(r"\d{1,9}")
 _ROMAN = re.compile(r"[ivxlcdm]+", re.IGNORECASE)
 _NOT_WORD = re.compile(r"[\W_]+")
@@ -96,13 +97,13 @@ def read(content: bytes, path: PurePosixPath) -> Document:
         title = _title(reader) or path.stem
     if not any(rows):
         raise UnreadableError("has no text: its pages are pictures. Recognise the text (OCR) first")
-    kept = _without_running_heads(rows, [place.page for place in places])  # (3)
+    kept = _without_running_heads(rows, [place.page for place in places], outline)  # (3)
     writing = Writing(title)
     _write(writing, kept, _found(outline, kept), places)  # (4), (5)
     return Document(
         filename=path.as_posix(),
         title=title,
-        url=address(path),
+        url=site_path(path),
         sha256=sha256(content).hexdigest(),
         sections=writing.finished(),
     )
@@ -235,19 +236,32 @@ class _Edge(NamedTuple):
     numbers: tuple[int, ...]
 
 
-def _without_running_heads(pages: Sequence[list[_Row]], labels: Sequence[str]) -> list[list[_Row]]:
+def _without_running_heads(
+    pages: Sequence[list[_Row]], labels: Sequence[str], outline: Sequence[_Heading]
+) -> list[list[_Row]]:
     alike: dict[str, list[_Edge]] = defaultdict(list)
     for rows in pages:
         for row in _edges(rows):
             key = "#" if _ROMAN.fullmatch(row.text) else _NUMBER.sub("#", row.text)
             alike[key].append(_Edge(row, tuple(map(int, _NUMBER.findall(row.text)))))
+    begins: dict[str, int] = {}
+    for heading in reversed(outline):
+        begins |= dict.fromkeys(_forms(heading.text), heading.page)
     running = {
         edge.row
         for edges in alike.values()
         for number, edge in enumerate(edges)
-        if _is_repeated(edges, number) or edge.row.text.strip("-\u2013\u2014 ") == labels[edge.row.page]
+        if _is_repeated(edges, number) or _has_label(edge.row, labels[edge.row.page], begins)
     }
     return [[row for row in rows if row not in running] or _worded(rows) for rows in pages]
+
+
+def _has_label(row: _Row, label: str, begins: Mapping[str, int]) -> bool:
+    """Nothing but the label of the page, or that beside a heading of a page before."""
+    text = row.text.strip(_DASHES)
+    without = text.removeprefix(label) if text.startswith(label) else text.removesuffix(label)
+    is_heading = any(begins.get(form, row.page) < row.page for form in _forms(without))
+    return without != text and (not without or is_heading)
 
 
 def _edges(rows: Sequence[_Row]) -> list[_Row]:

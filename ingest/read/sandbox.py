@@ -35,8 +35,9 @@ FILE_BYTES_MAX = (
 MEMORY_BYTES = (
     1024 * MIB
 )  # beyond the worker's own: sixteen times the largest file, and little beside an index
-SECONDS = 60.0  # a PDF of a thousand pages takes a third of it
+SECONDS = 60.0  # a dense PDF of a thousand pages takes a fifth of it
 START_SECONDS = 60.0  # to import the readers, which takes half a second on a machine that is not busy
+LAST_SECONDS = 2.0  # from the end of its answer to the end of a worker that is ending
 REPLY_BYTES_MAX = 64 * MIB  # as much text as the largest file
 MESSAGE_LENGTH = 500
 
@@ -151,6 +152,8 @@ class _Worker:
                 _send(self._stdin, content)
                 return _receive(self._stdout, REPLY_BYTES_MAX)
             except (OSError, EOFError) as gone:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(LAST_SECONDS)  # how it ended by itself says why
                 code = self.end()
                 if is_over.is_set() or code == -signal.SIGXCPU:
                     raise _EndedError(
@@ -217,7 +220,7 @@ class _Worker:
 
 def inside(root: Path, path: Path) -> bool:
     """Whether a file is in the folder, after all its links are followed."""
-    return path.resolve().is_relative_to(root.resolve())
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
 
 def load(root: Path, path: Path, file_bytes_max: int = FILE_BYTES_MAX) -> bytes:

@@ -22,6 +22,8 @@ _COMPLETE = re.compile(r"[.!?:;…][\"'”’)\]]*$")  # noqa: RUF001
 _UNDERLINE = re.compile(r"={3,}|-{3,}|~{3,}|\*{3,}|_{3,}")
 _NUMBERED = re.compile(r"(\d{1,3}(?:\.\d{1,3})*)\.?\s+(\S.*)")
 
+_NOT_IN_ADDRESS = re.compile(r"[\x00-\x20\"#%<>?\\^`{|}\x7f]")
+
 _WIDE = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
@@ -90,15 +92,15 @@ def read(content: bytes, path: PurePosixPath) -> Document:
     return Document(
         filename=path.as_posix(),
         title=title,
-        url=address(path.with_suffix("")),
+        url=site_path(path.with_suffix("")),
         sha256=sha256(content).hexdigest(),
         sections=writing.finished(),
     )
 
 
-def address(path: PurePosixPath) -> str:
-    """A path on the site. A space, `#` or `?` in a file's name would end it."""
-    return "/" + quote(path.as_posix(), safe="/~!$&'()*+,;=:@", errors="replace")
+def site_path(path: PurePosixPath) -> str:
+    """An address on the site. A space, `#` or `?` in a file's name would end it."""
+    return "/" + _NOT_IN_ADDRESS.sub(lambda found: quote(found[0]), path.as_posix())
 
 
 def begins_item(line: str, before: str) -> bool:

@@ -1,0 +1,174 @@
+"""The reader of `affidavit-content.json`: a whole site as Docusaurus itself resolved it. Pure.
+
+A Docusaurus plugin writes the file in `postBuild`. What only a build knows is right in it: imported parts, evaluated
+expressions, the addresses of a configured site. Version 1, as JSON in UTF-8:
+
+    {
+      "version": 1,
+      "site": {"title": "…", "url": "https://example.org", "baseUrl": "/", "trailingSlash": true | false | null},
+      "pages": [{
+        "permalink": "/docs/walking",        the route, not percent-encoded, with baseUrl, without url
+        "source": "docs/07-walking.md",      the file, relative to the site's folder
+        "title": "Walking",
+        "version": "current",                Docusaurus' name of the docs' version
+        "locale": "en",
+        "position": 3,                       of the page in its sidebar, or null
+        "frontMatter": {"module": 2, "difficulty": "beginner", "tags": ["gait"], "page": "…", …},
+        "sections": [{                       one for each heading, and one above the first if there is text
+          "level": 2,                        of the heading, 1 to 6
+          "anchor": "balance",               its id, or null without one
+          "path": ["Walking", "Balance"],    the headings that lead to it; its own is the last
+          "blocks": [{"kind": "prose" | "list" | "table" | "code", "text": "…"}]
+        }]
+      }]
+    }
+
+A block is a paragraph, an item of a list, a table (a row a line, its cells joined by " | "), or a piece of code as it
+is. Names that are not listed are let pass, so that a later plugin may say more.
+"""
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+from ingest import sentences
+from ingest.read import address
+from ingest.read.document import Document, Kind, Piece, Section
+from ingest.read.markdown import TOP_LEVEL, difficulty, label, module, storable, tags
+
+FILENAME = "affidavit-content.json"
+
+
+def _storable(text: str) -> str:
+    return storable(text, "the text")
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+
+
+class Block(BaseModel):
+    """A paragraph, an item, a table, or code."""
+
+    kind: Kind
+    text: Text
+
+
+class Part(BaseModel):
+    """What stands under one heading, up to the next."""
+
+    level: int = Field(ge=1, le=6)
+    anchor: Text | None
+    path: list[Text]
+    blocks: list[Block]
+
+
+class Page(BaseModel):
+    """A page of the site."""
+
+    permalink: Annotated[Text, Field(pattern="^/")]
+    source: Text
+    title: Text
+    version: str
+    locale: str
+    position: float | None
+    frontMatter: dict[str, Any]  # noqa: N815
+    sections: list[Part]
+
+
+class Site(BaseModel):
+    """Where the pages stand."""
+
+    title: str
+    url: str
+    baseUrl: str  # noqa: N815
+    trailingSlash: bool | None  # noqa: N815
+
+
+class Export(BaseModel):
+    """The file."""
+
+    version: Literal[1]
+    site: Site
+    pages: list[Page]
+
+
+def read(content: bytes, path: PurePosixPath) -> list[Document]:
+    """One document a page, in the order of the file; `path` is only named if the file cannot be read."""
+    try:
+        export = Export.model_validate_json(content.decode("utf-8-sig"))
+    except ValidationError as wrong:
+        raise ValueError(f"{path.name} is not what the plugin writes: {_first_error(wrong)}") from wrong
+    _check_sources(export.pages)
+    return [_document(page) for page in export.pages]
+
+
+def _first_error(wrong: ValidationError) -> str:
+    first = wrong.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def _check_sources(pages: list[Page]) -> None:
+    """A file's name stands for its page; two of one name are two versions or locales, which are two books."""
+    seen: set[str] = set()
+    for page in pages:
+        if page.source in seen:
+            raise ValueError(f"{page.source} is there twice; export one version and one locale at a time")
+        seen.add(page.source)
+
+
+def _document(page: Page) -> Document:
+    title = page.title.strip() or _last(page.permalink) or page.source
+    return Document(
+        filename=page.source,
+        title=title,
+        url=page.permalink,
+        sha256=sha256(page.model_dump_json().encode()).hexdigest(),
+        sections=tuple(_sections(page, title)),
+        module=module(page.frontMatter),
+        difficulty=difficulty(page.frontMatter),
+        tags=tuple(tags(page.frontMatter)),
+    )
+
+
+def _sections(page: Page, title: str) -> Iterator[Section]:
+    """The parts up to the next heading of the first or second level, together."""
+    shown = label(page.frontMatter) or _last(page.permalink) or address.slug(title) or title
+    heading, pieces, block = title, list[Piece](), 0
+    for part in page.sections:
+        if part.level <= TOP_LEVEL and pieces:
+            yield Section(heading, tuple(pieces))
+        if part.level <= TOP_LEVEL:
+            heading, pieces = _heading(part, title), []
+        for item in part.blocks:
+            block += 1
+            pieces += [
+                Piece(text, block, item.kind, _heading(part, title), part.anchor or "", shown)
+                for text in _texts(item)
+            ]
+    if pieces:
+        yield Section(heading, tuple(pieces))
+
+
+def _heading(part: Part, title: str) -> str:
+    return (part.path[-1].strip() if part.path else "") or title
+
+
+def _texts(block: Block) -> Iterator[str]:
+    match block.kind:
+        case "code":
+            if text := block.text.strip("\n").rstrip():
+                yield text
+        case "table":
+            yield from filter(None, map(str.strip, block.text.split("\n")))
+        case _:
+            yield from (block.text[start:end] for start, end in sentences.spans(block.text) if end > start)
+
+
+def _last(permalink: str) -> str:
+    """The last part of an address; a site's entry page has none."""
+    last = permalink.rstrip("/").rsplit("/", 1)[-1]
+    return "" if f"/{last}" == address.ROUTE else last

@@ -1,0 +1,530 @@
+"""Making MDX plain: the rules by which Docusaurus' Markdown differs from CommonMark, for markdown-it. Pure.
+
+Tags, expressions, comments, imports and the fences of admonitions become tokens of their own, so that what is between
+them is read as the Markdown that it is. A page that is not valid MDX is read all the same: what cannot be a tag or an
+expression is text.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from html import unescape
+from typing import Any, NamedTuple
+
+from markdown_it import MarkdownIt, helpers
+from markdown_it.rules_block import StateBlock, list_block
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
+
+DEEPEST = 100  # how deep quotes, lists and marks may lie in one another; each level is a few calls
+INDENTED = 4  # columns that make code in CommonMark, and nothing in MDX
+
+_BLOCK_RULES = ["paragraph", "reference", "blockquote", "list"]
+
+_TAG = re.compile(r"<(/?)([A-Za-z_$][\w$.-]*+(?::[A-Za-z_$][\w$-]*+)?+)")
+_FRAGMENT = re.compile(r"</?>")
+_TAG_END = re.compile(r"\s*+/?>")
+_ATTRIBUTE = re.compile(
+    r"""\s*+([A-Za-z_$:][\w$:.-]*+)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|(?={)|([^\s"'=<>`{]++)))?+"""
+)
+_SPREAD = re.compile(r"\s*+(?={)")
+_SCRIPT = re.compile(
+    r"""\\.|"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+'|`(?:[^`\\]|\\.)*+`"""
+    r"""|(?<!:)//[^\n]*+|/\*(?:.*?\*/|.*+)|[{}()\[\]]|\n(?=[ \t]*+(?:\n|\Z))""",
+    re.DOTALL,
+)
+_EMPTY_LINE = re.compile(r"\n[ \t]*+(?:\n|\Z)")
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_MODULE = re.compile(
+    r"import\s*+(?:[\w$*{},\s]{1,500}?\bfrom\s*+)?[\"'][^\"'\n]+[\"']"
+    r"|export\s++(?:default|const|let|var|function|async|class|type|interface|enum|[{*])"
+)
+_ADMONITIONS = "note|tip|info|warning|danger|caution|important|success|secondary"
+_LABEL = r"(?:\[(?P<label>.*)\])?(?:\{[^{}]*\})?"
+_FENCES = tuple(
+    re.compile(fence)
+    for fence in (
+        r":{3,}",
+        rf":{{3,}}[ \t]*(?:{_ADMONITIONS})(?![\w-])[ \t]*{_LABEL}",
+        rf":{{3,}}[ \t]*(?:{_ADMONITIONS})[ \t]+(?P<label>.*?)(?:\{{[^{{}}]*\}})?",
+        rf":{{2,}}[A-Za-z][\w-]*{_LABEL}",
+    )
+)
+_DIRECTIVE = re.compile(
+    r":[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9])?+(?![A-Za-z0-9_:-])"
+    r"(?P<label>\[[^\[\]\n]*+\])?+(?P<attributes>\{[^{}\n]*+\})?+"
+)
+_UNWRAPPED = re.compile(r"(`{3,})mdx-code-block[ \t]*$")
+_NOTE = re.compile(r"\[\^([^\[\]\s]+)\]:[ \t]*")
+_NOTE_MARK = re.compile(r"\[\^([^\[\]\s]+)\]")
+_MATHS = re.compile(r"\$(?=\S)[^$\n]*?(?<=\S)\$(?![0-9])")
+_MATHS_SIGN = re.compile(r"[\\^_{]")
+_BRACKETS = re.compile(r"\\.|`+|[\[\]]", re.DOTALL)
+
+Environment = MutableMapping[str, Any]
+
+
+class Tag(NamedTuple):
+    """`<Name attribute="text">`; only attributes that are plain text are known."""
+
+    name: str
+    closing: bool
+    alone: bool
+    attributes: dict[str, str]
+
+
+class Expression(NamedTuple):
+    """`{source}`."""
+
+    source: str
+
+
+class Comment(NamedTuple):
+    """`<!-- source -->`."""
+
+    source: str
+
+
+Item = Tag | Expression | Comment
+
+
+def parser(*, mdx: bool) -> MarkdownIt:
+    """Blocks only: whoever walks over them asks for the inside of a line with `inside`."""
+    markdown = MarkdownIt("commonmark", {"html": not mdx, "maxNesting": DEEPEST})
+    markdown.enable(["table", "strikethrough"])
+    markdown.core.ruler.disable(["inline", "text_join"])
+    markdown.helpers = _Helpers()  # type: ignore[assignment]  # it is declared as the module it comes from
+    _add_block_rules(markdown, mdx=mdx)
+    _add_inline_rules(markdown, mdx=mdx)
+    return markdown
+
+
+def inside(markdown: MarkdownIt, content: str, environment: Environment) -> list[Token]:
+    """The tokens of a line or a paragraph."""
+    known: Environment = {name: environment[name] for name in ("references", "notes") if name in environment}
+    tokens: list[Token] = []
+    markdown.inline.parse(content, markdown, known, tokens)
+    return tokens
+
+
+def literal(source: str) -> str | None:
+    """What an expression shows if it is a plain text or number."""
+    text = source.strip()
+    if _NUMBER.fullmatch(text):
+        return text
+    quoted = len(text) > 1 and text[0] in "\"'`" and text[0] == text[-1]
+    inner = text[1:-1]
+    plain = quoted and text[0] not in inner and "\\" not in inner and "${" not in inner
+    return inner if plain else None
+
+
+def html_items(text: str) -> Iterator[Item | str]:
+    """A block of HTML as its tags and the text between them."""
+    environment: Environment = {}
+    start = 0
+    for found in re.finditer("<", text):
+        if found.start() < start:
+            continue
+        if scanned := _item(text, found.start(), environment):
+            yield unescape(text[start : found.start()])
+            item, start = scanned
+            yield item
+    yield unescape(text[start:])
+
+
+def _add_block_rules(markdown: MarkdownIt, *, mdx: bool) -> None:
+    ruler = markdown.block.ruler
+    ruler.before("fence", "maths", _maths_block, {"alt": _BLOCK_RULES})
+    ruler.before("fence", "directive", _directive_fence, {"alt": _BLOCK_RULES})
+    ruler.before("reference", "note", _note, {"alt": _BLOCK_RULES})
+    if mdx:
+        ruler.disable(["code", "html_block"])
+        ruler.before("fence", "unwrapped", _unwrapped_code, {"alt": _BLOCK_RULES})
+        ruler.before("table", "module", _module)
+        ruler.before("reference", "flow", _flow, {"alt": _BLOCK_RULES})
+        ruler.at("list", _list, {"alt": _BLOCK_RULES[:3]})
+        ruler.at("paragraph", _paragraph)
+
+
+def _add_inline_rules(markdown: MarkdownIt, *, mdx: bool) -> None:
+    ruler = markdown.inline.ruler
+    ruler.before("link", "note_mark", _note_mark)
+    ruler.after("autolink", "tag", _scanned_rule("<"))
+    ruler.push("directive", _directive)
+    ruler.before("escape", "maths", _maths)
+    if mdx:
+        ruler.disable("html_inline")
+        ruler.before("autolink", "expression", _scanned_rule("{"))
+
+
+# --- Tags, expressions and comments: a text and where they start give them and where they end
+
+
+def _item(text: str, start: int, environment: Environment) -> tuple[Item, int] | None:
+    if text.startswith("{", start):
+        end = _expression_end(text, start, environment)
+        return (Expression(text[start + 1 : end - 1]), end) if end else None
+    if text.startswith("<!--", start):
+        return _comment(text, start, environment)
+    return _tag(text, start, environment)
+
+
+def _comment(text: str, start: int, environment: Environment) -> tuple[Item, int] | None:
+    end = -1 if "<!--" in _unclosed(environment) else text.find("-->", start + 4)
+    if end < 0:
+        _unclosed(environment).add("<!--")
+        return None
+    return Comment(text[start + 4 : end]), end + 3
+
+
+def _tag(text: str, start: int, environment: Environment) -> tuple[Item, int] | None:
+    if fragment := _FRAGMENT.match(text, start):
+        return Tag("", "/" in fragment[0], alone=False, attributes={}), fragment.end()
+    opening = _TAG.match(text, start)
+    if not opening:
+        return None
+    attributes: dict[str, str] = {}
+    position = _attributes(text, opening.end(), attributes, environment)
+    ending = _TAG_END.match(text, position) if position else None
+    if not ending:
+        return None
+    return Tag(opening[2], bool(opening[1]), "/" in ending[0], attributes), ending.end()
+
+
+def _attributes(text: str, position: int, attributes: dict[str, str], environment: Environment) -> int:
+    """Fills the attributes and says where they end, or 0 if one of them does not."""
+    while found := _ATTRIBUTE.match(text, position) or _SPREAD.match(text, position):
+        position = found.end()
+        value = next((group for group in found.groups()[1:] if group is not None), None)
+        if value is None and text.startswith("{", position):
+            end = _expression_end(text, position, environment)
+            if not end:
+                return 0
+            value, position = literal(text[position + 1 : end - 1]), end
+        if found.re is _ATTRIBUTE and value is not None:
+            attributes[found[1]] = unescape(value)
+    return position
+
+
+def _expression_end(text: str, start: int, environment: Environment) -> int:
+    """Behind the brace that closes this one, 0 if none does."""
+    if "{" in _unclosed(environment) or text.startswith("{#", start):  # `{#id}` is a heading's id
+        return 0
+    depth = 0
+    for found in _SCRIPT.finditer(text, start):
+        depth += (found[0] == "{") - (found[0] == "}")
+        if not depth:
+            return found.end()
+    _unclosed(environment).add("{")
+    return 0
+
+
+def _unclosed(environment: Environment) -> set[str]:
+    """What was opened and never closed is not looked for again: looking costs the whole rest of the text."""
+    unclosed: set[str] = environment.setdefault("unclosed", set())
+    return unclosed
+
+
+# --- Rules for blocks
+
+
+def _first(state: StateBlock, line: int) -> int:
+    return state.bMarks[line] + state.tShift[line]
+
+
+def _line(state: StateBlock, line: int) -> str:
+    return state.src[_first(state, line) : state.eMarks[line]]
+
+
+def _flow(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001
+    """Lines of nothing but tags, expressions and comments."""
+    if state.src[_first(state, start)] not in "<{":
+        return False
+    found = _flow_items(state.src, _first(state, start), state.env)
+    line = start
+    while found and line < end and state.eMarks[line] < found[1]:
+        line += 1
+    if not found or line >= end:
+        return False
+    if not silent:
+        token = state.push("flow", "", 0)
+        token.meta = {"items": found[0]}
+        state.line = line + 1
+    return True
+
+
+def _flow_items(text: str, position: int, environment: Environment) -> tuple[list[Item], int] | None:
+    items = []
+    while position < len(text) and text[position] != "\n":
+        if text[position] in " \t":
+            position += 1
+            continue
+        scanned = _item(text, position, environment) if text[position] in "<{" else None
+        if not scanned:
+            return None
+        items.append(scanned[0])
+        position = scanned[1]
+    return items, position
+
+
+def _module(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001
+    """`import` and `export` at the edge of the page, up to the empty line behind them."""
+    begin = state.bMarks[start]
+    if silent or state.level or state.src[begin : begin + 6] not in {"import", "export"}:
+        return False
+    if not _MODULE.match(state.src, begin):
+        return False
+    finish = _module_end(state, begin)
+    line = start + 1
+    while line < end and state.eMarks[line] <= finish:
+        line += 1
+    state.push("module", "", 0).info = state.src[begin : begin + 6]
+    state.line = line
+    return True
+
+
+def _module_end(state: StateBlock, begin: int) -> int:
+    """The first empty line outside of brackets, or the first of all if they are never closed."""
+    depth = 0
+    if "(" in _unclosed(state.env):
+        return _first_empty(state.src, begin)
+    for found in _SCRIPT.finditer(state.src, begin):
+        depth += (found[0] in "{([") - (found[0] in "})]")
+        if depth <= 0 and found[0] == "\n":
+            return found.start()
+    if depth <= 0:
+        return len(state.src)
+    _unclosed(state.env).add("(")
+    return _first_empty(state.src, begin)
+
+
+def _first_empty(text: str, begin: int) -> int:
+    found = _EMPTY_LINE.search(text, begin)
+    return found.start() if found else len(text)
+
+
+def _directive_fence(state: StateBlock, start: int, _end: int, silent: bool) -> bool:  # noqa: FBT001
+    """`:::note[Title]` gives its title, `:::` nothing; what is between them is read as if they were not there."""
+    if not state.src.startswith("::", _first(state, start)):
+        return False
+    line = _line(state, start).rstrip()
+    found = next(filter(None, (fence.fullmatch(line) for fence in _FENCES)), None)
+    if found and not silent:
+        state.push("border", "", 0)
+        if label := found.groupdict().get("label"):
+            _push_paragraph(state, label, start, start + 1)
+        state.line = start + 1
+    return found is not None
+
+
+def _unwrapped_code(state: StateBlock, start: int, _end: int, silent: bool) -> bool:  # noqa: FBT001
+    """A block of `mdx-code-block` is not code."""
+    if not state.src.startswith("```", _first(state, start)):
+        return False
+    line = _line(state, start).rstrip()
+    opened = _UNWRAPPED.match(line)
+    fence = state.env.get("unwrapped", "")
+    closes = fence and line.startswith(fence) and not line.strip("`")
+    if not opened and not closes:
+        return False
+    if not silent:
+        state.env["unwrapped"] = opened[1] if opened else ""
+        state.line = start + 1
+    return True
+
+
+def _maths_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001
+    """From `$$` to `$$`, as it is."""
+    if not state.src.startswith("$$", _first(state, start)):
+        return False
+    line = start
+    if _line(state, start).strip() == "$$":
+        line = _maths_end(state, start + 1, end)
+    elif not _line(state, start).rstrip()[2:].endswith("$$"):
+        return False
+    if line >= end:
+        return False
+    if not silent:
+        token = state.push("fence", "code", 0)
+        token.content = state.getLines(start, line + 1, state.sCount[start], keepLastLF=False)
+        state.line = line + 1
+    return True
+
+
+def _maths_end(state: StateBlock, line: int, end: int) -> int:
+    if "$$" in _unclosed(state.env):
+        return end
+    while line < end and state.sCount[line] >= 0 and not _line(state, line).rstrip().endswith("$$"):
+        line += 1
+    if line >= state.lineMax:
+        _unclosed(state.env).add("$$")
+    return line
+
+
+def _note(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001
+    """A footnote's text: what stands behind `[^name]:` and, further in, below it."""
+    found = _NOTE.match(state.src, _first(state, start), state.eMarks[start])
+    if not found or silent:
+        return found is not None
+    kept = state.bMarks[start], state.tShift[start], state.sCount[start], state.blkIndent
+    state.env.setdefault("notes", set()).add(found[1].casefold())
+    state.push("note_open", "", 1).info = found[1].casefold()
+    state.blkIndent += 4
+    state.bMarks[start], state.tShift[start], state.sCount[start] = found.end(), 0, state.blkIndent
+    state.md.block.tokenize(state, start, end)
+    state.push("note_close", "", -1)
+    state.bMarks[start], state.tShift[start], state.sCount[start], state.blkIndent = kept
+    return True
+
+
+def _list(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001
+    """markdown-it's rule for a list that stands further in than it expects, as between tags."""
+    further = state.sCount[start] - state.blkIndent
+    if silent or further < INDENTED:
+        return list_block(state, start, end, silent)
+    state.blkIndent += further
+    found = list_block(state, start, end, silent)
+    state.blkIndent -= further
+    return found
+
+
+def _paragraph(state: StateBlock, start: int, _end: int, silent: bool) -> bool:  # noqa: FBT001, ARG001
+    """markdown-it's rule without indented code: a line that stands further in can begin something new."""
+    parent, state.parentType = state.parentType, "paragraph"
+    line = start + 1
+    while line < state.lineMax and not state.isEmpty(line):
+        if state.sCount[line] >= 0 and _begins_anew(state, line):
+            break
+        line += 1
+    content = state.getLines(start, line, state.blkIndent, keepLastLF=False).strip()
+    _push_paragraph(state, content, start, line)
+    state.line = line
+    state.parentType = parent
+    return True
+
+
+def _begins_anew(state: StateBlock, line: int) -> bool:
+    silent = True
+    return any(
+        rule(state, line, state.lineMax, silent) for rule in state.md.block.ruler.getRules("paragraph")
+    )
+
+
+def _push_paragraph(state: StateBlock, content: str, start: int, end: int) -> None:
+    state.push("paragraph_open", "p", 1).map = [start, end]
+    state.push("inline", "", 0).content = content
+    state.push("paragraph_close", "p", -1)
+
+
+# --- Rules for the inside of a line
+
+
+def _scanned_rule(sign: str) -> Callable[[StateInline, bool], bool]:
+    def rule(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
+        if state.src[state.pos] != sign:
+            return False
+        scanned = _item(state.src, state.pos, state.env)
+        if not scanned or scanned[1] > state.posMax:
+            return False
+        if not silent:
+            state.push("item", "", 0).meta = {"item": scanned[0]}
+        state.pos = scanned[1]
+        return True
+
+    return rule
+
+
+def _directive(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
+    """`:name[label]{attributes}` shows its label; without either it is text that no anchor holds."""
+    start = state.pos
+    found = _DIRECTIVE.match(state.src, start, state.posMax)
+    if not found or state.src[max(0, start - 1) : start] == ":":
+        return False
+    if not silent:
+        token = state.push("directive", "", 0)
+        token.content = "" if found["label"] or found["attributes"] else found[0]
+        if found["label"]:
+            token.children = inside(state.md, found["label"][1:-1], state.env)
+    state.pos = found.end()
+    return True
+
+
+def _note_mark(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
+    found = _NOTE_MARK.match(state.src, state.pos, state.posMax)
+    if not found or found[1].casefold() not in state.env.get("notes", ()):
+        return False
+    if not silent:
+        state.push("note_mark", "", 0).info = found[1].casefold()
+    state.pos = found.end()
+    return True
+
+
+def _maths(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
+    found = _MATHS.match(state.src, state.pos, state.posMax)
+    if not found or not _MATHS_SIGN.search(found[0]):
+        return False
+    if not silent:
+        state.push("text_special", "", 0).content = found[0]
+    state.pos = found.end()
+    return True
+
+
+# --- Labels of links
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    end: int
+    holds_link: bool
+
+
+class _Helpers:
+    """markdown-it's, with its search for a label's end in linear time: it reads the rest of the line at each bracket."""
+
+    parseLinkDestination = staticmethod(helpers.parseLinkDestination)  # noqa: N815
+    parseLinkTitle = staticmethod(helpers.parseLinkTitle)  # noqa: N815
+
+    @staticmethod
+    def parseLinkLabel(state: StateInline, start: int, disableNested: bool = False) -> int:  # noqa: FBT001, FBT002, N802, N803
+        known: dict[str, dict[int, _Label]] = state.env.setdefault("labels", {})
+        if state.src not in known:
+            known[state.src] = _labels(state.src)
+        label = known[state.src].get(start)
+        if not label or label.end >= state.posMax or (disableNested and label.holds_link):
+            return -1
+        return label.end
+
+
+def _labels(text: str) -> dict[int, _Label]:
+    """Each opening bracket that is closed, outside of code."""
+    labels: dict[int, _Label] = {}
+    runs = _runs(text)
+    opened: list[int] = []
+    position, last_link = 0, -1
+    while found := _BRACKETS.search(text, position):
+        position = found.end()
+        if found[0][0] == "`":
+            position = _code_end(runs.get(len(found[0]), []), position, len(found[0]))
+        elif found[0] == "[":
+            opened.append(found.start())
+        elif found[0] == "]" and opened:
+            start = opened.pop()
+            labels[start] = _Label(found.start(), last_link > start)
+            if text[position : position + 1] in {"(", "["} and text[max(0, start - 1) : start] != "!":
+                last_link = start
+    return labels
+
+
+def _runs(text: str) -> dict[int, list[int]]:
+    """Where runs of backticks start, by their length."""
+    runs: dict[int, list[int]] = {}
+    for found in re.finditer("`+", text):
+        runs.setdefault(len(found[0]), []).append(found.start())
+    return runs
+
+
+def _code_end(same_length: list[int], position: int, length: int) -> int:
+    """Behind the next run of backticks of this length, or where we are if there is none."""
+    number = bisect_left(same_length, position)
+    return same_length[number] + length if number < len(same_length) else position
