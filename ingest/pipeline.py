@@ -101,8 +101,8 @@ class Ingest:
         await self.registry.begin(generation, title, documents, passages, content_hash=content_hash)  # (4)
         await self._index(generation, passages, words)  # (5) (6)
         await self.registry.publish(generation, title)  # (7)
-        known = await self.registry.retire(book_id)  # (8)
-        for forgotten in await self.index.generations() - known:
+        held = await self.index.generations()  # looked at first: what is begun from now on is not among them
+        for forgotten in held - await self.registry.retire(book_id):  # (8)
             await self.index.drop(forgotten)
         return generation.generation_id
 

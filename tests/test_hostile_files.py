@@ -2,11 +2,12 @@
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
 from pypdf import PdfWriter
+from pypdf.generic import DecodedStreamObject, NameObject
 
 from ingest.read import UnreadableError
 from ingest.read.document import Document
@@ -65,23 +66,34 @@ def test_a_file_that_is_too_large(sandbox: Sandbox, name: str) -> None:
     assert unreadable(sandbox, bytes(65 * MIB), name) == "is larger than 64 MiB"
 
 
+@pytest.fixture
+def hasty() -> Iterator[Sandbox]:
+    """What takes a minute in earnest."""
+    with Sandbox(seconds=4) as opened:
+        yield opened
+        assert said(opened.read(GOOD, PurePosixPath("good.md"))) == ["Robots walk."]
+
+
+LIMITS = r"needs more than 1024 MiB of memory|takes longer than 4 s|holds more than 64 MiB"
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.html", "a.md"])
-def test_a_file_as_large_as_may_be(sandbox: Sandbox, name: str) -> None:
+def test_a_file_as_large_as_may_be(hasty: Sandbox, name: str) -> None:
     """Of small paragraphs: it is read, or it is told what it needs too much of."""
     content = b"It walks.\n\n" * (64 * MIB // 11)
     try:
-        assert len(said(read(sandbox, content, name))) > 0
+        assert len(said(read(hasty, content, name))) == 64 * MIB // 11
     except UnreadableError as wrong:
-        assert re.match(r"needs more than 1024 MiB|takes longer than 20 s|holds more than", str(wrong))
+        assert re.match(LIMITS, str(wrong))
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt"])
-def test_a_million_headings(sandbox: Sandbox, name: str) -> None:
+def test_a_million_headings(hasty: Sandbox, name: str) -> None:
     heading = b"## A\n\nB\n\n" if name == "a.md" else b"A\n---\nB\n\n"
     try:
-        assert len(read(sandbox, heading * 1_000_000, name).sections) == 1_000_000
+        assert len(read(hasty, heading * 1_000_000, name).sections) == 1_000_000
     except UnreadableError as wrong:
-        assert re.match(r"needs more than 1024 MiB|takes longer than 20 s|holds more than", str(wrong))
+        assert re.match(LIMITS, str(wrong))
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html"])
@@ -97,12 +109,14 @@ def test_a_sentence_of_a_megabyte(sandbox: Sandbox, name: str, word: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html"])
-@pytest.mark.parametrize("sign", ["> ", "[", "(", "*", "`", "<", "- ", "#", "|", "![", "{", "&#", "_", "~~~\n", "1. "])
+@pytest.mark.parametrize(
+    "sign", ["> ", "[", "(", "*", "`", "<", "- ", "#", "|", "![", "{", "&#", "_", "~~~\n", "1. "]
+)
 def test_a_hundred_thousand_signs(sandbox: Sandbox, name: str, sign: str) -> None:
     try:
         read(sandbox, sign.encode() * 100_000, name)
     except UnreadableError as wrong:
-        assert re.match(r"takes longer than|needs more than|is nested too deeply|cannot be read|", str(wrong))
+        assert re.match(r"takes longer than|needs more than|is nested too deeply|cannot be read", str(wrong))
 
 
 # --- Formats
@@ -116,7 +130,9 @@ def test_html_nested_deeply() -> None:
         assert said(read(opened, GOOD, "good.md")) == ["Robots walk."]
 
 
-@pytest.mark.parametrize("tag", ["b", "span", "table><tr><td", "ul><li", "header", "a href=#", "svg", "template", "sup"])
+@pytest.mark.parametrize(
+    "tag", ["b", "span", "table><tr><td", "ul><li", "header", "a href=#", "svg", "template", "sup"]
+)
 def test_html_nested(sandbox: Sandbox, tag: str) -> None:
     read(sandbox, f"<{tag}>".encode() * 3_000 + b"It walks.", "a.html")
 
@@ -206,8 +222,6 @@ def test_a_pdf_of_many_pages_that_are_one_bomb() -> None:
 
 
 def _all_pages_the_same(drawn: bytes, count: int) -> bytes:
-    from pypdf.generic import DecodedStreamObject, NameObject
-
     def share(writer: PdfWriter) -> None:
         stream = DecodedStreamObject()
         stream.set_data(drawn)
@@ -224,8 +238,8 @@ def test_a_pdf_with_a_password(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("finish", [looped_pages, deep_pages])
-def test_a_pdf_without_end(sandbox: Sandbox, finish: "object") -> None:
-    assert "damaged" in unreadable(sandbox, made(column("Robots fall."), finish=finish), "a.pdf")  # type: ignore[arg-type]
+def test_a_pdf_without_end(sandbox: Sandbox, finish: Callable[[PdfWriter], None]) -> None:
+    assert "damaged" in unreadable(sandbox, made(column("Robots fall."), finish=finish), "a.pdf")
 
 
 @pytest.mark.parametrize(

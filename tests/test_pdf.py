@@ -20,6 +20,7 @@ from pypdf.generic import (
     Fit,
     NameObject,
     NumberObject,
+    PdfObject,
     StreamObject,
 )
 
@@ -83,9 +84,9 @@ def _font(writer: PdfWriter) -> DictionaryObject:
     )
 
 
-def _add_page(writer: PdfWriter, inks: list[Ink], font: object) -> None:
+def _add_page(writer: PdfWriter, inks: list[Ink], font: PdfObject) -> None:
     page = writer.add_blank_page(width=612, height=792)
-    fonts = DictionaryObject({NameObject("/F1"): font})  # type: ignore[dict-item]
+    fonts = DictionaryObject({NameObject("/F1"): font})
     page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
     stream = DecodedStreamObject()
     stream.set_data(b"\n".join(_drawn(ink) for ink in inks))
@@ -432,9 +433,8 @@ def with_bomb(image: bool) -> bytes:
         if image:
             stream[NameObject("/Subtype")] = NameObject("/Image")
             reference = writer._add_object(stream)
-            writer.pages[0]["/Resources"][NameObject("/XObject")] = DictionaryObject(
-                {NameObject("/Im"): reference}
-            )  # type: ignore[index]
+            images = DictionaryObject({NameObject("/Im"): reference})
+            writer.pages[0]["/Resources"].get_object()[NameObject("/XObject")] = images  # type: ignore[index]
         else:
             writer.pages[0][NameObject("/Contents")] = writer._add_object(stream)
 
@@ -451,7 +451,7 @@ def test_a_page_that_is_a_bomb() -> None:
 
 def looped_pages(writer: PdfWriter) -> None:
     tree = writer._root_object["/Pages"]
-    tree["/Kids"].append(tree.indirect_reference)  # type: ignore[index, union-attr]
+    tree["/Kids"].append(tree.indirect_reference)  # type: ignore[index]
 
 
 def deep_pages(writer: PdfWriter) -> None:
