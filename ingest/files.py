@@ -1,11 +1,14 @@
 """Which files are a book, and each of them read: a bad one is named and left out, never the end of the run."""
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from ingest.read import READERS, UnreadableError, read
+from ingest.read import UnreadableError, is_read
 from ingest.read.document import Document
+from ingest.read.export import FILENAME
+from ingest.read.sandbox import Sandbox, load
 
 Progress = Callable[[str, int, int], None]
 
@@ -15,15 +18,20 @@ async def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Docu
     documents: dict[str, Document] = {}
     errors = []
     found = list(_files(paths))
-    for number, (root, path) in enumerate(found, start=1):
-        progress("Reading files", number, len(found))
-        name = PurePosixPath(path.relative_to(root).as_posix())
-        try:
-            for document in _read(root, path, name):
-                _keep(documents, document)
-        except (UnreadableError, OSError) as wrong:
-            errors.append({"file": name.as_posix(), "error": str(wrong)})
+    with Sandbox() as sandbox:
+        for number, (root, path) in enumerate(found, start=1):
+            progress("Reading files", number, len(found))
+            name = PurePosixPath(path.relative_to(root).as_posix())
+            try:
+                for document in await asyncio.to_thread(_read, sandbox, root, path, name):
+                    _keep(documents, document)
+            except (UnreadableError, OSError) as wrong:
+                errors.append({"file": name.as_posix(), "error": str(wrong)})
     return list(documents.values()), errors
+
+
+def _read(sandbox: Sandbox, root: Path, path: Path, name: PurePosixPath) -> list[Document]:
+    return sandbox.documents(load(root, path), name)
 
 
 def _keep(documents: dict[str, Document], document: Document) -> None:
@@ -32,30 +40,20 @@ def _keep(documents: dict[str, Document], document: Document) -> None:
     documents[document.filename] = document
 
 
-def _read(root: Path, path: Path, name: PurePosixPath) -> list[Document]:
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise UnreadableError("a link that leads out of the book's folder is not followed")
-    document = read(path.read_bytes(), name)
-    return [document]
-
-
 def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
-    """Each readable file with the folder that its name is relative to."""
+    """Each file to read with the folder that its name is relative to. A site's export stands for all its pages."""
     for given in paths:
         if not given.is_dir():
             yield given.parent, given
-            continue
-        for folder, folders, names in os.walk(given):
-            folders[:] = sorted(name for name in folders if _is_part(name))
-            yield from (
-                (given, Path(folder, name)) for name in sorted(names) if _is_part(name) and _suffix(name)
-            )
+        elif (given / FILENAME).is_file():
+            yield given, given / FILENAME
+        else:
+            yield from ((given, path) for path in _walk(given))
 
 
-def _is_part(name: str) -> bool:
-    """Docusaurus leaves out what begins with an underscore, and everybody what begins with a dot."""
-    return not name.startswith((".", "_"))
-
-
-def _suffix(name: str) -> bool:
-    return Path(name).suffix.lower() in READERS
+def _walk(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for path in (Path(folder, name) for name in sorted(names)):
+            if is_read(PurePosixPath(path.relative_to(root).as_posix())):
+                yield path

@@ -31,7 +31,11 @@ hostile_sentence = hostile_text.map(str.strip).filter(bool)
 
 
 def passage(
-    *sentences: str, joint: str = " ", heading: str = "Balance", anchor: str = "balance", page: str = "walking",
+    *sentences: str,
+    joint: str = " ",
+    heading: str = "Balance",
+    anchor: str = "balance",
+    page: str = "walking",
     **about: Any,
 ) -> Passage:
     """A passage of these sentences, all under one heading."""

@@ -28,12 +28,14 @@ def sandbox() -> Iterator[Sandbox]:
 def next_file(sandbox: Sandbox) -> Iterator[None]:
     """After each of them, a good file is read."""
     yield
-    (section,) = sandbox.read(GOOD, PurePosixPath("good.md")).sections
+    (section,) = read(sandbox, GOOD, "good.md").sections
     assert [piece.text for piece in section.pieces] == ["Robots walk."]
 
 
 def read(sandbox: Sandbox, content: bytes, name: str) -> Document:
-    return sandbox.read(content, PurePosixPath(name))
+    """What says nothing is no document of the book; here it is one without sections."""
+    found = sandbox.documents(content, PurePosixPath(name))
+    return found[0] if found else Document(name, "", "", "", ())
 
 
 def unreadable(sandbox: Sandbox, content: bytes, name: str) -> str:
@@ -41,6 +43,15 @@ def unreadable(sandbox: Sandbox, content: bytes, name: str) -> str:
         read(sandbox, content, name)
     assert str(failed.value).isprintable()
     return str(failed.value)
+
+
+def outcome(sandbox: Sandbox, content: bytes, name: str) -> Document | str:
+    """The document, or why there is none: either is right for a file that is merely absurd."""
+    try:
+        return read(sandbox, content, name)
+    except UnreadableError as wrong:
+        assert str(wrong).isprintable()  # noqa: PT017  both ends are right
+        return str(wrong)
 
 
 def said(document: Document) -> list[str]:
@@ -71,7 +82,7 @@ def hasty() -> Iterator[Sandbox]:
     """What takes a minute in earnest."""
     with Sandbox(seconds=4) as opened:
         yield opened
-        assert said(opened.read(GOOD, PurePosixPath("good.md"))) == ["Robots walk."]
+        assert said(read(opened, GOOD, "good.md")) == ["Robots walk."]
 
 
 LIMITS = r"needs more than 1024 MiB of memory|takes longer than 4 s|holds more than 64 MiB"
@@ -81,31 +92,27 @@ LIMITS = r"needs more than 1024 MiB of memory|takes longer than 4 s|holds more t
 def test_a_file_as_large_as_may_be(hasty: Sandbox, name: str) -> None:
     """Of small paragraphs: it is read, or it is told what it needs too much of."""
     content = b"It walks.\n\n" * (64 * MIB // 11)
-    try:
-        assert len(said(read(hasty, content, name))) == 64 * MIB // 11
-    except UnreadableError as wrong:
-        assert re.match(LIMITS, str(wrong))
+    found = outcome(hasty, content, name)
+    assert re.match(LIMITS, found) if isinstance(found, str) else len(said(found)) == 64 * MIB // 11
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt"])
 def test_a_million_headings(hasty: Sandbox, name: str) -> None:
     heading = b"## A\n\nB\n\n" if name == "a.md" else b"A\n---\nB\n\n"
-    try:
-        assert len(read(hasty, heading * 1_000_000, name).sections) == 1_000_000
-    except UnreadableError as wrong:
-        assert re.match(LIMITS, str(wrong))
+    found = outcome(hasty, heading * 1_000_000, name)
+    assert re.match(LIMITS, found) if isinstance(found, str) else len(found.sections) == 1_000_000
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html"])
 @pytest.mark.parametrize("word", ["walk ", "w", "Walk. ", "w. ", "é", "(", '"', "...", "\u200b", "A.b"])
 def test_a_sentence_of_a_megabyte(sandbox: Sandbox, name: str, word: str) -> None:
     content = word.encode() * (MIB // len(word.encode()))
-    try:
-        text = "".join(said(read(sandbox, content, name)))
-    except UnreadableError as wrong:
-        assert str(wrong) == "takes longer than 20 s to read"
+    found = outcome(sandbox, content, name)
+    if isinstance(found, str):
+        assert found == "takes longer than 20 s to read"
     else:
-        assert len(re.sub(r"[\s\u200b]", "", text)) >= len(re.sub(r"[\s\u200b]", "", content.decode())) * 0.99
+        shown = re.compile(r"[^\s\u200b]")
+        assert len(shown.findall("".join(said(found)))) >= len(shown.findall(content.decode())) * 0.99
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html"])
@@ -113,10 +120,9 @@ def test_a_sentence_of_a_megabyte(sandbox: Sandbox, name: str, word: str) -> Non
     "sign", ["> ", "[", "(", "*", "`", "<", "- ", "#", "|", "![", "{", "&#", "_", "~~~\n", "1. "]
 )
 def test_a_hundred_thousand_signs(sandbox: Sandbox, name: str, sign: str) -> None:
-    try:
-        read(sandbox, sign.encode() * 100_000, name)
-    except UnreadableError as wrong:
-        assert re.match(r"takes longer than|needs more than|is nested too deeply|cannot be read", str(wrong))
+    found = outcome(sandbox, sign.encode() * 100_000, name)
+    limits = r"takes longer than|needs more than|is nested too deeply|cannot be read|.* deep in one another"
+    assert not isinstance(found, str) or re.match(limits, found)
 
 
 # --- Formats
@@ -180,10 +186,8 @@ def test_front_matter_that_unfolds(sandbox: Sandbox) -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
     for last in ("", "title: *a9", "tags: *a9", "id: *a9", "slug: *a9", "module: *a9"):
         content = "\n".join(["---", *lines, *([last] if last else []), "---", "", "It walks."])
-        try:
-            assert "It walks." in said(read(sandbox, content.encode(), "a.md"))
-        except UnreadableError as wrong:
-            assert len(str(wrong)) < 600
+        found = outcome(sandbox, content.encode(), "a.md")
+        assert len(found) < 600 if isinstance(found, str) else "It walks." in said(found)
 
 
 def test_front_matter_that_is_nested_deeply(sandbox: Sandbox) -> None:
@@ -192,12 +196,10 @@ def test_front_matter_that_is_nested_deeply(sandbox: Sandbox) -> None:
 
 def test_front_matter_with_signs_that_no_database_holds(sandbox: Sandbox) -> None:
     for sign in (b"\\0", b"\\ud800"):
-        try:
-            title = read(sandbox, b'---\ntitle: "a' + sign + b'b"\n---\n\nIt walks.', "a.md").title
-        except UnreadableError:
-            continue
-        assert title.encode()
-        assert "\0" not in title
+        found = outcome(sandbox, b'---\ntitle: "a' + sign + b'b"\n---\n\nIt walks.', "a.md")
+        if not isinstance(found, str):
+            assert found.title.encode()
+            assert "\0" not in found.title
 
 
 # --- PDF

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ingest.read import READERS, UnreadableError, read, sandbox
+from ingest.read.document import Document
 from ingest.read.sandbox import MIB, Sandbox, inside, load
 
 PAGE = PurePosixPath("docs/walking.md")
@@ -51,9 +52,14 @@ def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
+def one(opened: Sandbox, content: bytes, path: PurePosixPath) -> Document:
+    (document,) = opened.documents(content, path)
+    return document
+
+
 def perform(opened: Sandbox, code: str) -> str:
     """What the reader of this process would say: the text of its document."""
-    return opened.read(code.encode(), PAGE).sections[0].pieces[0].text
+    return one(opened, code.encode(), PAGE).sections[0].pieces[0].text
 
 
 def fails(opened: Sandbox, code: str) -> str:
@@ -69,12 +75,12 @@ def fails(opened: Sandbox, code: str) -> str:
 def test_documents_are_the_same(shared: Sandbox, suffix: str) -> None:
     path = PAGE.with_suffix(suffix)
     if suffix != ".pdf":
-        assert shared.read(TEXT, path) == read(TEXT, path)
+        assert one(shared, TEXT, path) == read(TEXT, path)
 
 
 def test_the_words_of_a_reader_are_kept(shared: Sandbox) -> None:
     with pytest.raises(UnreadableError) as inside_error:
-        shared.read(b"\xff\xfe", PAGE)
+        one(shared, b"\xff\xfe", PAGE)
     with pytest.raises(UnreadableError) as outside_error:
         read(b"\xff\xfe", PAGE)
     assert str(inside_error.value) == str(outside_error.value)
@@ -83,7 +89,7 @@ def test_the_words_of_a_reader_are_kept(shared: Sandbox) -> None:
 def test_a_small_file_takes_less_than_two_milliseconds(shared: Sandbox) -> None:
     def taken() -> float:
         started = time.perf_counter()
-        shared.read(TEXT, PAGE)
+        one(shared, TEXT, PAGE)
         return time.perf_counter() - started
 
     def alone() -> float:
@@ -101,12 +107,12 @@ def test_a_small_file_takes_less_than_two_milliseconds(shared: Sandbox) -> None:
 
 def test_a_file_that_is_too_large_is_not_read(shared: Sandbox) -> None:
     with pytest.raises(UnreadableError, match="is larger than 64 MiB"):
-        shared.read(bytes(64 * MIB + 1), PAGE)
+        one(shared, bytes(64 * MIB + 1), PAGE)
 
 
 def test_a_name_that_is_no_text(shared: Sandbox) -> None:
     with pytest.raises(UnreadableError, match="name that is not UTF-8"):
-        shared.read(TEXT, PurePosixPath("\udcff.md"))
+        one(shared, TEXT, PurePosixPath("\udcff.md"))
 
 
 @pytest.mark.usefixtures("readers")
@@ -175,7 +181,7 @@ def test_a_file_is_not_judged_by_the_files_before_it() -> None:
 @pytest.mark.usefixtures("readers")
 def test_the_name_and_the_digest_are_not_the_readers() -> None:
     with Sandbox() as opened:
-        document = opened.read(b"", PAGE)
+        document = one(opened, b"", PAGE)
     assert document.filename == PAGE.as_posix()
     assert document.sha256.startswith("e3b0c44298fc")
 
@@ -186,7 +192,7 @@ def test_the_name_and_the_digest_are_not_the_readers() -> None:
 )
 def test_no_reply_is_trusted(reply: bytes) -> None:
     with pytest.raises(UnreadableError, match="no document"):
-        sandbox._document(reply, b"", PAGE)
+        sandbox._documents(reply, b"", PAGE)
 
 
 @pytest.mark.parametrize(
@@ -199,11 +205,20 @@ def test_no_reply_is_trusted(reply: bytes) -> None:
     ],
 )  # fmt: skip
 def test_no_field_is_trusted(change: dict[str, Any]) -> None:
-    sound = {"title": "", "url": "", "module": None, "difficulty": None, "tags": [], "names": ["Walking"]}
+    sound: dict[str, Any] = {
+        "filename": "x",
+        "title": "",
+        "url": "",
+        "module": None,
+        "difficulty": None,
+        "tags": [],
+        "names": ["Walking"],
+    }
     sound["sections"] = [[0, [["a\nb", 1, "prose", 0, 0, 0]]]]
-    assert sandbox._document(json.dumps(sound).encode(), b"", PAGE).sections[0].pieces[0].text == "a\nb"
+    (document,) = sandbox._documents(json.dumps({"pages": [sound]}).encode(), b"", PAGE)
+    assert document.sections[0].pieces[0].text == "a\nb"
     with pytest.raises(UnreadableError, match="no document"):
-        sandbox._document(json.dumps(sound | change).encode(), b"", PAGE)
+        sandbox._documents(json.dumps({"pages": [sound | change]}).encode(), b"", PAGE)
 
 
 # --- Its process
@@ -221,7 +236,7 @@ def lives(process: int) -> bool:
 def test_no_process_is_left() -> None:
     with Sandbox() as opened:
         assert opened._worker is None
-        opened.read(TEXT, PAGE)
+        one(opened, TEXT, PAGE)
         assert opened._worker
         process = opened._worker._process.pid
         assert lives(process)
@@ -231,17 +246,17 @@ def test_no_process_is_left() -> None:
 
 def test_it_can_be_used_again_after_it_was_closed() -> None:
     opened = Sandbox()
-    opened.read(TEXT, PAGE)
+    one(opened, TEXT, PAGE)
     opened.close()
-    assert opened.read(TEXT, PAGE).title == "Walking"
+    assert one(opened, TEXT, PAGE).title == "Walking"
     opened.close()
 
 
 def test_a_worker_that_was_killed_between_two_files(shared: Sandbox) -> None:
-    shared.read(TEXT, PAGE)
+    one(shared, TEXT, PAGE)
     assert shared._worker
     os.kill(shared._worker._process.pid, signal.SIGKILL)
-    assert shared.read(TEXT, PAGE).title == "Walking"
+    assert one(shared, TEXT, PAGE).title == "Walking"
 
 
 @pytest.mark.usefixtures("readers")
@@ -266,7 +281,7 @@ def test_the_worker_ends_with_its_parent(tmp_path: Path) -> None:
     script = tmp_path / "reads.py"
     script.write_text(
         "import os\nfrom pathlib import PurePosixPath\nfrom ingest.read.sandbox import Sandbox\n"
-        "s = Sandbox()\ns.read(b'x', PurePosixPath('a.md'))\n"
+        "s = Sandbox()\ns.documents(b'x', PurePosixPath('a.md'))\n"
         "print(s._worker._process.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
     )
     ended = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, check=False)
@@ -285,7 +300,7 @@ def test_a_worker_that_does_not_start_is_not_the_files_trouble(
     (tmp_path / "markdown_it.py").write_text("raise ImportError")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Sandbox() as opened, pytest.raises(RuntimeError, match="does not start"):
-        opened.read(TEXT, PAGE)
+        one(opened, TEXT, PAGE)
 
 
 # --- Which files

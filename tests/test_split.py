@@ -120,7 +120,11 @@ def test_every_sentence_is_its_piece_and_no_passage_crosses_a_section(page: Docu
             for number, sentence in zip(numbers, passage.sentences, strict=True):
                 item = section.pieces[number]
                 assert passage.text[sentence.start : sentence.end] == item.text
-                assert (sentence.heading, sentence.anchor, sentence.page) == (item.heading, item.anchor, item.page)
+                assert (sentence.heading, sentence.anchor, sentence.page) == (
+                    item.heading,
+                    item.anchor,
+                    item.page,
+                )
     assert next(made, None) is None
 
 

@@ -1,17 +1,27 @@
-"""Bytes of a file to a `Document`. A new format is a new file here and one line in `READERS`."""
+"""Bytes of a file to documents. A new format is a new file here and one line in `READERS`."""
 
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
-from ingest.read import markdown
+from ingest.read import address, export, html, markdown, pdf, text
 from ingest.read.document import Document, UnreadableError
 
-__all__ = ["READERS", "UnreadableError", "read"]
+__all__ = ["READERS", "UnreadableError", "documents", "is_read", "read"]
 
 READERS: dict[str, Callable[[bytes, PurePosixPath], Document]] = {
+    ".htm": html.read,
+    ".html": html.read,
     ".md": markdown.read,
     ".mdx": markdown.read,
+    ".pdf": pdf.read,
+    ".txt": text.read,
 }
+
+
+def documents(content: bytes, path: PurePosixPath) -> list[Document]:
+    """A file is one document, but a site's export holds all its pages. What says nothing, such as a draft, is none."""
+    found = export.read(content, path) if path.name == export.FILENAME else [read(content, path)]
+    return [document for document in found if document.sections]
 
 
 def read(content: bytes, path: PurePosixPath) -> Document:
@@ -27,3 +37,11 @@ def read(content: bytes, path: PurePosixPath) -> Document:
         raise UnreadableError(f"not UTF-8: the byte at {wrong.start} cannot be read") from wrong
     except ValueError as wrong:
         raise UnreadableError(str(wrong)) from wrong
+
+
+def is_read(path: PurePosixPath) -> bool:
+    """Whether a file of a folder belongs to the book, by its name alone."""
+    if path.suffix in {".md", ".mdx"}:
+        return address.is_page(path)
+    is_hidden = any(part.startswith((".", "_")) for part in path.parts)
+    return not is_hidden and (path.name == export.FILENAME or path.suffix.lower() in READERS)

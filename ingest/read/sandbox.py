@@ -2,7 +2,7 @@
 
 A hostile file may make a parser loop, eat the memory or crash. All of that ends in an `UnreadableError` for that file,
 and the next one is read by a new process. What comes back is JSON and checked field by field: data, never code.
-The name and the digest of a document are not even asked for.
+The digest of a document is not even asked for.
 """
 
 import contextlib
@@ -25,8 +25,9 @@ from typing import IO, Annotated, Any, NamedTuple, Self
 
 from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 
-from ingest.read import read
+from ingest.read import documents
 from ingest.read.document import Document, Kind, Piece, Section, UnreadableError
+from ingest.read.export import FILENAME
 
 MIB = 1024 * 1024
 FILE_BYTES_MAX = (
@@ -53,9 +54,10 @@ _PASSED_ON = (
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]  # no database holds a zero character
 
 
-class _Reply(BaseModel):
+class _Page(BaseModel):
     """A document on its way. Headings, anchors and pages are numbers of `names`: many pieces share them."""
 
+    filename: Text
     title: Text
     url: Text
     module: int | None
@@ -63,6 +65,10 @@ class _Reply(BaseModel):
     tags: tuple[Text, ...]
     names: tuple[Text, ...]
     sections: tuple[tuple[int, tuple[tuple[Text, int, Kind, int, int, int], ...]], ...]
+
+
+class _Reply(BaseModel):
+    pages: tuple[_Page, ...]
 
 
 class _Failure(BaseModel):
@@ -89,14 +95,14 @@ class Sandbox:
     file_bytes_max: int = FILE_BYTES_MAX
     _worker: "_Worker | None" = field(default=None, init=False)
 
-    def read(self, content: bytes, path: PurePosixPath) -> Document:
+    def documents(self, content: bytes, path: PurePosixPath) -> list[Document]:
         if len(content) > self.file_bytes_max:
             raise UnreadableError(f"is larger than {self.file_bytes_max // MIB} MiB")
         try:
             path.as_posix().encode()
         except UnicodeEncodeError as wrong:
             raise UnreadableError("has a name that is not UTF-8") from wrong
-        return _document(self._ask(content, path), content, path)
+        return _documents(self._ask(content, path), content, path)
 
     def close(self) -> None:
         if self._worker:
@@ -236,29 +242,36 @@ def load(root: Path, path: Path, file_bytes_max: int = FILE_BYTES_MAX) -> bytes:
     return content
 
 
-def _document(data: bytes, content: bytes, path: PurePosixPath) -> Document:
+def _documents(data: bytes, content: bytes, path: PurePosixPath) -> list[Document]:
     try:
         reply = _replies.validate_json(data)
         if isinstance(reply, _Failure):
             raise UnreadableError(reply.error)
-        sections = tuple(_sections(reply))
+        digest = sha256(content).hexdigest()
+        ours = (
+            None if path.name == FILENAME else path.as_posix()
+        )  # only an export's pages have names of their own
+        return [_document(page, ours or page.filename, digest) for page in reply.pages]
     except (ValidationError, IndexError) as wrong:
         raise UnreadableError("its reader gave something that is no document") from wrong
+
+
+def _document(page: _Page, filename: str, digest: str) -> Document:
     return Document(
-        filename=path.as_posix(),
-        title=reply.title,
-        url=reply.url,
-        sha256=sha256(content).hexdigest(),
-        sections=sections,
-        module=reply.module,
-        difficulty=reply.difficulty,
-        tags=reply.tags,
+        filename=filename,
+        title=page.title,
+        url=page.url,
+        sha256=digest,
+        sections=tuple(_sections(page)),
+        module=page.module,
+        difficulty=page.difficulty,
+        tags=page.tags,
     )
 
 
-def _sections(reply: _Reply) -> Iterator[Section]:
-    names = reply.names
-    for title, pieces in reply.sections:
+def _sections(page: _Page) -> Iterator[Section]:
+    names = page.names
+    for title, pieces in page.sections:
         made = (
             Piece(text, block, kind, names[heading], names[anchor], names[page])
             for text, block, kind, heading, anchor, page in pieces
@@ -337,7 +350,8 @@ def _limit_time(seconds: float) -> None:
 
 def _answer(content: bytes, path: PurePosixPath) -> bytes:
     try:
-        data = _encoded(read(content, path))
+        pages = [_encoded(document) for document in documents(content, path)]
+        data = json.dumps({"pages": pages}, ensure_ascii=False).encode()
     except MemoryError:
         raise
     except UnreadableError as wrong:
@@ -359,7 +373,7 @@ def _failure(message: str) -> bytes:
     return json.dumps({"error": shown}).encode()
 
 
-def _encoded(document: Document) -> bytes:
+def _encoded(document: Document) -> dict[str, Any]:
     named = _Named({})
     sections: list[Any] = [
         (
@@ -374,8 +388,9 @@ def _encoded(document: Document) -> bytes:
         )
         for section in document.sections
     ]  # fmt: skip
-    about = {name: getattr(document, name) for name in ("title", "url", "module", "difficulty", "tags")}
-    return json.dumps(about | {"names": [*named.numbers], "sections": sections}, ensure_ascii=False).encode()
+    about = ("filename", "title", "url", "module", "difficulty", "tags")
+    said = {name: getattr(document, name) for name in about}
+    return said | {"names": [*named.numbers], "sections": sections}
 
 
 if __name__ == "__main__":
