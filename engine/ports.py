@@ -60,11 +60,8 @@ class Index(Protocol):
     ) -> list[Hit]:
         """The best `limit` by each score, every one of them with both exact scores."""
 
-    async def generations(self) -> set[UUID]:
-        """All that are held, finished or not."""
-
     async def drop(self, generation: UUID) -> None:
-        """Forget a generation that nobody reads any more."""
+        """Forget a generation that nobody reads any more, finished or not; no error if it is forgotten already."""
 
     async def count(self, generation: UUID) -> int:
         """How many points the generation holds; the cheapest proof that it can be searched."""

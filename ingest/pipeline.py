@@ -101,9 +101,9 @@ class Ingest:
         await self.registry.begin(generation, title, documents, passages, content_hash=content_hash)  # (4)
         await self._index(generation, passages, words)  # (5) (6)
         await self.registry.publish(generation, title)  # (7)
-        held = await self.index.generations()  # looked at first: what is begun from now on is not among them
-        for forgotten in held - await self.registry.retire(book_id):  # (8)
-            await self.index.drop(forgotten)
+        for outlived in await self.registry.outlived(book_id):  # (8)
+            await self.index.drop(outlived)
+            await self.registry.forget(outlived)
         return generation.generation_id
 
     async def _index(

@@ -44,8 +44,8 @@ FROM books b JOIN generations g ON g.generation_id = b.live_generation WHERE b.b
 """
 
 # All of this book but the last ones that were published. An unfinished one is dead: only one ingest of a book runs.
-_RETIRE = """
-DELETE FROM generations WHERE book_id = %s AND generation_id NOT IN (
+_OUTLIVED = """
+SELECT generation_id FROM generations WHERE book_id = %s AND generation_id NOT IN (
     SELECT generation_id FROM generations WHERE book_id = %s AND published_at IS NOT NULL
     ORDER BY published_at DESC LIMIT %s)
 """
@@ -166,12 +166,16 @@ class Registry:
                 (generation.generation_id, title, generation.book_id),
             )
 
-    async def retire(self, book_id: str) -> set[UUID]:
-        """Let go of the generations that nobody reads any more; all that are left, of every book."""
+    async def outlived(self, book_id: str) -> list[UUID]:
+        """The generations that nobody reads any more, and those that were never finished."""
         async with self._pool.connection() as connection:
-            await connection.execute(_RETIRE, (book_id, book_id, GENERATIONS_KEPT))
-            cursor = await connection.execute("SELECT generation_id FROM generations")
-            return {row[0] for row in await cursor.fetchall()}
+            cursor = await connection.execute(_OUTLIVED, (book_id, book_id, GENERATIONS_KEPT))
+            return [row[0] for row in await cursor.fetchall()]
+
+    async def forget(self, generation: UUID) -> None:
+        """Only after the index has dropped it: else nobody would know that it is there."""
+        async with self._pool.connection() as connection:
+            await connection.execute("DELETE FROM generations WHERE generation_id = %s", (generation,))
 
     async def embeddings(self, hashes: Sequence[str], embedder: str, dimension: int) -> dict[str, Windows]:
         """The vectors that are known already."""

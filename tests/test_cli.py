@@ -128,7 +128,7 @@ def test_a_provider_that_is_not_available_is_named_with_those_that_are(
 ) -> None:
     said = affidavit("ask", "What?", data_dir=data_dir, AFFIDAVIT_PROVIDERS__EMBEDDER="word2vec")
     assert said.returncode == 1
-    assert 'providers.embedder = "word2vec" is not available here. Available: minilm.' in said.stderr
+    assert 'providers.embedder = "word2vec" is not available here. Available: cohere, minilm.' in said.stderr
 
 
 def test_claude_without_a_key_says_which_variable_to_set(data_dir: Path, database: Database) -> None:

@@ -241,9 +241,9 @@ async def test_a_file_that_leads_nowhere_is_named(ingest: Ingest, small: Path, b
 async def test_a_named_file_of_another_format_is_an_error_in_words(
     ingest: Ingest, small: Path, book: str
 ) -> None:
-    (small / "notes.txt").write_text("These are notes.")
-    result = await ingest.run([small / "imu.md", small / "notes.txt"], book, "Small")
-    assert ([error["file"] for error in result.errors], result.exit_code) == (["notes.txt"], 1)
+    (small / "notes.docx").write_text("These are notes.")
+    result = await ingest.run([small / "imu.md", small / "notes.docx"], book, "Small")
+    assert ([error["file"] for error in result.errors], result.exit_code) == (["notes.docx"], 1)
     assert result.chunks_created == 1
 
 
@@ -393,14 +393,14 @@ async def test_two_ingests_of_a_book_at_once_leave_one_whole_book(
 
 
 class Slow(Registry):
-    """Takes its time between knowing which generations exist and saying so."""
+    """Takes its time between knowing which generations are outlived and saying so."""
 
     def __init__(self, registry: Registry) -> None:
         super().__init__(registry._pool)
         self.knows, self.may_say = asyncio.Event(), asyncio.Event()
 
-    async def retire(self, book_id: str) -> set[UUID]:
-        known = await super().retire(book_id)
+    async def outlived(self, book_id: str) -> list[UUID]:
+        known = await super().outlived(book_id)
         self.knows.set()
         await self.may_say.wait()
         return known

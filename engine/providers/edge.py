@@ -30,6 +30,9 @@ from engine.models import Filters, Hit, Point, Vector
 from engine.providers.folders import socket_folder
 
 START_S = 10.0  # a cold start of the worker takes about 0.5 s
+AGAIN_S = (
+    2.0  # a worker that has not said a word by then may have died on the way; one too many leaves by itself
+)
 PAUSE_S = 0.02  # between two tries to reach a worker that is starting
 SEARCH_S = 1.5  # below the retrieval budget, so that a hung worker is noticed within it and replaced
 UPSERT_S = 60.0
@@ -85,11 +88,8 @@ class EdgeIndex:
             worker.forget()
         return int(reply["points"])
 
-    async def generations(self) -> set[UUID]:
-        return {UUID(path.name) for path in self._folder.iterdir() if path.is_dir() and _is_uuid(path.name)}
-
     async def drop(self, generation: UUID) -> None:
-        """Closed by the worker that serves it, then deleted; a folder half deleted is deleted by the next ingest."""
+        """Closed by the worker that serves it, then deleted."""
         await self._serving.call({"do": "close", "generation": str(generation)}, timeout_s=START_S)
         await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
 
@@ -161,12 +161,12 @@ class Worker:
 
     async def _connect(self) -> "Connection":
         """Reach the worker, starting it where there is none. Whoever starts one too many ends up with the same."""
-        started_at = -START_S
+        started_at = -AGAIN_S
         while True:
             try:
                 return await Connection.open(self._socket)
             except (OSError, EOFError):  # none, or one that is just dying
-                if time.monotonic() - started_at > START_S:
+                if time.monotonic() - started_at > AGAIN_S:
                     started_at = time.monotonic()
                     await self._start()
             await asyncio.sleep(PAUSE_S)
@@ -276,13 +276,6 @@ async def read_frame(reader: asyncio.StreamReader) -> tuple[dict[str, Any], byte
 def point_id(chunk_id: str) -> str:
     """A point id must be a UUID: the first half of the passage's hash."""
     return str(uuid.UUID(hex=chunk_id[:32]))
-
-
-def _is_uuid(name: str) -> bool:
-    try:
-        return str(UUID(name)) == name
-    except ValueError:
-        return False
 
 
 def _check(point: Point) -> None:

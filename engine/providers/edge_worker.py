@@ -24,7 +24,7 @@ Reply = dict[str, Any]
 
 async def main(folder: Path, name: str, socket: Path) -> None:
     """Serve until nobody is left. A second worker of the same name sees the lock and leaves."""
-    with (folder / f"{name}.lock").open("r+b" if (folder / f"{name}.lock").exists() else "w+b") as lock:
+    with os.fdopen(os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600), "r+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -109,6 +109,7 @@ class EmbeddedPostgres:
 
     def _initialise(self) -> None:
         """Prepared beside its place and renamed: a machine that dies meanwhile leaves nothing half made."""
+        name = _our_name()
         draft = self._home.with_name("postgres.draft")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
@@ -122,7 +123,7 @@ class EmbeddedPostgres:
         with (draft / "postgresql.conf").open("a") as configuration:
             configuration.write(_CONFIGURATION)
         (draft / "pg_hba.conf").write_text(_HBA)
-        (draft / "pg_ident.conf").write_text(f"house {_our_name()} all\n")
+        (draft / "pg_ident.conf").write_text(f"house {name} all\n")
         draft.rename(self._home)
 
     def _launch(self) -> None:

@@ -41,7 +41,7 @@ def read(content: bytes, path: PurePosixPath) -> Document:
 
 def is_read(path: PurePosixPath) -> bool:
     """Whether a file of a folder belongs to the book, by its name alone."""
-    if path.suffix in {".md", ".mdx"}:
+    if path.suffix.lower() in {".md", ".mdx"}:
         return address.is_page(path)
     is_hidden = any(part.startswith((".", "_")) for part in path.parts)
     return not is_hidden and (path.name == export.FILENAME or path.suffix.lower() in READERS)

@@ -1,0 +1,273 @@
+"""What ingest costs beside the embedder alone, what it needs of memory, and what windows are worth.
+
+Run as `python -m bench.ingest [--passages 100000]`. The labelled set of ../shared is used where it is there.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from engine import settings as settings_file
+from engine import wiring
+from engine.models import Curve, Passage, Vector, Windows
+from engine.ports import Embedder
+from engine.providers.minilm import MiniLm
+from ingest import files, split
+from ingest.pipeline import Ingest, searchable
+from ingest.read import text as plain_text
+from ingest.read.document import Document, Piece, Section
+
+HOUSE = Path(__file__).resolve().parent.parent
+CHUNKEVAL = HOUSE.parent / "shared" / "data" / "eval" / "chunkeval"
+RESULTS = HOUSE / "bench" / "results.json"
+TOP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A line of the table."""
+
+    what: str
+    value: float | str
+    goal: str
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--passages", type=int, default=100_000, help="how many to publish with known vectors"
+    )
+    arguments = parser.parse_args()
+    figures: list[Figure] = []
+    async with _ingest() as ingest:
+        for measure in (speed, unchanged, memory, lambda of: publishing(of, arguments.passages)):
+            figures.extend(await measure(ingest))
+    if CHUNKEVAL.exists():
+        figures.extend(chunking())
+    else:
+        print(
+            "The labelled set of ../shared is not here: windows against truncation are left out.",
+            file=sys.stderr,
+        )
+    for figure in figures:
+        _show(figure)
+    RESULTS.write_text(
+        json.dumps([{"bench": "ingest", "what": f.what, "value": f.value, "goal": f.goal} for f in figures])
+    )
+
+
+async def speed(ingest: Ingest) -> list[Figure]:
+    """The sample book through the whole pipeline, and its passages through the embedder alone, one after the other."""
+    documents, _ = await _documents(ingest, [wiring.SAMPLE_BOOK])
+    texts = [searchable(passage) for document in documents for passage in _split(ingest, document)]
+    await ingest.embedder.embed_passages(texts[:5])
+    started = time.monotonic()
+    await ingest.embedder.embed_passages(texts)
+    alone_s = time.monotonic() - started
+    result = await ingest.run([wiring.SAMPLE_BOOK], "speed", "Speed")
+    return [
+        Figure(
+            "whole ingest of the sample book / the embedder alone",
+            round(result.seconds / alone_s, 3),
+            "≤ 1.10",
+        )
+    ]
+
+
+async def unchanged(ingest: Ingest) -> list[Figure]:
+    """Four copies of the sample book: about 40,000 words."""
+    with tempfile.TemporaryDirectory() as folder:
+        for copy in range(4):
+            for page in wiring.SAMPLE_BOOK.glob("*.md"):
+                (Path(folder) / f"{copy}-{page.name}").write_text(
+                    page.read_text() + f"\nCopy {copy} ends here.\n"
+                )
+        await ingest.run([Path(folder)], "unchanged", "Unchanged")
+        again = await ingest.run([Path(folder)], "unchanged", "Unchanged")
+    assert again.generation is None
+    return [Figure("seconds to ingest 40,000 unchanged words again", again.seconds, "≤ 2")]
+
+
+async def memory(ingest: Ingest) -> list[Figure]:
+    """A million words in a hundred chapters. The vectors are made up: the model's own memory is counted by `speed`."""
+    words = _vocabulary()
+    chance = random.Random(1)
+    with tempfile.TemporaryDirectory() as folder:
+        for chapter in range(100):
+            paragraphs = [f"{' '.join(chance.choices(words, k=40)).capitalize()}." for _ in range(250)]
+            sections = [
+                f"## Section {n}\n\n" + "\n\n".join(paragraphs[n * 25 : n * 25 + 25]) for n in range(10)
+            ]
+            (Path(folder) / f"{chapter:03}.md").write_text(f"# Chapter {chapter}\n\n" + "\n\n".join(sections))
+        result = await replace(ingest, embedder=Known(ingest.embedder)).run(
+            [Path(folder)], "million", "Million"
+        )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return [
+        Figure("passages of a million words", result.chunks_created, ""),
+        Figure("peak memory of ingest with the model loaded, MB", round(peak), "≤ 600"),
+    ]
+
+
+async def publishing(ingest: Ingest, count: int) -> list[Figure]:
+    """From passages to readers, with vectors that are known already."""
+    known = replace(ingest, embedder=Known(ingest.embedder))
+    documents = [_made_up(number) for number in range(count // 100)]
+    passages = [passage for document in documents for passage in _split(known, document)]
+    await known._publish("large", "Large", documents, passages, "first")
+    started = time.monotonic()
+    await known._publish("large", "Large", documents, passages, "second")
+    return [
+        Figure(
+            f"seconds to publish {len(passages):,} passages with known vectors",
+            round(time.monotonic() - started, 1),
+            "≤ 60",
+        )
+    ]
+
+
+def chunking() -> list[Figure]:
+    """Is the labelled span within the five nearest passages, by their best window and by their beginning alone?"""
+    embedder = MiniLm()
+    passages = list(_labelled_passages(embedder))
+    texts = [passage.text for passage, _, _ in passages]
+    by_window = [embedder._embed_windows(text) for text in texts]
+    by_beginning = [embedder._embed(text)[None, :] for text in texts]
+    questions = [json.loads(line) for line in (CHUNKEVAL / "queries.jsonl").read_text().splitlines()]
+    figures = []
+    for name, vectors in (("windows, best counts", by_window), ("plain truncation", by_beginning)):
+        found = [
+            _recall(embedder._embed(question["text"]), question, vectors, passages) for question in questions
+        ]
+        figures.append(
+            Figure(
+                f"chunkeval: share of labelled spans within the top {TOP}, {name}",
+                round(float(np.mean(found)), 3),
+                "",
+            )
+        )
+    return figures
+
+
+def _labelled_passages(embedder: Embedder) -> Iterator[tuple[Passage, int, int]]:
+    """Each passage with where it stands in its text; sentences are found one behind the other."""
+    for line in (CHUNKEVAL / "corpus.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        document = plain_text.read(row["text"].encode(), PurePosixPath(f"{row['_id']}.txt"))
+        place = 0
+        for passage in split.passages(
+            document, "chunkeval", split.Size(512, 0.2, 256), embedder.count_tokens
+        ):
+            first, last = passage.sentence_text(0), passage.sentence_text(len(passage.sentences) - 1)
+            start = row["text"].find(first.split("\n")[0][:40], max(0, place - 4000))
+            end = row["text"].find(last[-40:], max(start, 0)) + 40
+            if start >= 0:
+                place = start
+                yield replace(passage, filename=row["_id"]), start, max(end, start + len(passage.text))
+
+
+def _recall(
+    asked: Vector,
+    question: dict[str, Any],
+    vectors: Sequence[Windows],
+    passages: Sequence[tuple[Passage, int, int]],
+) -> float:
+    scores = [float(np.max(windows @ asked)) for windows in vectors]
+    top = [passages[place] for place in np.argsort(scores)[::-1][:TOP]]
+    spans = question["spans"]
+    held = [
+        any(
+            p.filename == span["doc"] and start <= span["start"] and span["end"] <= end
+            for p, start, end in top
+        )
+        for span in spans
+    ]
+    return sum(held) / len(held)
+
+
+class Known:
+    """An embedder whose answers are there at once."""
+
+    name = "known"
+    dimension = 384
+    curve: Curve = ((0.0, 0.0), (1.0, 1.0))
+
+    def __init__(self, real: Embedder) -> None:
+        self._real = real
+        vectors = np.random.default_rng(0).normal(size=(1000, 1, self.dimension)).astype(np.float32)
+        self._vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+    async def embed_query(self, text: str) -> Vector:
+        vector: Vector = self._vectors[len(text) % 1000][0]
+        return vector
+
+    async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
+        return [self._vectors[hash(text) % 1000] for text in texts]
+
+    def count_tokens(self, text: str) -> int:
+        return self._real.count_tokens(text)
+
+    def cost(self) -> str:
+        return ""
+
+    async def close(self) -> None: ...
+
+
+@asynccontextmanager
+async def _ingest() -> AsyncIterator[Ingest]:
+    with tempfile.TemporaryDirectory(prefix="affidavit-bench-", ignore_cleanup_errors=True) as folder:
+        settings = settings_file.load(data_dir=Path(folder))
+        async with (
+            wiring.open_database(settings, lambda _: None) as database,
+            wiring.open_ingest(settings, database, lambda *_: None) as ingest,
+        ):
+            yield ingest
+
+
+async def _documents(ingest: Ingest, paths: list[Path]) -> tuple[list[Document], Any]:
+    return await files.read_all(paths, ingest.progress)
+
+
+def _split(ingest: Ingest, document: Document) -> list[Passage]:
+    return split.passages(document, "bench", ingest.size, ingest.embedder.count_tokens)
+
+
+def _vocabulary() -> list[str]:
+    chance = random.Random(0)
+    return ["".join(chance.choices("abcdefghiklmnoprstuvw", k=chance.randint(2, 9))) for _ in range(20_000)]
+
+
+def _made_up(number: int) -> Document:
+    chance = random.Random(number)
+    words = _WORDS
+    sections = []
+    for section in range(100):
+        texts = [f"{' '.join(chance.choices(words, k=40))}." for _ in range(2)]
+        pieces = tuple(
+            Piece(text, block, "prose", f"S{section}", f"s{section}", "p") for block, text in enumerate(texts)
+        )
+        sections.append(Section(f"S{section}", pieces))
+    return Document(f"{number}.md", f"D{number}", f"/d{number}", "0" * 64, tuple(sections))
+
+
+_WORDS = _vocabulary()
+
+
+def _show(figure: Figure) -> None:
+    print(f"{figure.what:<88} {figure.value!s:>10}   {figure.goal}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
