@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format lock clean
+.PHONY: help run test campaign bench check format lock clean
 
 help:  ## List these targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,6 +16,12 @@ run: $(READY)  ## A running engine on http://127.0.0.1:8000 (PORT=…) with the 
 
 test: $(READY)  ## The whole test suite against real parts
 	@$(BIN)/pytest
+
+campaign: $(READY)  ## The tests that kill and disturb, with many more rounds
+	@AFFIDAVIT_CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/test_ingest_crash.py
+
+bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
+	@$(BIN)/python -m bench.ingest
 
 check: $(READY)  ## Format, lint, types, floors
 	@$(BIN)/ruff format --check --quiet .

@@ -5,6 +5,7 @@ import pwd
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -212,5 +213,8 @@ def _open_the_way(account: pwd.struct_passwd | None, *targets: Path) -> None:
         for folder in reversed(target.resolve().parents):
             mode = folder.stat().st_mode
             if not mode & 0o001:
-                print(f"  lets the system user {account.pw_name} pass through {folder} (mode +x)")
+                print(
+                    f"  lets the system user {account.pw_name} pass through {folder} (mode +x)",
+                    file=sys.stderr,
+                )
                 folder.chmod(mode | 0o001)
