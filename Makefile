@@ -18,7 +18,7 @@ test: $(READY)  ## The whole test suite against real parts
 	@$(BIN)/pytest
 
 campaign: $(READY)  ## The tests that kill and disturb, with many more rounds
-	@AFFIDAVIT_CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/test_ingest_crash.py
+	@CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/test_ingest_crash.py
 
 bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
 	@$(BIN)/python -m bench.ingest

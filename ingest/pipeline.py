@@ -13,6 +13,7 @@ Killed at any point, the next run ends with the same generation: what readers se
 is kept, and what was left half-made is thrown away at (8).
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -109,19 +110,26 @@ class Ingest:
     async def _index(
         self, generation: Generation, passages: Sequence[Passage], words: Sequence[Sequence[str]]
     ) -> None:
-        await self.index.create(generation.generation_id, generation.dimension)
-        for start in range(0, len(passages), BATCH):
-            batch = passages[start : start + BATCH]
-            vectors = await self._embed([searchable(passage) for passage in batch])
-            points = [
-                _point(passage, windows, lexical.passage_weights(counted, generation.lexicon))
-                for passage, counted, windows in zip(
-                    batch, words[start : start + BATCH], vectors, strict=True
-                )
-            ]
-            await self.index.upsert(generation.generation_id, points)
-            self.progress("Embedding passages", start + len(batch), len(passages))
-        held = await self.index.seal(generation.generation_id)
+        """While one batch goes to the index, the next is embedded: the two are different processes."""
+        name = generation.generation_id
+        going = asyncio.ensure_future(self.index.create(name, generation.dimension))
+        try:
+            for start in range(0, len(passages), BATCH):
+                batch = passages[start : start + BATCH]
+                vectors = await self._embed([searchable(passage) for passage in batch])
+                points = [
+                    _point(passage, windows, lexical.passage_weights(counted, generation.lexicon))
+                    for passage, counted, windows in zip(
+                        batch, words[start : start + BATCH], vectors, strict=True
+                    )
+                ]
+                await going
+                going = asyncio.ensure_future(self.index.upsert(name, points))
+                self.progress("Embedding passages", start + len(batch), len(passages))
+        finally:
+            await asyncio.wait([going])
+        await going
+        held = await self.index.seal(name)
         if held != len({passage.chunk_id for passage in passages}):
             raise RuntimeError(f"The index holds {held} of {len(passages)} passages; nothing was published")
 
