@@ -9,7 +9,6 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from statistics import median
 from typing import Any
 
 import pytest
@@ -84,22 +83,6 @@ def test_the_words_of_a_reader_are_kept(shared: Sandbox) -> None:
     with pytest.raises(UnreadableError) as outside_error:
         read(b"\xff\xfe", PAGE)
     assert str(inside_error.value) == str(outside_error.value)
-
-
-def test_a_small_file_takes_less_than_two_milliseconds(shared: Sandbox) -> None:
-    def taken() -> float:
-        started = time.perf_counter()
-        one(shared, TEXT, PAGE)
-        return time.perf_counter() - started
-
-    def alone() -> float:
-        started = time.perf_counter()
-        read(TEXT, PAGE)
-        return time.perf_counter() - started
-
-    alone()
-    taken()
-    assert median(taken() for _ in range(50)) - median(alone() for _ in range(50)) < 0.002
 
 
 # --- Limits
