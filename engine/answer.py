@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 
 from audit.ledger import Ledger, LedgerUnavailableError
 from engine import cite
-from engine.errors import AuditUnavailableError, OutOfTimeError, RequestError, UnexpectedError
+from engine.errors import AuditUnavailableError, ForbiddenError, OutOfTimeError, RequestError, UnexpectedError
 from engine.gate import refuse_weak_evidence
 from engine.models import (
     Answer,
@@ -42,6 +42,7 @@ from engine.retrieve import Retriever
 from engine.verify import verified
 
 HTTP_OK = 200
+SCOPE = "ask"  # what a key must be good for
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,7 @@ class Engine:
 
     async def _decide(self, asked: Asked, trail: Trail) -> Released | Refusal:
         try:
-            client = asked.operator or await self.keyring.authenticate(asked.secret)  # (1)
-            trail.client_id, trail.key_id = client.client_id, client.key_id
+            client = await self._authenticate(asked, trail)  # (1)
             trail.limit_decision = await self.limiter.admit(client)  # (2)
             question = await asked.read()  # (3)
             _note_question(trail, question)
@@ -124,6 +124,13 @@ class Engine:
             raise
         except Exception as fault:
             raise UnexpectedError from fault
+
+    async def _authenticate(self, asked: Asked, trail: Trail) -> Client:
+        client = asked.operator or await self.keyring.authenticate(asked.secret)
+        trail.client_id, trail.key_id = client.client_id, client.key_id
+        if SCOPE not in client.scopes:
+            raise ForbiddenError
+        return client
 
     async def _open(self, trail: Trail) -> None:
         try:

@@ -222,6 +222,7 @@ def test_the_openapi_document_names_every_problem(client: httpx.Client) -> None:
         "200",
         "400",
         "401",
+        "403",
         "404",
         "413",
         "422",
@@ -248,3 +249,17 @@ async def test_a_key_over_its_limit_waits(server: Running, database: Any, record
     problem = check_problem(refused, 429, "rate_limit")
     assert 1 <= int(refused.headers["retry-after"]) <= 60
     assert records.of(problem["query_id"])[0]["http_status"] == 429
+
+
+async def test_a_key_without_the_scope_may_not_ask(server: Running, database: Any, records: Records) -> None:
+    """Seen red with the scope not looked at."""
+    from engine import wiring
+
+    async with wiring.open_keys(database) as keys:
+        secret = await keys.create("auditor", ["audit"], None)
+    async with httpx.AsyncClient(
+        base_url=server.url, headers={"Authorization": f"Bearer {secret}"}
+    ) as auditor:
+        problem = check_problem(await auditor.post("/v1/query", json=IMU), 403, "auth")
+    (row,) = records.of(problem["query_id"])
+    assert (row["http_status"], row["client_id"], row["user_query_text"]) == (403, "auditor", "")

@@ -36,6 +36,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     for status, description in {
         400: "Not JSON, not UTF-8, a NUL, or a key twice",
         401: "No key, or not one of ours",
+        403: "A good key without the scope",
         404: "No such book or passage",
         413: "More than 64 KiB",
         422: "A field is not what the contract says",
