@@ -79,6 +79,8 @@ class Ingest:
             published = None
             if is_new and not dry_run:
                 published = await self._publish(book_id, title, documents, passages, content_hash)
+            if not dry_run:
+                await self._retire(book_id)  # (8)
         seconds = self.monotonic() - started
         return _result(book_id, published, documents, passages, live, errors, seconds, is_new=is_new)
 
@@ -102,10 +104,13 @@ class Ingest:
         await self.registry.begin(generation, title, documents, passages, content_hash=content_hash)  # (4)
         await self._index(generation, passages, words)  # (5) (6)
         await self.registry.publish(generation, title)  # (7)
-        for outlived in await self.registry.outlived(book_id):  # (8)
+        return generation.generation_id
+
+    async def _retire(self, book_id: str) -> None:
+        """Also when nothing is new: the run before may have been killed on the way."""
+        for outlived in await self.registry.outlived(book_id):
             await self.index.drop(outlived)
             await self.registry.forget(outlived)
-        return generation.generation_id
 
     async def _index(
         self, generation: Generation, passages: Sequence[Passage], words: Sequence[Sequence[str]]
