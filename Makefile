@@ -4,12 +4,13 @@ PORT ?= 8000
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help run test campaign bench check format lock clean
+.PHONY: help run test campaign bench bench-peers check format lock clean
 
 help:  ## List these targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 run: $(READY)  ## A running engine on http://127.0.0.1:8000 (PORT=…) with the sample book
 	@exec $(BIN)/affidavit up --port $(PORT)
@@ -22,6 +23,9 @@ campaign: $(READY)  ## The tests that kill and disturb, with many more rounds
 
 bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
 	@$(BIN)/python -m bench.ingest
+	@$(BIN)/python -m bench.retrieval
+
+bench-peers: $(PEERS)/.ready  ## What others search with, for `make bench` to measure beside ours (once)
 
 check: $(READY)  ## Format, lint, types, floors
 	@$(BIN)/ruff format --check --quiet .
@@ -41,8 +45,8 @@ lock:  ## Rewrite requirements.lock with the newest versions that pyproject.toml
 	  --quiet --output-file requirements.lock
 	@rm -rf $(VENV)-lock
 
-clean:  ## Remove the environment (the data in .affidavit/ stays)
-	@rm -rf $(VENV)
+clean:  ## Remove the environments (the data in .affidavit/ stays)
+	@rm -rf $(VENV) $(PEERS)
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and f"Affidavit needs Python 3.11 or newer; $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
@@ -53,3 +57,9 @@ $(READY): requirements.lock pyproject.toml
 	         /^ERROR/ { print "\n" $$0 } /^PIP-FAILED/ { failed = 1 } END { exit failed }'
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@touch $(READY)
+
+$(PEERS)/.ready: bench/peers-requirements.txt
+	@echo "Making the environment of the peers in $(PEERS)/ (about a minute, once) …"
+	@$(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet --only-binary :all: -r bench/peers-requirements.txt
+	@touch $@

@@ -26,13 +26,17 @@ PERSONAL = frozenset(
         "answer_text",
         "citations",
         "selected_text",
+        "filters",
+        "filter_message",
         "end_user",
         "client_address",
     }
 )
 
 # Numbers that the database holds as floats: 1 and 1.0 are one value and must have one hash.
-_FLOATS = frozenset({"confidence_score", "retrieval_confidence", "generation_confidence", "threshold"})
+_FLOATS = frozenset(
+    {"confidence_score", "retrieval_confidence", "generation_confidence", "best_score", "threshold"}
+)
 
 # What says how the row is kept, not what happened: it may change without making the proof false.
 UNHASHED = frozenset({"spooled", "salt", "leaf_hash", "erased_at"})
@@ -80,6 +84,10 @@ class Trail:
     index_generation: UUID | None = None
     embedder: str | None = None
     calibration_id: str | None = None
+    calibration_kind: str | None = None
+    best_score: float | None = None
+    filter_message: str | None = None
+    rerank: str | None = None
     threshold: float | None = None
     model_requested: str | None = None
     model_used: str | None = None

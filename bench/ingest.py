@@ -13,12 +13,13 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
+from bench.results import Figure, record, show
 from engine import settings as settings_file
 from engine import wiring
 from engine.models import Curve, Passage, Vector, Windows
@@ -31,17 +32,7 @@ from ingest.read.document import Document, Piece, Section
 
 HOUSE = Path(__file__).resolve().parent.parent
 CHUNKEVAL = HOUSE.parent / "shared" / "data" / "eval" / "chunkeval"
-RESULTS = HOUSE / "bench" / "results.json"
 TOP = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A line of the table."""
-
-    what: str
-    value: float | str
-    goal: str
 
 
 async def main() -> None:
@@ -62,10 +53,8 @@ async def main() -> None:
             file=sys.stderr,
         )
     for figure in figures:
-        _show(figure)
-    RESULTS.write_text(
-        json.dumps([{"bench": "ingest", "what": f.what, "value": f.value, "goal": f.goal} for f in figures])
-    )
+        show(figure)
+    record("ingest", [asdict(figure) for figure in figures])
 
 
 async def speed(ingest: Ingest) -> list[Figure]:
@@ -206,6 +195,9 @@ class Known:
     async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
         return [self._vectors[hash(text) % 1000] for text in texts]
 
+    async def embed_questions(self, texts: Sequence[str]) -> list[Vector]:
+        return [await self.embed_query(text) for text in texts]
+
     def count_tokens(self, text: str) -> int:
         return self._real.count_tokens(text)
 
@@ -249,10 +241,6 @@ def _made_up(number: int) -> Document:
 
 
 _WORDS = _vocabulary()
-
-
-def _show(figure: Figure) -> None:
-    print(f"{figure.what:<88} {figure.value!s:>10}   {figure.goal}", flush=True)
 
 
 if __name__ == "__main__":

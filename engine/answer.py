@@ -35,6 +35,7 @@ from engine.models import (
     Receipt,
     Refusal,
     Released,
+    Retrieved,
     Trail,
 )
 from engine.ports import Clock, Generator, Keyring, Library, Limiter, NewId
@@ -113,10 +114,11 @@ class Engine:
             _note_question(trail, question)
             await self._open(trail)  # (4)
             generation = await self.library.live(question.book_id)
-            evidence = await self._retrieve(question, generation, trail)  # (5)
-            refusal = refuse_weak_evidence(evidence, self.rules.threshold)  # (6)
+            found = await self._retrieve(question, generation, trail)  # (5)
+            refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
             if refusal:
                 return refusal
+            evidence = found.evidence
             draft = await self._generate(question, evidence, trail)  # (7)
             proven = verified(draft, evidence)  # (8)
             return proven if isinstance(proven, Refusal) else self._release(proven, draft, evidence)
@@ -139,17 +141,16 @@ class Engine:
         except (LedgerUnavailableError, OutOfTimeError) as failure:
             raise AuditUnavailableError from failure
 
-    async def _retrieve(self, question: Question, generation: Generation, trail: Trail) -> list[Evidence]:
-        trail.index_generation, trail.embedder = generation.generation_id, generation.embedder
-        trail.calibration_id = generation.calibration.calibration_id
+    async def _retrieve(self, question: Question, generation: Generation, trail: Trail) -> Retrieved:
+        _note_generation(trail, generation)
         started = self.monotonic()
         try:
             async with _at_most(self.rules.retrieval_s, "retrieval"):
-                evidence, trail.chunks_retrieved_count = await self.retriever.retrieve(question, generation)
+                found = await self.retriever.retrieve(question, generation)
         finally:
             trail.retrieval_latency_ms = _ms(started, self.monotonic())
-        trail.chunks_returned = [asdict(item.candidate) for item in evidence]
-        return evidence
+        _note_retrieved(trail, found)
+        return found
 
     async def _generate(self, question: Question, evidence: Sequence[Evidence], trail: Trail) -> Draft:
         trail.model_requested = self.generator.name
@@ -210,11 +211,24 @@ async def _at_most(seconds: float, stage: str) -> AsyncIterator[None]:
 
 def _note_question(trail: Trail, question: Question) -> None:
     trail.user_query_text = trail.retrieval_query = question.text
-    trail.source_mode = "context-restricted" if question.selected_text else "full-book"
+    trail.source_mode = "full-book" if question.selected_text is None else "context-restricted"
     trail.selected_text = question.selected_text
     trail.book_id, trail.top_k = question.book_id, question.top_k
     trail.filters = json.loads(json.dumps(asdict(question.filters)))
     trail.session_id, trail.end_user = question.session_id, question.end_user
+
+
+def _note_generation(trail: Trail, generation: Generation) -> None:
+    trail.index_generation, trail.embedder = generation.generation_id, generation.embedder
+    trail.calibration_id = generation.calibration.calibration_id
+    trail.calibration_kind = generation.calibration.kind
+
+
+def _note_retrieved(trail: Trail, found: Retrieved) -> None:
+    trail.retrieval_query, trail.best_score = found.query, found.best_score
+    trail.chunks_retrieved_count = found.considered
+    trail.chunks_returned = [asdict(item.candidate) for item in found.evidence]
+    trail.filter_message, trail.rerank = found.filter_message, found.rerank
 
 
 def _note_draft(trail: Trail, draft: Draft) -> None:

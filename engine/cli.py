@@ -8,27 +8,33 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from pydantic import SecretStr
 
+from audit.status import STATUS
+from engine import certify, evaluate, wiring
 from engine import doctor as doctor_checks
 from engine import settings as settings_file
-from engine import wiring
 from engine.answer import Asked
 from engine.errors import AffidavitError, RequestError
 from engine.http import contracts
 from engine.http.app import create_app
+from engine.labels import LabelsError
 from engine.models import Client, Question
 from engine.settings import Settings
 from engine.wiring import Database
 from ingest.pipeline import Ingest, IngestResult, Progress
+from ingest.read.export import FILENAME as CONTENT_FILE
 
 DEMO_CLIENT = "demo"
+EVALUATED_BOOK = "labelled-set"
 SCOPES = ("ask", "audit", "erase", "admin")
 FOUND_SOMETHING = 1
 BAR_WIDTH = 24
@@ -110,7 +116,13 @@ async def ingest(settings: Settings, arguments: Arguments) -> int:
     for error in result.errors:
         _say(f"  left out: {error['file']}: {error['error']}")
     print(_ingested(result, dry_run=arguments.dry_run), cost, sep="")
+    _warn(result.warnings)
     return result.exit_code
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        _say(f"WARNING: {warning}")
 
 
 async def _title(pipeline: Ingest, book_id: str) -> str:
@@ -135,6 +147,9 @@ async def books(settings: Settings, arguments: Arguments) -> int:
     """The books that can be asked."""
     async with wiring.open_database(settings, _say) as database, wiring.open_registry(database) as registry:
         found = [asdict(book) for book in await registry.books()]
+    if not arguments.json:
+        for book in found:
+            _warn(f"{book['book_id']}: {warning}" for warning in book.pop("warnings"))
     _print_rows(found, as_json=arguments.json, empty="No books yet. Try: affidavit ingest PATH --book ID")
     return 0
 
@@ -162,6 +177,88 @@ async def ask(settings: Settings, arguments: Arguments) -> int:
             return FOUND_SOMETHING
     body = contracts.response(answer)
     print(body.model_dump_json(indent=2) if arguments.json else _for_terminal(body))
+    return 0
+
+
+async def evaluation(settings: Settings, arguments: Arguments) -> int:
+    """Ask a labelled set as a book of its own, in a data folder that is thrown away; print how well it went."""
+    labelled = evaluate.read(arguments.folder, arguments.out_of_scope)
+    if arguments.report:
+        arguments.report.touch()  # where it cannot be written is said before the work, not after
+    with tempfile.TemporaryDirectory(prefix="affidavit-eval-", ignore_cleanup_errors=True) as folder:
+        content = Path(folder, "book", CONTENT_FILE)
+        content.parent.mkdir()
+        content.write_bytes(evaluate.book(labelled))
+        found = await _evaluated(_embedded(settings, Path(folder, "data")), labelled, content, arguments)
+    if arguments.report:
+        arguments.report.write_text(evaluate.page(found), "utf-8")
+    if arguments.json:
+        print(json.dumps(asdict(found)))
+    else:
+        print(evaluate.about(found))
+        _print_rows(evaluate.rows(found), as_json=False, empty="")
+    for failure in found.failures:
+        _say(f"  not measured: {failure['question']}: {failure['error']}")
+    return FOUND_SOMETHING if found.failures else 0
+
+
+def _embedded(settings: Settings, data_dir: Path) -> Settings:
+    """The same settings on a database and an index of their own: no set may come near a real book."""
+    return settings.model_copy(
+        update={
+            "data_dir": data_dir,
+            "database": settings.database.model_copy(update={"url": SecretStr("")}),
+            "providers": settings.providers.model_copy(update={"index": "edge", "limits": "memory"}),
+            "books": settings.books.model_copy(update={"default": EVALUATED_BOOK}),
+        }
+    )
+
+
+async def _evaluated(
+    settings: Settings, labelled: evaluate.LabelledSet, content: Path, arguments: Arguments
+) -> evaluate.Evaluation:
+    async with wiring.open_database(settings, _say) as database:
+        async with wiring.open_ingest(settings, database, _progress()) as pipeline:
+            result = await pipeline.run([content], EVALUATED_BOOK, labelled.name)
+        if result.errors:
+            raise LabelsError(f"The corpus cannot be ingested: {result.errors[0]['error']}")
+        async with wiring.open_house(settings, database) as house:
+            registry, engine = house.registry, house.engine
+            generation = await registry.live(EVALUATED_BOOK)
+            names = sorted((await registry.live_content(EVALUATED_BOOK)).chunk_ids)
+            subject = evaluate.Subject(
+                retriever=engine.retriever,
+                generator=None if arguments.retrieval_only else engine.generator,
+                generation=generation,
+                passages=list((await registry.passages(names)).values()),
+                threshold=settings.retrieval.threshold,
+                top_k=settings.retrieval.top_k,
+            )
+            try:
+                return await evaluate.evaluate(labelled, subject, _progress())
+            finally:  # the index's worker outlives us a little, and must not write where nothing is any more
+                await house.index.drop(generation.generation_id)
+
+
+async def calibration(settings: Settings, arguments: Arguments) -> int:
+    """Fit what a score of this book means to labelled questions, and put it in force."""
+    if arguments.report:
+        arguments.report.touch()  # where it cannot be written is said before the work, not after
+    async with wiring.open_database(settings, _say) as database:
+        async with wiring.open_house(settings, database) as house:
+            generation = await house.registry.live(arguments.book)
+            certified = await certify.certificate(
+                arguments.questions, house.engine.retriever, generation, wiring.gate_of(settings), _progress()
+            )
+        async with wiring.open_registry(database, "affidavit_owner") as registry:
+            await registry.certify(arguments.book, certified)
+    if arguments.report:
+        arguments.report.write_text(certify.page(certified, arguments.book), "utf-8")
+    if arguments.json:
+        print(json.dumps(asdict(certified)))
+    else:
+        print(certify.about(certified))
+        _print_rows(certify.table(certified), as_json=False, empty="")
     return 0
 
 
@@ -194,6 +291,15 @@ async def audit_query(settings: Settings, arguments: Arguments) -> int:
         names, rows = await database.read("affidavit_auditor", arguments.sql)
     found = [dict(zip(names, row, strict=True)) for row in rows]
     _print_rows(found, as_json=arguments.json, empty="No rows.")
+    return 0
+
+
+async def audit_status(settings: Settings, arguments: Arguments) -> int:
+    """Records by month, and how many were decided within a hair of the gate."""
+    async with wiring.open_database(settings, _quiet) as database:
+        names, rows = await database.read("affidavit_auditor", STATUS)
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    _print_rows(found, as_json=arguments.json, empty="No records yet.")
     return 0
 
 
@@ -260,6 +366,9 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(settings: Settings, database: Database, listening: socket.socket, ready: str) -> int:
+    async with wiring.open_registry(database) as registry:
+        for book in await registry.books():
+            _warn(f"{book.book_id}: {warning}" for warning in book.warnings)
     app = create_app(lambda: wiring.open_house(settings, database))
     server = _Server(uvicorn.Config(app, log_level="warning", lifespan="on", server_header=False))
     loop = asyncio.get_running_loop()
@@ -385,6 +494,29 @@ COMMANDS: dict[str, Command] = {
             _JSON,
         ),
     ),
+    "eval": Command(
+        evaluation, "affidavit eval labelled/ --report report.html",
+        (
+            _argument("folder", type=Path, metavar="DIR", help="with corpus.jsonl, queries.jsonl and qrels.tsv"),
+            _argument("--out-of-scope", type=Path, metavar="FILE", help="questions that no passage of it answers"),
+            _argument("--retrieval-only", action="store_true", help="no answers, so no generator is asked"),
+            _JSON,
+            _argument("--report", type=Path, metavar="FILE.html", help="figures, curves and the worst questions"),
+        ),
+    ),
+    "calibrate": Command(
+        calibration, "affidavit calibrate --book robotics --questions questions.jsonl --report report.html",
+        (
+            _argument("--book", required=True, metavar="ID", help="the book that is asked"),
+            _argument(
+                "--questions", required=True, type=Path, metavar="FILE.jsonl",
+                help='a line each: {"text": …, "answerable": true or false}, and "kind": "near_miss" for those that'
+                " only sound like the book",
+            ),
+            _argument("--report", type=Path, metavar="FILE.html", help="the curve, the scores and the table"),
+            _JSON,
+        ),
+    ),
     "keys create": Command(
         keys_create, "affidavit keys create --client docs-site --limit 100/minute",
         (
@@ -399,6 +531,7 @@ COMMANDS: dict[str, Command] = {
         audit_query, "affidavit audit query 'SELECT outcome, count(*) FROM audit_logs GROUP BY outcome'",
         (_argument("sql", metavar="SQL"), _JSON),
     ),
+    "audit status": Command(audit_status, "affidavit audit status --json", (_JSON,)),
     "audit partitions": Command(audit_partitions, "affidavit audit partitions"),
     "doctor": Command(doctor, "affidavit doctor", (_JSON,)),
 }  # fmt: skip

@@ -36,6 +36,7 @@ async def examine(settings: Settings, database: Database) -> list[Finding]:
         "embedder": _embedder,
         "index": _index,
         "books": _books,
+        "calibration": _calibration,
         "keys": _keys,
         "generator": _generator,
         "vault": _vault,
@@ -130,6 +131,16 @@ async def _books(settings: Settings, database: Database) -> Finding:
             f"{settings.books.default} is not published: run `affidavit ingest PATH --book {settings.books.default}`",
         )  # fmt: skip
     return Finding("books", "ok", "; ".join(f"{book.book_id}, {book.passages} passages" for book in books))
+
+
+async def _calibration(_: Settings, database: Database) -> Finding:
+    async with wiring.open_registry(database) as registry:
+        books = [book for book in await registry.books() if book.generation]
+    doubtful = [f"{book.book_id}: {warning}" for book in books for warning in book.warnings]
+    if doubtful:
+        return Finding("calibration", "failed", " ".join(doubtful))
+    said = [f"{book.book_id}, {book.calibration_kind} ({book.calibration})" for book in books]
+    return Finding("calibration", "ok", "; ".join(said) or "no book yet")
 
 
 async def _keys(_: Settings, database: Database) -> Finding:

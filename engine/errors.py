@@ -3,6 +3,8 @@
 AffidavitError
 ├── ConfigurationError        the settings or the data folder are wrong; only at start-up
 ├── EmbedderFailedError       the embedding vendor failed for good
+├── NotSeparableError         labelled questions that no threshold could tell apart
+├── RerankFailedError         the reranker gave no usable order; the order of the blend stands
 ├── StatementError            an auditor's SQL cannot be run
 └── RequestError              one request failed
     ├── BadRequestError       400  not JSON, not UTF-8, a NUL, a key twice
@@ -45,6 +47,14 @@ class StatementError(AffidavitError):
 
 class EmbedderFailedError(AffidavitError):
     """The embedding vendor failed for good, at ingest or with an answer that cannot be used."""
+
+
+class NotSeparableError(AffidavitError):
+    """Labelled questions that cannot be calibrated with, and why."""
+
+
+class RerankFailedError(AffidavitError):
+    """The reranker gave no usable order. The message is for the record: never a vendor's words."""
 
 
 class RequestError(AffidavitError):

@@ -1,19 +1,26 @@
 """The gate before the model: enough evidence, or a refusal that costs nothing. Pure."""
 
-from collections.abc import Sequence
-
-from engine.models import Evidence, Refusal
+from engine.models import Refusal, Retrieved
 
 NEAREST_SHOWN = 3  # a reader looks at three links, not at ten
 
+_NOT_IN_BOOK = Refusal(
+    reason="selection_not_in_book",
+    message="The selected text was not found in this book. Select a passage of the book, or ask without a selection.",
+)
 
-def refuse_weak_evidence(evidence: Sequence[Evidence], threshold: float) -> Refusal | None:
-    """None if the best passage reaches the threshold."""
-    best = max((item.candidate.score for item in evidence), default=0.0)
-    if evidence and best >= threshold:
+
+def refuse_weak_evidence(retrieved: Retrieved, threshold: float) -> Refusal | None:
+    """None if the best of all passages reaches the threshold."""
+    if not retrieved.is_selection_found:
+        return _NOT_IN_BOOK
+    if retrieved.evidence and retrieved.best_score >= threshold:
         return None
+    where = (
+        "book" if retrieved.searched is None else f"part of the book that was searched ({retrieved.searched})"
+    )
     return Refusal(
         reason="not_covered",
-        message="This question is not covered in the book.",
-        nearest=tuple(evidence[:NEAREST_SHOWN]),
+        message=f"This question is not covered in the {where}.",
+        nearest=retrieved.evidence[:NEAREST_SHOWN],
     )

@@ -17,6 +17,21 @@ K1 = 1.5
 B = 0.75
 EPSILON = 0.25  # the share of the average idf that a word gets which stands in more than half of the passages
 
+PRIOR_WORDS = 2  # words the book does not know that every question is taken to have besides its own
+NORMALISATION = (
+    "prior-attainment-1"  # names how words are counted and scores normalised: a certificate fits only this
+)
+
+# They say how a thing is asked, not what: with them a question about anything shares three words with every passage.
+_SMALL = (
+    "a about after again all also am an and any are as at be because been before being between both but by can could"
+    " did do does doing during each few for from further had has have having he her here hers him his how i if in into"
+    " is it its itself just me more most my no nor not now of off on once only or other our out over own same she should"
+    " so some such than that the their them then there these they this those through to too under until up us very was"
+    " we were what when where which while who whom whose why will with would you your"
+)
+_SMALL_WORDS = frozenset(_SMALL.split())
+
 _WORD = re.compile(r"[^\W_]+(?:[.'_:/+#-]*[^\W_]+)*[+#]*")
 _PART = re.compile(r"[^\W_]+")
 _stemmer = Stemmer.Stemmer("english")
@@ -25,7 +40,7 @@ _stemmer = Stemmer.Stemmer("english")
 def words(text: str) -> list[str]:
     """The words of a text as they are counted, of a passage and of a question alike.
 
-    A compound such as `ros2_control` or `sim-to-real` counts as itself and as its parts.
+    A compound such as `ros2_control` or `sim-to-real` counts as itself and as its parts. Small words do not count.
     """
     compounds, parts = [], []
     for word in _WORD.findall(text.lower()):
@@ -34,7 +49,7 @@ def words(text: str) -> list[str]:
         else:
             compounds.append(word)
             parts.extend(_PART.findall(word))
-    return [*compounds, *_stemmer.stemWords(parts)]
+    return [*compounds, *_stemmer.stemWords([part for part in parts if part not in _SMALL_WORDS])]
 
 
 def lexicon(passages: Sequence[Sequence[str]]) -> Lexicon:
@@ -67,12 +82,23 @@ def query_weights(query: Iterable[str], of: Lexicon) -> dict[int, float]:
     return {of.terms[word].term_id: of.terms[word].idf * count for word, count in counts.items()}
 
 
-def attainment(score: float, query: Iterable[str], of: Lexicon) -> float:
-    """The score as a share of the best that any passage could get for this question, in [0, 1].
+def possible(query: Iterable[str], of: Lexicon) -> float:
+    """The best score that any passage could get for this question.
 
     Words unknown to the book count with the idf of a word in no passage: a question about something else cannot
-    score well by its small words. Absolute: it does not depend on what else was found.
+    score well by its small words. Two such words are added to every question: one word found proves less than five.
     """
     unknown = Term(0, math.log(of.passages + 0.5) - math.log(0.5))
-    best = (K1 + 1) * sum(max(0.0, of.terms.get(word, unknown).idf) for word in query)
+    known = sum(max(0.0, of.terms.get(word, unknown).idf) for word in query)
+    return (K1 + 1) * (known + PRIOR_WORDS * unknown.idf)
+
+
+def attainment(score: float, best: float) -> float:
+    """A score as a share of the best possible, in [0, 1]. Absolute: it does not depend on what else was found.
+
+    Compared on XQuAD and SQuAD 2.0 with 200 questions about other things (dense part as it is, weight of the words as
+    it came out best, 5 % of the others let through), this keeps 95.5 and 94.3 % of the answerable questions; without
+    the two added words 93.1 and 90.3 %; score / (score + 20), which knows no unknown words, 94.4 and 94.4 %, but it
+    gives any long question a high score. Divided by the best hit of the result it would be no gate at all.
+    """
     return min(1.0, max(0.0, score / best)) if best > 0 else 0.0

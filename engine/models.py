@@ -11,7 +11,7 @@ from audit.record import Receipt, Trail
 
 __all__ = [
     "Answer", "Calibration", "Candidate", "Citation", "Claim", "Client", "Curve", "Draft", "Evidence", "Excerpt", "Filters",
-    "Generation", "Hit", "Lexicon", "Passage", "Point", "Question", "Receipt", "Refusal", "Released", "Sentence",
+    "Generation", "Hit", "Lexicon", "Passage", "Point", "Question", "Receipt", "Refusal", "Released", "Retrieved", "Sentence",
     "SourceMode", "Term", "Trail", "Vector", "Windows",
 ]  # fmt: skip
 
@@ -116,10 +116,13 @@ class Calibration:
     """What the raw scores of a generation mean."""
 
     calibration_id: str
-    kind: str
+    kind: Literal["shipped", "self", "labelled"]
     embedder: str
+    dimension: int
+    normalisation: str  # of the lexical score
     similarity: Curve  # of a cosine
     lexical: Curve  # of an attainment
+    separation: float | None = None  # AUROC of what is in the book against what is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +164,10 @@ class Candidate:
     cosine: float
     similarity: float
     bm25: float
+    attainment: float
     lexical: float
     score: float
+    rerank: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +176,20 @@ class Evidence:
 
     passage: Passage
     candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """What was found for a question, best first, and how."""
+
+    evidence: tuple[Evidence, ...]
+    best_score: float  # of all candidates, kept or not: the gate looks at it
+    considered: int
+    query: str  # what was searched with
+    searched: str | None = None  # the part of the book that was searched; None for all of it
+    filter_message: str | None = None
+    rerank: str | None = None  # the reranker's model, or what kept it from being used
+    is_selection_found: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,9 @@ class Embedder(Protocol):
     async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
         """At ingest: slow and patient, where a query is quick or fails."""
 
+    async def embed_questions(self, texts: Sequence[str]) -> list[Vector]:
+        """Many questions at ingest, as patient as with passages; each as `embed_query` would embed it."""
+
     def count_tokens(self, text: str) -> int: ...
 
     def cost(self) -> str:
@@ -56,15 +59,35 @@ class Index(Protocol):
         """Make the generation durable and fast; how many points it holds."""
 
     async def search(
-        self, generation: UUID, dense: Vector, terms: dict[int, float], limit: int, filters: Filters
+        self,
+        generation: UUID,
+        dense: Vector,
+        terms: dict[int, float],
+        limit: int,
+        filters: Filters,
+        among: Sequence[str] = (),
     ) -> list[Hit]:
-        """The best `limit` by each score, every one of them with both exact scores."""
+        """The best `limit` by each score, every one of them with both exact scores; `among` these passages, if named."""
+
+    async def announce(self, book_id: str, generation: UUID) -> None:
+        """The generation is published: let the store's own tools find it under the book's name."""
 
     async def drop(self, generation: UUID) -> None:
         """Forget a generation that nobody reads any more, finished or not; no error if it is forgotten already."""
 
     async def count(self, generation: UUID) -> int:
         """How many points the generation holds; the cheapest proof that it can be searched."""
+
+    async def close(self) -> None: ...
+
+
+class Reranker(Protocol):
+    """A second opinion on the order. `name` is the model that is asked for."""
+
+    name: str
+
+    async def rerank(self, question: str, texts: Sequence[str]) -> list[float]:
+        """How well each text answers the question, in the order given; `RerankFailedError` if it cannot say."""
 
     async def close(self) -> None: ...
 
@@ -86,6 +109,9 @@ class Library(Protocol):
         """The generation that readers see; `UnknownBookError` if there is none."""
 
     async def passages(self, chunk_ids: Sequence[str]) -> dict[str, Passage]: ...
+
+    async def holding(self, generation: UUID, needles: Sequence[str]) -> list[list[Passage]]:
+        """The documents whose folded text contains all needles, each as its passages in order."""
 
 
 class Keyring(Protocol):

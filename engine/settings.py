@@ -129,8 +129,12 @@ class Cohere(Table):
 
 
 class Qdrant(Table):
-    url: str
+    url: Annotated[str, Field(pattern=r"^(https?://.+)?$")]
     api_key: SecretStr
+    prefer_grpc: bool
+    shards: Count
+    replicas: Count
+    timeout_s: Seconds
 
 
 class Redis(Table):

@@ -16,24 +16,26 @@ from psycopg_pool import AsyncConnectionPool
 from audit import partitions
 from audit.ledger import Ledger
 from audit.vault import FolderVault
-from engine import calibrate
 from engine.answer import Engine, Rules
+from engine.calibrate import Gate, Weights
 from engine.errors import ConfigurationError, UnknownBookError
 from engine.keys import ApiKeys
 from engine.migrate import migrate, pending
-from engine.ports import Embedder, Generator, Index, Limiter
+from engine.ports import Embedder, Generator, Index, Limiter, Reranker
 from engine.providers import postgres
 from engine.providers.claude import Claude
-from engine.providers.cohere import CohereEmbedder
+from engine.providers.cohere import CohereEmbedder, CohereReranker
 from engine.providers.edge import EdgeIndex
 from engine.providers.extractive import Extractive
 from engine.providers.folders import InUse
 from engine.providers.memory_limits import MemoryLimits
 from engine.providers.minilm import MiniLm
+from engine.providers.qdrant import QdrantIndex
 from engine.retrieve import Retriever
 from engine.settings import CONFIG, HOUSE, Settings
 from ingest.pipeline import Ingest, Progress
 from ingest.registry import Registry
+from ingest.sounding import Sounding, read_probes
 from ingest.split import Size
 
 EMBEDDERS: dict[str, Callable[[Settings], Embedder]] = {
@@ -41,7 +43,12 @@ EMBEDDERS: dict[str, Callable[[Settings], Embedder]] = {
     "minilm": lambda _: MiniLm(),
 }
 INDEXES: dict[str, Callable[[Settings], Index]] = {
-    "edge": lambda settings: EdgeIndex(settings.data_dir / "index")
+    "edge": lambda settings: EdgeIndex(settings.data_dir / "index"),
+    "qdrant": lambda settings: _qdrant(settings),  # noqa: PLW0108  it stands below
+}
+RERANKERS: dict[str, Callable[[Settings], Reranker | None]] = {
+    "cohere": lambda settings: _cohere_reranker(settings),  # noqa: PLW0108  it stands below
+    "none": lambda _: None,
 }
 GENERATORS: dict[str, Callable[[Settings, Embedder], Generator]] = {
     "claude": lambda settings, _: _claude(settings),
@@ -54,6 +61,7 @@ VAULTS: dict[str, Callable[[Settings], FolderVault]] = {
     "folder": lambda settings: FolderVault(settings.data_dir / "vault")
 }
 
+PROBES_MIN = 50  # "nine in ten of them" needs some to count
 CHECK_S = 5.0  # a cold index worker starts well within it
 PROMPT = CONFIG / "prompts" / "answer.md"
 SAMPLE_BOOK = CONFIG / "sample-book"
@@ -164,6 +172,9 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         stack.push_async_callback(embedder.close)
         index = _choose("index", INDEXES, settings.providers.index)(settings)
         stack.push_async_callback(index.close)
+        reranker = _choose("reranker", RERANKERS, settings.providers.reranker)(settings)
+        if reranker:
+            stack.push_async_callback(reranker.close)
         generator = _choose("generator", GENERATORS, settings.providers.generator)(settings, embedder)
         stack.push_async_callback(generator.close)
         registry = Registry(pool)
@@ -175,7 +186,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             keyring=ApiKeys(pool),
             limiter=_choose("limits", LIMITERS, settings.providers.limits)(settings),
             library=registry,
-            retriever=_retriever(settings, embedder, index, registry),
+            retriever=_retriever(settings, embedder, index, registry, reranker),
             generator=generator,
             ledger=ledger,
             rules=_rules(settings),
@@ -200,12 +211,13 @@ async def open_ingest(settings: Settings, database: Database, progress: Progress
         index = _choose("index", INDEXES, settings.providers.index)(settings)
         stack.push_async_callback(index.close)
         chunking = settings.chunking
+        registry = Registry(pool)
         yield Ingest(
-            registry=Registry(pool),
+            registry=registry,
             index=index,
             embedder=embedder,
             size=Size(chunking.tokens, chunking.overlap, chunking.tokens_min),
-            calibration=calibrate.shipped(embedder.name, embedder.curve),
+            sounding=_sounding(settings, registry, embedder, index),
             new_id=uuid4,
             monotonic=time.monotonic,
             progress=progress,
@@ -219,8 +231,8 @@ async def open_keys(database: Database) -> AsyncIterator[ApiKeys]:
 
 
 @asynccontextmanager
-async def open_registry(database: Database) -> AsyncIterator[Registry]:
-    async with database.pool("affidavit_engine") as pool:
+async def open_registry(database: Database, role: str = "affidavit_engine") -> AsyncIterator[Registry]:
+    async with database.pool(role) as pool:
         yield Registry(pool)
 
 
@@ -242,11 +254,41 @@ def vault_of(settings: Settings) -> FolderVault:
     return _choose("vault", VAULTS, settings.providers.vault)(settings)
 
 
-def _retriever(settings: Settings, embedder: Embedder, index: Index, registry: Registry) -> Retriever:
-    retrieval = settings.retrieval
+def _retriever(
+    settings: Settings, embedder: Embedder, index: Index, registry: Registry, reranker: Reranker | None
+) -> Retriever:
     return Retriever(
-        embedder, index, registry, retrieval.weight_semantic, retrieval.weight_lexical, retrieval.candidates
+        embedder=embedder,
+        index=index,
+        library=registry,
+        reranker=reranker,
+        weights=gate_of(settings).weights,
+        candidates_each=settings.retrieval.candidates,
+        within_s=settings.budget.retrieval_s,
     )
+
+
+def gate_of(settings: Settings) -> Gate:
+    retrieval = settings.retrieval
+    return Gate(Weights(retrieval.weight_semantic, retrieval.weight_lexical), retrieval.threshold)
+
+
+def _sounding(settings: Settings, registry: Registry, embedder: Embedder, index: Index) -> Sounding | None:
+    if not settings.calibration.probes_file:
+        return None
+    file = CONFIG / settings.calibration.probes_file
+    try:
+        probes = read_probes(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise ConfigurationError(f"calibration.probes_file: {file} cannot be read: {wrong}") from None
+    if len(probes) < PROBES_MIN:
+        raise ConfigurationError(
+            f"calibration.probes_file: {file} has {len(probes)} questions; {PROBES_MIN} are needed."
+        )
+    return Sounding(
+        probes, settings.calibration.probes_refused, gate_of(settings), settings.retrieval.candidates,
+        registry, embedder, index,
+    )  # fmt: skip
 
 
 def _claude(settings: Settings) -> Claude:
@@ -265,15 +307,37 @@ def _claude(settings: Settings) -> Claude:
 
 def _cohere(settings: Settings) -> CohereEmbedder:
     cohere = settings.cohere
-    if not cohere.api_key.get_secret_value():
-        raise ConfigurationError("The embedder cohere needs a key: set COHERE_API_KEY.")
     return CohereEmbedder(
-        api_key=cohere.api_key.get_secret_value(),
+        api_key=_cohere_key(settings, "embedder"),
         base_url=cohere.base_url or None,
         model=cohere.embed_model,
         dimension=cohere.dimension,
         query_timeout_s=settings.budget.retrieval_s,
     )
+
+
+def _cohere_reranker(settings: Settings) -> CohereReranker:
+    cohere = settings.cohere
+    return CohereReranker(
+        api_key=_cohere_key(settings, "reranker"), base_url=cohere.base_url or None, model=cohere.rerank_model
+    )
+
+
+def _cohere_key(settings: Settings, seam: str) -> str:
+    key = settings.cohere.api_key.get_secret_value()
+    if not key:
+        raise ConfigurationError(f"The {seam} cohere needs a key: set COHERE_API_KEY.")
+    return key
+
+
+def _qdrant(settings: Settings) -> QdrantIndex:
+    qdrant = settings.qdrant
+    if not qdrant.url:
+        raise ConfigurationError("The index qdrant needs an address: set QDRANT_URL.")
+    return QdrantIndex(
+        qdrant.url, api_key=qdrant.api_key.get_secret_value(), prefer_grpc=qdrant.prefer_grpc,
+        shards=qdrant.shards, replicas=qdrant.replicas, timeout_s=qdrant.timeout_s,
+    )  # fmt: skip
 
 
 def _rules(settings: Settings) -> Rules:

@@ -5,27 +5,28 @@
     (3) compare   registry.py    nothing changed: nothing to do
     (4) register  registry.py    passages, documents, vocabulary: written, not visible
     (5) embed     ports          vectors, from the cache where the text is known, kept there as they come
-    (6) index     ports          vectors and BM25 weights, durable before …
-    (7) publish   registry.py    … the one switch that readers see
-    (8) retire    registry.py    what nobody reads any more
+    (6) index     ports          vectors and BM25 weights, durable
+    (7) calibrate sounding.py    what its scores mean, found by asking it, before …
+    (8) publish   registry.py    … the one switch that readers see
+    (9) retire    registry.py    what nobody reads any more
 
-Killed at any point, the next run ends with the same generation: what readers see changes only at (7), what was embedded
-is kept, and what was left half-made is thrown away at (8).
+Killed at any point, the next run ends with the same generation: what readers see changes only at (8), what was embedded
+is kept, and what was left half-made is thrown away at (9).
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from uuid import UUID
 
-from engine import lexical
-from engine.models import Calibration, Generation, Passage, Point, Windows
+from engine import calibrate, lexical, selection
+from engine.models import Generation, Passage, Point, Windows
 from engine.ports import Embedder, Index, NewId
 from ingest import files, split
 from ingest.read.document import Document
 from ingest.registry import LiveContent, Registry
+from ingest.sounding import Sounding
 
 BATCH = 96  # passages that are embedded and indexed at once: what an embedding vendor takes in one call
 
@@ -43,6 +44,7 @@ class IngestResult:
     chunks_reused: int
     chunks_removed: int
     errors: list[dict[str, str]]
+    warnings: list[str]
     exit_code: int
     seconds: float
 
@@ -55,7 +57,7 @@ class Ingest:
     index: Index
     embedder: Embedder
     size: split.Size
-    calibration: Calibration
+    sounding: Sounding | None  # without it the embedder's own curve counts
     new_id: NewId
     monotonic: Callable[[], float]
     progress: Progress
@@ -80,7 +82,7 @@ class Ingest:
             if is_new and not dry_run:
                 published = await self._publish(book_id, title, documents, passages, content_hash)
             if not dry_run:
-                await self._retire(book_id)  # (8)
+                await self._retire(book_id)  # (9)
         seconds = self.monotonic() - started
         return _result(book_id, published, documents, passages, live, errors, seconds, is_new=is_new)
 
@@ -91,20 +93,23 @@ class Ingest:
         documents: Sequence[Document],
         passages: Sequence[Passage],
         content_hash: str,
-    ) -> UUID:
+    ) -> Generation:
         words = [lexical.words(searchable(passage)) for passage in passages]
         generation = Generation(
             generation_id=self.new_id(),
             book_id=book_id,
             embedder=self.embedder.name,
             dimension=self.embedder.dimension,
-            calibration=self.calibration,
+            calibration=calibrate.shipped(self.embedder.name, self.embedder.dimension, self.embedder.curve),
             lexicon=lexical.lexicon(words),
         )
         await self.registry.begin(generation, title, documents, passages, content_hash=content_hash)  # (4)
         await self._index(generation, passages, words)  # (5) (6)
-        await self.registry.publish(generation, title)  # (7)
-        return generation.generation_id
+        if self.sounding:
+            generation = replace(generation, calibration=await self.sounding.of(generation, passages))  # (7)
+        await self.registry.publish(generation, title)  # (8)
+        await self.index.announce(book_id, generation.generation_id)
+        return generation
 
     async def _retire(self, book_id: str) -> None:
         """Also when nothing is new: the run before may have been killed on the way."""
@@ -152,7 +157,9 @@ class Ingest:
 
     def _content_hash(self, passages: Sequence[Passage]) -> str:
         """Equal if and only if a new generation would be the same as the old one."""
-        parts = [self.embedder.name, str(self.calibration), str(asdict(self.size))]
+        gauged = self.sounding.fingerprint() if self.sounding else str(self.embedder.curve)
+        versions = [lexical.NORMALISATION, selection.FOLDING, gauged]
+        parts = [self.embedder.name, str(self.embedder.dimension), *versions, str(asdict(self.size))]
         return sha256("\n".join([*parts, *(passage.chunk_id for passage in passages)]).encode()).hexdigest()
 
 
@@ -170,18 +177,19 @@ def _point(passage: Passage, windows: Windows, terms: dict[int, float]) -> Point
 
 
 def _result(
-    book_id: str, published: UUID | None, documents: Sequence[Document], passages: Sequence[Passage],
+    book_id: str, published: Generation | None, documents: Sequence[Document], passages: Sequence[Passage],
     live: LiveContent, errors: list[dict[str, str]], seconds: float, *, is_new: bool,
 ) -> IngestResult:  # fmt: skip
     new = {passage.chunk_id for passage in passages}
     return IngestResult(
         book=book_id,
-        generation=str(published) if published else None,
+        generation=str(published.generation_id) if published else None,
         files_processed=len(documents),
         chunks_created=len(new - live.chunk_ids),
         chunks_reused=len(new & live.chunk_ids),
         chunks_removed=len(live.chunk_ids - new) if is_new else 0,
         errors=errors,
+        warnings=list(calibrate.doubts(published.calibration)) if published else [],
         exit_code=1 if errors else 0,
         seconds=round(seconds, 3),
     )

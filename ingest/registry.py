@@ -1,9 +1,11 @@
 """Which books, documents, passages and generations exist. What readers see of a book changes in one statement."""
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -11,9 +13,9 @@ import psycopg
 from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from engine import calibrate
+from engine import calibrate, selection
 from engine.errors import DatabaseUnavailableError, UnknownBookError
-from engine.models import Generation, Lexicon, Passage, Sentence, Term, Windows
+from engine.models import Calibration, Generation, Lexicon, Passage, Sentence, Term, Windows
 from ingest.read.document import Document
 
 GENERATIONS_KEPT = (
@@ -21,9 +23,21 @@ GENERATIONS_KEPT = (
 )
 
 _LIVE = """
-SELECT g.generation_id, g.book_id, g.embedder, g.dimension, g.calibration, g.lexicon
-FROM books b JOIN generations g ON g.generation_id = b.live_generation WHERE b.book_id = %s
+SELECT g.generation_id, g.book_id, g.embedder, g.dimension, g.calibration, g.lexicon, c.calibration
+FROM books b JOIN generations g ON g.generation_id = b.live_generation
+LEFT JOIN LATERAL (SELECT calibration FROM calibrations WHERE book_id = b.book_id ORDER BY created_at DESC LIMIT 1) c ON true
+WHERE b.book_id = %s
 """
+
+# The documents that hold a selection: position() knows no wildcards, so a selection is only what it says.
+_HOLDING = """
+SELECT filename FROM documents WHERE generation_id = %s
+AND NOT EXISTS (SELECT FROM unnest(%s::text[]) AS needle WHERE position(needle IN folded) = 0)
+ORDER BY filename LIMIT %s
+"""
+DOCUMENTS_HOLDING = (
+    10  # a selection such as "the robot" stands in every one; ten places are enough to answer from
+)
 
 _PASSAGE_COLUMNS = (
     "chunk_id, book_id, parent_document_id, filename, chapter, section, chunk_index, text, sentences, start_page,"
@@ -32,10 +46,12 @@ _PASSAGE_COLUMNS = (
 _PASSAGE_NAMES = _PASSAGE_COLUMNS.replace(" ", "").split(",")
 
 _BOOKS = """
-SELECT b.book_id, b.title, g.generation_id, g.embedder, g.calibration ->> 'calibration_id', g.published_at,
+SELECT b.book_id, b.title, g.generation_id, g.embedder, g.dimension, g.published_at,
        (SELECT count(*) FROM generation_chunks c WHERE c.generation_id = g.generation_id),
-       (SELECT count(*) FROM documents d WHERE d.generation_id = g.generation_id)
-FROM books b LEFT JOIN generations g ON g.generation_id = b.live_generation ORDER BY b.book_id
+       (SELECT count(*) FROM documents d WHERE d.generation_id = g.generation_id), g.calibration, c.calibration
+FROM books b LEFT JOIN generations g ON g.generation_id = b.live_generation
+LEFT JOIN LATERAL (SELECT calibration FROM calibrations WHERE book_id = b.book_id ORDER BY created_at DESC LIMIT 1) c ON true
+ORDER BY b.book_id
 """
 
 _LIVE_CONTENT = """
@@ -59,10 +75,13 @@ class Book:
     title: str
     generation: UUID | None
     embedder: str | None
-    calibration: str | None
+    dimension: int | None
     published_at: datetime | None
     passages: int
     documents: int
+    calibration: str | None
+    calibration_kind: str | None
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +110,8 @@ class Registry:
                 known = self._known.get(book_id)
                 if known is None or known.generation_id != row[0]:
                     known = self._known[book_id] = await _generation(connection, row)
-                return known
+                calibration, _ = _in_force(row[4], row[6], row[2], row[3])
+                return replace(known, calibration=calibration)
         except (psycopg.Error, PoolTimeout) as failure:
             raise DatabaseUnavailableError from failure
 
@@ -106,9 +126,36 @@ class Registry:
         except (psycopg.Error, PoolTimeout) as failure:
             raise DatabaseUnavailableError from failure
 
+    async def holding(self, generation: UUID, needles: Sequence[str]) -> list[list[Passage]]:
+        try:
+            async with self._pool.connection() as connection:
+                cursor = await connection.execute(_HOLDING, (generation, list(needles), DOCUMENTS_HOLDING))
+                names = [row[0] for row in await cursor.fetchall()]
+                columns = ", ".join(f"c.{name}" for name in _PASSAGE_NAMES)
+                cursor = await connection.execute(
+                    f"SELECT {columns} FROM chunks c JOIN generation_chunks g USING (chunk_id)"  # noqa: S608  our own names
+                    " WHERE g.generation_id = %s AND c.filename = ANY(%s) ORDER BY g.position",
+                    (generation, names),
+                )
+                passages = [_passage(row) for row in await cursor.fetchall()]
+        except (psycopg.Error, PoolTimeout) as failure:
+            raise DatabaseUnavailableError from failure
+        return [[passage for passage in passages if passage.filename == name] for name in names]
+
     async def books(self) -> list[Book]:
         async with self._pool.connection() as connection:
-            return [Book(*row) for row in await (await connection.execute(_BOOKS)).fetchall()]
+            return [_book(row) for row in await (await connection.execute(_BOOKS)).fetchall()]
+
+    async def certify(self, book_id: str, certificate: calibrate.Certificate) -> None:
+        """From now on the book's scores mean what the certificate says. Needs the owner's rights."""
+        stored = asdict(certificate)
+        calibration = stored.pop("calibration")
+        async with self._pool.connection() as connection:
+            await connection.execute(
+                "INSERT INTO calibrations (calibration_id, book_id, calibration, certificate) VALUES (%s, %s, %s, %s)"
+                " ON CONFLICT (calibration_id) DO UPDATE SET created_at = clock_timestamp()",
+                (calibration["calibration_id"], book_id, Jsonb(calibration), Jsonb(stored)),
+            )
 
     async def live_content(self, book_id: str) -> LiveContent:
         async with self._pool.connection() as connection:
@@ -134,6 +181,7 @@ class Registry:
         content_hash: str,
     ) -> None:  # fmt: skip
         """Write everything of a generation but its vectors. Nobody sees it yet."""
+        folded = _folded(passages)
         async with self._pool.connection() as connection:
             await connection.execute(
                 "INSERT INTO books (book_id, title) VALUES (%s, %s) ON CONFLICT DO NOTHING",
@@ -141,8 +189,11 @@ class Registry:
             )
             await _insert_generation(connection, generation, content_hash)
             await _copy(
-                connection, "documents (generation_id, filename, title, url, sha256)",
-                [(generation.generation_id, item.filename, item.title, item.url, item.sha256) for item in documents],
+                connection, "documents (generation_id, filename, title, url, sha256, folded)",
+                [
+                    (generation.generation_id, item.filename, item.title, item.url, item.sha256, folded[item.filename])
+                    for item in documents
+                ],
             )  # fmt: skip
             await _insert_passages(connection, passages)
             await _copy(
@@ -158,8 +209,9 @@ class Registry:
         """The one atomic switch."""
         async with self._pool.connection() as connection:
             await connection.execute(
-                "UPDATE generations SET state = 'ready', published_at = clock_timestamp() WHERE generation_id = %s",
-                (generation.generation_id,),
+                "UPDATE generations SET state = 'ready', published_at = clock_timestamp(), calibration = %s"
+                " WHERE generation_id = %s",
+                (Jsonb(asdict(generation.calibration)), generation.generation_id),
             )
             await connection.execute(
                 "UPDATE books SET live_generation = %s, title = %s WHERE book_id = %s",
@@ -202,8 +254,40 @@ class Registry:
             )
 
 
+def _in_force(
+    own: dict[str, Any], certified: dict[str, Any] | None, embedder: str, dimension: int
+) -> tuple[Calibration, tuple[str, ...]]:
+    """The certificate if it fits the generation, else what the generation found by itself; and what to warn of."""
+    calibration = calibrate.from_json(own)
+    unfit = certified and calibrate.unfit(calibrate.from_json(certified), embedder, dimension)
+    if certified and not unfit:
+        return calibrate.from_json(certified), ()
+    warnings = [
+        f"The certificate {certified['calibration_id']} is not used: it was {unfit}. Run affidavit calibrate again."
+    ] if certified else []  # fmt: skip
+    return calibration, (*warnings, *calibrate.doubts(calibration))
+
+
+def _book(row: Sequence[Any]) -> Book:
+    book_id, title, generation, embedder, dimension, published_at, passages, documents, own, certified = row
+    calibration, warnings = _in_force(own, certified, embedder, dimension) if own else (None, ())
+    return Book(
+        book_id, title, generation, embedder, dimension, published_at, passages, documents,
+        calibration.calibration_id if calibration else None, calibration.kind if calibration else None, warnings,
+    )  # fmt: skip
+
+
+def _folded(passages: Sequence[Passage]) -> dict[str, str]:
+    """Each document as selections are looked for in it."""
+    by_document: dict[str, list[Passage]] = defaultdict(list)
+    for passage in passages:
+        by_document[passage.filename].append(passage)
+    folded = {name: selection.folded_document(held) for name, held in by_document.items()}
+    return defaultdict(str, folded)
+
+
 async def _generation(connection: psycopg.AsyncConnection, row: tuple[object, ...]) -> Generation:
-    generation_id, book_id, embedder, dimension, calibration, lexicon = row
+    generation_id, book_id, embedder, dimension, calibration, lexicon, _ = row
     cursor = await connection.execute(
         "SELECT term, term_id, idf FROM generation_terms WHERE generation_id = %s", (generation_id,)
     )

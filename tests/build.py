@@ -57,7 +57,7 @@ def passage(
 def evidence(*sentences: str, score: float = 0.9, **about: Any) -> Evidence:
     """A passage of these sentences that was found with this score."""
     found = passage(*sentences, **about)
-    return Evidence(found, Candidate(found.chunk_id, score, score, score, score, score))
+    return Evidence(found, Candidate(found.chunk_id, score, score, score, score, score, score))
 
 
 def citation(found: list[Evidence], passage: int, start: int, end: int) -> Citation:

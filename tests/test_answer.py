@@ -124,7 +124,9 @@ async def test_every_excerpt_is_a_slice_of_the_stored_passage(house: House) -> N
 async def test_every_part_of_every_score_is_recorded(house: House, records: Records) -> None:
     answer = await house.engine.answer(asked())
     for candidate in records.of(answer.trail.query_id)[0]["chunks_returned"]:
-        assert set(candidate) == {"chunk_id", "cosine", "similarity", "bm25", "lexical", "score"}
+        assert set(candidate) == {
+            "chunk_id", "cosine", "similarity", "bm25", "attainment", "lexical", "score", "rerank",
+        }  # fmt: skip
         assert candidate["score"] == pytest.approx(
             0.85 * candidate["similarity"] + 0.15 * candidate["lexical"]
         )

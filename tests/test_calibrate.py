@@ -55,9 +55,9 @@ def test_rising_curve_never_inverts_an_order(curve: Curve, one: float, other: fl
 
 
 def test_shipped_curves_rise_from_nothing_to_certainty() -> None:
-    calibration = calibrate.shipped(MiniLm.name, MiniLm.curve)
+    calibration = calibrate.shipped(MiniLm.name, MiniLm.dimension, MiniLm.curve)
     assert (calibration.kind, calibration.embedder) == ("shipped", MiniLm.name)
-    assert MiniLm.name in calibration.calibration_id
+    assert calibration.calibration_id.startswith("shipped-")
     for curve in (calibration.similarity, calibration.lexical):
         raws, meanings = zip(*curve, strict=True)
         assert list(raws) == sorted(set(raws))
@@ -67,7 +67,10 @@ def test_shipped_curves_rise_from_nothing_to_certainty() -> None:
 
 def test_calibration_is_the_same_when_read_back() -> None:
     """It is stored with the generation as JSON, in which there are neither tuples nor, always, floats."""
-    calibration = calibrate.shipped("embedder", CURVE)
+    calibration = calibrate.shipped("embedder", 384, CURVE)
     assert calibrate.from_json(json.loads(json.dumps(asdict(calibration)))) == calibration
-    whole = {"calibration_id": "c", "kind": "self", "embedder": "e", "similarity": [[0, 1]], "lexical": []}
+    whole = {
+        "calibration_id": "c", "kind": "self", "embedder": "e", "dimension": 384, "normalisation": "n",
+        "similarity": [[0, 1]], "lexical": [],
+    }  # fmt: skip
     assert [type(number) for number in calibrate.from_json(whole).similarity[0]] == [float, float]

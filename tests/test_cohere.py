@@ -1,5 +1,6 @@
 """Cohere behind the embedder's seam: the vendor's own SDK against a server that speaks its interface."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 
@@ -57,6 +58,61 @@ async def test_passages_go_in_batches_and_come_back_in_order(
         assert windows.shape == (1, 16)
         assert windows[0] == pytest.approx(expected / np.linalg.norm(expected), abs=1e-6)
     assert embedder.tokens_billed == 2500
+
+
+# Seen red with the passages' input type, and with unit vectors made of a whole batch's length.
+async def test_many_questions_are_embedded_as_one_by_one(
+    embedder: CohereEmbedder, upstream: Upstream
+) -> None:
+    texts = [f"question {number}?" for number in range(300)]
+    together = await embedder.embed_questions(texts)
+    assert sorted(len(request["texts"]) for request in upstream.requests) == [12, 96, 96, 96]
+    assert {request["input_type"] for request in upstream.requests} == {"search_query"}
+    assert embedder.tokens_billed == 3000
+    for text, made in zip(texts[::30], together[::30], strict=True):
+        assert made.shape == (16,)
+        assert made.dtype == np.float32
+        assert np.linalg.norm(made) == pytest.approx(1.0, abs=1e-6)
+        assert made.tobytes() == (await embedder.embed_query(text)).tobytes()
+    assert await embedder.embed_questions([]) == []
+
+
+# Seen red with the batches taken as they were finished.
+async def test_the_order_is_kept_when_the_last_batch_is_finished_first(
+    embedder: CohereEmbedder, upstream: Upstream
+) -> None:
+    texts = [f"question {number}?" for number in range(300)]
+    answered = [asyncio.Event() for _ in range(5)]
+    answered[4].set()
+
+    async def last_first(batch: list[str]) -> None:
+        number = texts.index(batch[0]) // 96
+        await answered[number + 1].wait()
+        answered[number].set()
+
+    upstream.wait = last_first
+    try:
+        async with asyncio.timeout(20):
+            made = await embedder.embed_questions(texts)
+    finally:
+        for event in answered:  # or else the server would wait for ever
+            event.set()
+    expected = np.array([embed.vector(text, 16) for text in texts])
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    assert np.array(made) == pytest.approx(expected, abs=1e-6)
+
+
+# Seen red with the questions sent without a second try.
+@pytest.mark.usefixtures("impatient")
+async def test_questions_at_ingest_are_tried_again(embedder: CohereEmbedder, upstream: Upstream) -> None:
+    upstream.failures = [429]
+    assert len(await embedder.embed_questions(["What?"])) == 1
+    assert [request["input_type"] for request in upstream.requests] == ["search_query"] * 2
+
+
+# Seen red with the HTTP client's own time limit of five seconds, which a large batch outlasts.
+async def test_a_slow_batch_has_its_minute(embedder: CohereEmbedder) -> None:
+    assert embedder._http.timeout.read == cohere.INGEST_TIMEOUT_S
 
 
 @pytest.mark.usefixtures("impatient")

@@ -18,6 +18,7 @@ import pytest
 from engine.errors import IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector
 from engine.providers.edge import EdgeIndex
+from engine.providers.edge_worker import BATCH_MAX, EXACT_POINTS_MAX
 
 DIMENSION = 48
 LIMIT = 10
@@ -215,6 +216,25 @@ async def test_a_filter_restricts_both_scores(
     assert_exact(hits, exact(inside, dense, terms))
 
 
+# Seen red with `among` left out of the worker's filter.
+async def test_among_restricts_both_scores_together_with_the_filters(
+    index: EdgeIndex, generation: UUID
+) -> None:
+    dense, terms = QUERIES[4]
+    named = POINTS[40:100]
+    among = [point.chunk_id for point in named]
+    hits = await index.search(generation, dense, terms, LIMIT, Filters(), among)
+    assert_exact(hits, exact(named, dense, terms))
+    inside = [point for point in named if point.payload["module"] == 2]
+    hits = await index.search(generation, dense, terms, LIMIT, Filters(module=2), among)
+    assert_exact(hits, exact(inside, dense, terms))
+
+
+async def test_among_passages_of_no_book_is_nothing(index: EdgeIndex, generation: UUID) -> None:
+    dense, terms = QUERIES[4]
+    assert await index.search(generation, dense, terms, LIMIT, Filters(), ["f" * 64]) == []
+
+
 async def test_a_question_without_known_words_is_searched_by_meaning_alone(
     index: EdgeIndex, generation: UUID
 ) -> None:
@@ -262,6 +282,90 @@ async def test_what_has_no_score_is_refused_before_anything_is_sent(folder: Path
             with pytest.raises(ValueError, match=bad.chunk_id):
                 await index.upsert(made, [POINTS[2], bad])
         assert await index.seal(made) == 1
+
+
+# Seen red with the replies of a batch given out in the opposite order.
+async def test_two_hundred_searches_at_once_are_each_exact(index: EdgeIndex, generation: UUID) -> None:
+    rng = np.random.default_rng(3)
+    asked = [
+        (unit(rng.normal(size=DIMENSION)), {int(term): 1.0 for term in rng.choice(60, size=4, replace=False)})
+        for _ in range(200)
+    ]
+    found = await asyncio.gather(
+        *(index.search(generation, dense, terms, LIMIT, Filters()) for dense, terms in asked)
+    )
+    for hits, (dense, terms) in zip(found, asked, strict=True):
+        assert_exact(hits, exact(POINTS, dense, terms))
+
+
+# Seen red with the filter of the first search used for the whole batch.
+async def test_searches_with_other_filters_and_limits_do_not_mix_in_a_batch(
+    index: EdgeIndex, generation: UUID, folder: Path
+) -> None:
+    asked = [(number % len(QUERIES), 1 + number % 4, 1 + number % 13) for number in range(BATCH_MAX)]
+    async with stopped(folder):  # so that all of them are waiting when it goes on
+        searches = [
+            asyncio.ensure_future(index.search(generation, *QUERIES[query], limit, Filters(module=module)))
+            for query, module, limit in asked
+        ]
+        await asyncio.sleep(0)  # every search has written its request
+    for searching, (query, module, limit) in zip(searches, asked, strict=True):
+        inside = [point for point in POINTS if point.payload["module"] == module]
+        assert_exact(await searching, exact(inside, *QUERIES[query], limit))
+
+
+# Seen red with the fault of a batch told to all of it.
+async def test_a_bad_search_in_a_batch_fails_alone(index: EdgeIndex, generation: UUID, folder: Path) -> None:
+    dense, terms = QUERIES[0]
+    async with stopped(folder):
+        good = [asyncio.ensure_future(search_exactly(index, generation, query)) for query in range(4)]
+        bad = [
+            asyncio.ensure_future(searching)
+            for searching in (
+                index.search(generation, dense[:-1], terms, LIMIT, Filters()),
+                index.search(generation, dense, {-1: 1.0}, LIMIT, Filters()),
+                index.search(uuid4(), dense, terms, LIMIT, Filters()),
+            )
+        ]
+        good += [asyncio.ensure_future(search_exactly(index, generation, query)) for query in range(4, 8)]
+        await asyncio.sleep(0)  # every search has written its request
+    await asyncio.gather(*good)
+    for searching in bad:
+        with pytest.raises(IndexUnavailableError):
+            await searching
+
+
+class stopped:  # noqa: N801  used like a function
+    """The serving worker does nothing for the length of a block."""
+
+    def __init__(self, folder: Path) -> None:
+        self._pid = serving(folder)
+
+    async def __aenter__(self) -> None:
+        os.kill(self._pid, signal.SIGSTOP)
+
+    async def __aexit__(self, *_: object) -> None:
+        os.kill(self._pid, signal.SIGCONT)
+
+
+# Seen red with the rescoring switched off: the cosines were those of four bits.
+async def test_a_large_book_is_searched_quickly_with_exact_scores(folder: Path) -> None:
+    """The best may be missed now and then; a score is never an estimate."""
+    made, rng = uuid4(), np.random.default_rng(4)
+    points = [random_point(number, rng) for number in range(EXACT_POINTS_MAX + 500)]
+    by_name = {point.chunk_id: point for point in points}
+    async with opened(folder) as index:
+        await index.create(made, DIMENSION)
+        for start in range(0, len(points), 1000):
+            await index.upsert(made, points[start : start + 1000])
+        assert await index.seal(made) == len(points)
+        missed = 0
+        for dense, terms in QUERIES:
+            hits = await index.search(made, dense, terms, 50, Filters())
+            found = [by_name[hit.chunk_id] for hit in hits]
+            assert_exact(hits, exact(found, dense, terms, len(found)))
+            missed += len(exact(points, dense, terms, 50).keys() - {hit.chunk_id for hit in hits})
+    assert missed <= 0.02 * 50 * len(QUERIES)
 
 
 async def test_an_unknown_generation_is_unavailable_and_harms_nobody(
@@ -312,6 +416,29 @@ async def test_a_search_in_the_moment_of_the_kill_leaves_nothing_broken(
         await works_again(search)
 
 
+# Seen red with a worker's end taken for an empty result.
+async def test_thirty_two_readers_outlive_the_kill_of_the_worker(
+    search: Callable[[], Awaitable[None]], folder: Path, index: EdgeIndex, generation: UUID
+) -> None:
+    """Each search is exactly right or unavailable, whenever the worker dies."""
+    served, stop = asyncio.Event(), False
+
+    async def read(reader: int) -> None:
+        while not stop:
+            await right_or_unavailable(search_exactly(index, generation, reader % len(QUERIES)))
+            served.set()
+
+    readers = [asyncio.ensure_future(read(reader)) for reader in range(32)]
+    for _ in range(3):
+        served.clear()
+        await served.wait()
+        os.kill(serving(folder), signal.SIGKILL)
+        await right_or_unavailable(search())
+        await works_again(search)
+    stop = True
+    await asyncio.gather(*readers)
+
+
 # Seen red with the waiting calls not told of the worker's end: they all ran into their time limit.
 async def test_a_kill_under_fifty_searches(
     search: Callable[[], Awaitable[None]], folder: Path, index: EdgeIndex, generation: UUID
@@ -339,6 +466,19 @@ async def test_a_hung_worker_is_given_up_and_replaced(
             await search()
     await works_again(search)
     assert serving(folder) != hung
+
+
+# Seen red with a polite close: it waited for ever for its last bytes to be read.
+async def test_a_hung_worker_is_given_up_with_requests_stuck_on_the_way(
+    index: EdgeIndex, search: Callable[[], Awaitable[None]], folder: Path, generation: UUID
+) -> None:
+    dense, terms = QUERIES[0]
+    more_than_a_socket_holds = [f"{number:064x}" for number in range(20_000)]
+    os.kill(serving(folder), signal.SIGSTOP)
+    async with asyncio.timeout(HUNG_S):
+        with pytest.raises(IndexUnavailableError):
+            await index.search(generation, dense, terms, LIMIT, Filters(), more_than_a_socket_holds)
+    await works_again(search)
 
 
 async def test_a_worker_that_hangs_before_its_first_word_is_replaced(

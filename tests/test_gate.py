@@ -1,19 +1,24 @@
 """The gate before the model."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from engine.gate import NEAREST_SHOWN, refuse_weak_evidence
-from engine.models import Evidence
+from engine.models import Retrieved
 from tests.build import evidence
 
 THRESHOLD = 0.60
 JUST_BELOW = math.nextafter(THRESHOLD, 0)
 
 
-def found(*scores: float) -> list[Evidence]:
-    return [evidence("A robot moves.", score=score, chunk_id=f"chunk-{n}") for n, score in enumerate(scores)]
+def found(*scores: float, **about: Any) -> Retrieved:
+    passages = [
+        evidence("A robot moves.", score=score, chunk_id=f"chunk-{n}") for n, score in enumerate(scores)
+    ]
+    return Retrieved(tuple(passages), max(scores, default=0.0), len(scores), "moves?", **about)
 
 
 def test_at_the_threshold_passes() -> None:
@@ -30,12 +35,28 @@ def test_just_below_refuses_with_the_nearest_sections() -> None:
     assert refusal is not None
     assert refusal.reason == "not_covered"
     assert refusal.message == "This question is not covered in the book."
-    assert refusal.nearest == tuple(weak[:NEAREST_SHOWN])
+    assert refusal.nearest == weak.evidence[:NEAREST_SHOWN]
 
 
 @pytest.mark.parametrize("threshold", [THRESHOLD, 1.0, 0.0])
 def test_no_evidence_refuses(threshold: float) -> None:
     """With a threshold of 0 as well: there is nothing that a model could be shown."""
-    refusal = refuse_weak_evidence([], threshold)
+    refusal = refuse_weak_evidence(found(), threshold)
     assert refusal is not None
     assert (refusal.reason, refusal.nearest) == ("not_covered", ())
+
+
+def test_the_best_of_all_counts_even_if_a_reranker_left_it_out() -> None:
+    assert refuse_weak_evidence(replace(found(0.1, 0.2), best_score=0.7), THRESHOLD) is None
+
+
+def test_a_refusal_says_which_part_was_searched() -> None:
+    refusal = refuse_weak_evidence(found(0.1, searched="module 3"), THRESHOLD)
+    assert refusal is not None
+    assert "module 3" in refusal.message
+
+
+def test_a_selection_that_is_not_in_the_book_is_refused_as_such() -> None:
+    refusal = refuse_weak_evidence(found(is_selection_found=False), 0.0)
+    assert refusal is not None
+    assert (refusal.reason, refusal.nearest) == ("selection_not_in_book", ())

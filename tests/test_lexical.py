@@ -27,6 +27,10 @@ def close(expected: Any) -> Any:
     return pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
+def attainment(score: float, query: list[str], of: Lexicon) -> float:
+    return lexical.attainment(score, lexical.possible(query, of))
+
+
 def scores(corpus: list[list[str]], query: list[str]) -> list[float]:
     """What a vector store computes: the dot product of the two sparse vectors."""
     of = lexical.lexicon(corpus)
@@ -74,8 +78,8 @@ def test_unknown_words_are_in_no_vector() -> None:
 def test_empty_book_and_empty_passage_are_no_error() -> None:
     assert lexical.lexicon([]) == Lexicon({}, 0, 0.0)
     assert lexical.lexicon([[]]) == Lexicon({}, 1, 0.0)
-    assert lexical.attainment(1.0, ["robot"], lexical.lexicon([])) <= 1.0
-    assert lexical.attainment(1.0, [], lexical.lexicon(COMMON_WORD)) == 0.0
+    assert attainment(1.0, ["robot"], lexical.lexicon([])) == 0.0
+    assert attainment(0.0, [], lexical.lexicon(COMMON_WORD)) == 0.0
 
 
 def test_term_ids_follow_the_alphabet_whatever_the_order_of_the_passages() -> None:
@@ -88,7 +92,7 @@ def test_term_ids_follow_the_alphabet_whatever_the_order_of_the_passages() -> No
 @steady
 @given(corpora, queries, st.floats(allow_nan=False))
 def test_attainment_is_a_share(corpus: list[list[str]], query: list[str], score: float) -> None:
-    assert 0.0 <= lexical.attainment(score, query, lexical.lexicon(corpus)) <= 1.0
+    assert 0.0 <= attainment(score, query, lexical.lexicon(corpus)) <= 1.0
 
 
 @steady
@@ -96,7 +100,7 @@ def test_attainment_is_a_share(corpus: list[list[str]], query: list[str], score:
 def test_unknown_word_lowers_attainment(corpus: list[list[str]], query: list[str]) -> None:
     of, best = lexical.lexicon(corpus), max(scores(corpus, query))
     assume(best > 1e-9)
-    assert lexical.attainment(best, [*query, "unheard"], of) < lexical.attainment(best, query, of)
+    assert attainment(best, [*query, "unheard"], of) < attainment(best, query, of)
 
 
 @steady
@@ -107,9 +111,9 @@ def test_attainment_does_not_depend_on_what_else_was_found(
     """In proportion to the passage's own score: a relative one would lift the best of bad passages to 1."""
     of, best = lexical.lexicon(corpus), max(scores(corpus, query))
     assume(best > 0)
-    whole = lexical.attainment(best, query, of)
+    whole = attainment(best, query, of)
     assert whole < 1.0
-    assert lexical.attainment(share * best, query, of) == pytest.approx(share * whole)
+    assert attainment(share * best, query, of) == pytest.approx(share * whole)
 
 
 @pytest.mark.parametrize(
@@ -121,13 +125,13 @@ def test_attainment_does_not_depend_on_what_else_was_found(
         ("Robot ROBOT robot", ["robot"] * 3),
         ("robots walking", ["robot", "walk"]),
         ("ros2_control", ["ros2_control", "ros2", "control"]),
-        ("sim-to-real", ["sim-to-real", "sim", "to", "real"]),
+        ("sim-to-real", ["sim-to-real", "sim", "real"]),
         ("C++", ["c++", "c"]),
         ("3.14", ["3.14", "3", "14"]),
         ("1000 Hz", ["1000", "hz"]),
         ("robot's", ["robot's", "robot", "s"]),
         ("end.Next", ["end.next", "end", "next"]),
-        ("the end.", ["the", "end"]),
+        ("What is the end of it?", ["end"]),
         ("Größe ΔΘ мир", ["größe", "δθ", "мир"]),
         ("机器人 停", ["机器人", "停"]),
     ],

@@ -74,7 +74,7 @@ def generation(book: str, passages: Sequence[Passage]) -> Generation:
         book_id=book,
         embedder="tests",
         dimension=3,
-        calibration=calibrate.shipped("tests", ((0.0, 0.0), (1 / 3, 0.6), (1.0, 1.0))),
+        calibration=calibrate.shipped("tests", 384, ((0.0, 0.0), (1 / 3, 0.6), (1.0, 1.0))),
         lexicon=lexical.lexicon([lexical.words(passage.text) for passage in passages]),
     )
 
@@ -138,7 +138,8 @@ async def test_a_book_is_listed_with_what_readers_see(registry: Registry, book: 
     (line,) = (line for line in await registry.books() if line.book_id == book)
     assert (line.title, line.generation, line.embedder) == ("Walking", made.generation_id, "tests")
     assert (line.documents, line.passages) == (1, len(page(book)[1]))
-    assert line.calibration == "tests-shipped" and line.published_at is not None
+    assert (line.calibration, line.calibration_kind) == (made.calibration.calibration_id, "shipped")
+    assert line.published_at is not None
 
 
 async def test_a_begun_generation_changes_nothing_that_readers_see(registry: Registry, book: str) -> None:

@@ -24,6 +24,14 @@ def _fits(text: str) -> str:
     return text
 
 
+def _is_short_enough(selection: str | None) -> str | None:
+    """A selection of nothing is no selection."""
+    count = len((selection or "").split())
+    if count > SELECTION_WORDS_MAX:
+        raise ValueError(f"may have at most {SELECTION_WORDS_MAX} words, and has {count}")
+    return selection if count else None
+
+
 class QueryFilters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -42,7 +50,7 @@ class QueryRequest(BaseModel):
     )
 
     query: Annotated[str, AfterValidator(_fits)]
-    selected_text: str | None = None
+    selected_text: Annotated[str | None, AfterValidator(_is_short_enough)] = None
     session_id: UUID | None = None
     user_id: str | None = None
     top_k: Annotated[int, Field(ge=1, le=TOP_K_MAX)] | None = None
@@ -136,13 +144,12 @@ def question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Que
         raise InvalidFieldError(
             f"{name}: {first['msg'].removeprefix('Value error, ')}.", field=name
         ) from None
-    if asked.selected_text:
-        raise InvalidFieldError("Asking about a selected text is not possible yet.", field="selected_text")
     filters = asked.filters
     return Question(
         text=asked.query,
         book_id=book_id,
         top_k=asked.top_k or top_k,
+        selected_text=asked.selected_text,
         filters=Filters(
             filters.chapter, filters.section, filters.module, filters.difficulty, tuple(filters.tags)
         ),
@@ -180,7 +187,7 @@ def response(answer: Answer) -> QueryResponse:
                 "total_ms": (trail.total_latency_ms or 0) + answer.audit_latency_ms,
             },
             "session_id": trail.session_id,
-            "filter_message": None,
+            "filter_message": trail.filter_message,
             "nearest": [_nearest(item) for item in refused.nearest] if refused else [],
             "receipt": {
                 "log_id": answer.receipt.log_id,

@@ -35,11 +35,16 @@ AGAIN_S = (
 )
 PAUSE_S = 0.02  # between two tries to reach a worker that is starting
 SEARCH_S = 1.5  # below the retrieval budget, so that a hung worker is noticed within it and replaced
+SEARCHES_MAX = (
+    64  # on their way at once, two batches of the worker: more would only wait there, and look like a hang
+)
 UPSERT_S = 60.0
-SEAL_S = 900.0  # building the graph of 100,000 passages takes about 90 s
+SEAL_S = 900.0  # 100,000 passages of 1024 dimensions take 6 s
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 
 _FRAME = struct.Struct("!II")
+
+Reply = tuple[dict[str, Any], bytes]
 
 
 class EdgeIndex:
@@ -50,6 +55,7 @@ class EdgeIndex:
         self._folder = folder
         self._serving = Worker(folder, "serve")
         self._building: dict[UUID, Worker] = {}
+        self._slots = asyncio.Semaphore(SEARCHES_MAX)
 
     async def create(self, generation: UUID, dimension: int) -> None:
         await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
@@ -82,11 +88,14 @@ class EdgeIndex:
     async def seal(self, generation: UUID) -> int:
         worker = self._building.pop(generation)
         try:
-            reply = await worker.call({"do": "seal", "generation": str(generation)}, timeout_s=SEAL_S)
+            reply, _ = await worker.call({"do": "seal", "generation": str(generation)}, timeout_s=SEAL_S)
         finally:
             await worker.close()
             worker.forget()
         return int(reply["points"])
+
+    async def announce(self, book_id: str, generation: UUID) -> None:
+        """Nothing to do: the registry's switch is what readers see, and Edge has no tools that look for a name."""
 
     async def drop(self, generation: UUID) -> None:
         """Closed by the worker that serves it, then deleted."""
@@ -94,22 +103,31 @@ class EdgeIndex:
         await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
 
     async def count(self, generation: UUID) -> int:
-        reply = await self._serving.call({"do": "count", "generation": str(generation)}, timeout_s=START_S)
+        reply, _ = await self._serving.call({"do": "count", "generation": str(generation)}, timeout_s=START_S)
         return int(reply["points"])
 
     async def search(
-        self, generation: UUID, dense: Vector, terms: dict[int, float], limit: int, filters: Filters
+        self,
+        generation: UUID,
+        dense: Vector,
+        terms: dict[int, float],
+        limit: int,
+        filters: Filters,
+        among: Sequence[str] = (),
     ) -> list[Hit]:
-        call = {
-            "do": "search",
-            "generation": str(generation),
-            "terms": list(terms),
-            "weights": list(terms.values()),
-            "limit": limit,
-            "filters": {name: value for name, value in asdict(filters).items() if value},
-        }
-        reply = await self._serving.call(call, dense.astype("<f4").tobytes(), timeout_s=SEARCH_S)
-        return [Hit(chunk_id, cosine, bm25) for chunk_id, cosine, bm25 in reply["hits"]]
+        async with self._slots:
+            call = {
+                "do": "search",
+                "generation": str(generation),
+                "terms": list(terms),
+                "weights": list(terms.values()),
+                "limit": limit,
+                "filters": {name: value for name, value in asdict(filters).items() if value},
+                "among": [point_id(chunk_id) for chunk_id in among],
+            }
+            reply, body = await self._serving.call(call, dense.astype("<f4").tobytes(), timeout_s=SEARCH_S)
+        cosines, weights = np.frombuffer(body, "<f4").reshape(2, -1).tolist()
+        return list(map(Hit, reply["hits"], cosines, weights))
 
     async def close(self) -> None:
         for worker in [self._serving, *self._building.values()]:
@@ -126,7 +144,7 @@ class Worker:
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
 
-    async def call(self, header: dict[str, Any], body: bytes = b"", *, timeout_s: float) -> dict[str, Any]:
+    async def call(self, header: dict[str, Any], body: bytes = b"", *, timeout_s: float) -> Reply:
         """One request and its reply; `IndexUnavailableError` if there is none in time."""
         connection = None
         try:
@@ -140,8 +158,8 @@ class Worker:
         except (OSError, EOFError) as gone:
             await self._give_up(connection)
             raise IndexUnavailableError from gone
-        if "error" in reply:
-            raise IndexUnavailableError from RuntimeError(reply["error"])
+        if "error" in reply[0]:
+            raise IndexUnavailableError from RuntimeError(reply[0]["error"])
         return reply
 
     async def close(self) -> None:
@@ -192,7 +210,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self._numbers = count()
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._reading = asyncio.create_task(self._read(reader))
 
     @classmethod
@@ -210,13 +228,13 @@ class Connection:
     def is_closed(self) -> bool:
         return self._reading.done()
 
-    async def ask(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+    async def ask(self, header: dict[str, Any], body: bytes) -> Reply:
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             self._writer.write(frame(header | {"number": number}, body))
             await self._writer.drain()
-            reply: dict[str, Any] = await future
+            reply: Reply = await future
         finally:
             del self._waiting[number]
             if future.done() and not future.cancelled():
@@ -231,10 +249,11 @@ class Connection:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
-                reply, _ = await read_frame(reader)
-                future = self._waiting.get(reply["number"])
+                reply = await read_frame(reader)
+                future = self._waiting.get(reply[0]["number"])
                 if future is not None and not future.done():
                     future.set_result(reply)
+                await asyncio.sleep(0)  # a batch of replies is there at once: the loop has others to serve
         except (OSError, EOFError):
             pass  # the worker has gone; all who wait for it are told below
         finally:
@@ -245,7 +264,8 @@ class Connection:
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
+    """At once: a worker that does not read would let us wait for our last bytes for ever."""
+    writer.transport.abort()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
 
@@ -265,11 +285,11 @@ def frame(header: dict[str, Any], body: bytes = b"") -> bytes:
     return _FRAME.pack(len(head), len(body)) + head + body
 
 
-async def read_frame(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:
+async def read_frame(reader: asyncio.StreamReader) -> Reply:
     head_bytes, body_bytes = _FRAME.unpack(await reader.readexactly(_FRAME.size))
     if head_bytes + body_bytes > FRAME_BYTES_MAX:
         raise EOFError("A frame beyond the limit")
-    header = json.loads(await reader.readexactly(head_bytes))
+    header: dict[str, Any] = json.loads(await reader.readexactly(head_bytes))
     return header, await reader.readexactly(body_bytes)
 
 

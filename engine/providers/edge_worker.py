@@ -3,23 +3,39 @@
 import asyncio
 import contextlib
 import fcntl
+import heapq
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import qdrant_edge as edge
 
-from engine.providers.edge import frame, read_frame
+from engine.providers.edge import Reply, frame, read_frame
 
 ALONE_S = 2.0  # how long to wait for the next client: a restarting engine finds its worker warm
-DENSE, SPARSE = "dense", "bm25"
+BATCH_MAX = 32  # searches at once: nobody waits for hundreds of others, and no client gets hundreds of replies at once
+EXACT_POINTS_MAX = 10_000  # 1.2 ms at 1024 dimensions; up to here nothing is approximated, as on a cluster
+OVERSAMPLING = 16.0  # .99 of the best 50 are found even in pure noise, where eightfold finds .96
+QUICK = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING))
+EXACT = edge.SearchParams(exact=True)
+PLAIN, WINDOWS, SPARSE = "plain", "windows", "bm25"
+FILTERED = {  # without an index of each, a filter reads every passage: 280 ms at 100,000
+    "chapter": edge.PayloadSchemaType.Keyword,
+    "section": edge.PayloadSchemaType.Keyword,
+    "module": edge.PayloadSchemaType.Integer,
+    "difficulty": edge.PayloadSchemaType.Keyword,
+    "tags": edge.PayloadSchemaType.Keyword,
+}
 
-Reply = dict[str, Any]
+Hits = list[edge.ScoredPoint]
+Found = tuple[Hits, Hits, Hits]
+Wanted = tuple[edge.QueryRequest, edge.QueryRequest, edge.QueryRequest]
 
 
 async def main(folder: Path, name: str, socket: Path) -> None:
@@ -36,34 +52,64 @@ async def main(folder: Path, name: str, socket: Path) -> None:
         shards = Shards(folder)
         doorman = Doorman(shards)
         server = await asyncio.start_unix_server(doorman.receive, str(socket), backlog=128)
-        async with server:
+        async with server, asyncio.TaskGroup() as tasks:
+            answering = tasks.create_task(doorman.answer())
             await doorman.wait_until_alone()
+            answering.cancel()
             socket.unlink(missing_ok=True)
         shards.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a client asks, and the way back to it."""
+
+    header: dict[str, Any]
+    body: bytes
+    writer: asyncio.StreamWriter
+
+    def reply(self, reply: Reply) -> None:
+        header, body = reply
+        self.writer.write(frame(header | {"number": self.header["number"]}, body))
+
+
 class Doorman:
-    """Counts the clients and answers them one request at a time."""
+    """Counts the clients and brings their calls to the shards, all that are waiting at once."""
 
     def __init__(self, shards: "Shards") -> None:
         self._shards = shards
         self._clients = 0
         self._changed = asyncio.Event()
+        self._waiting: asyncio.Queue[Call] = asyncio.Queue()
 
     async def receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count(1)
         try:
             writer.write(frame({"hello": os.getpid()}))
             while True:
-                header, body = await read_frame(reader)
-                reply = self._shards.answer(header, body)
-                writer.write(frame(reply | {"number": header["number"]}))
+                self._waiting.put_nowait(Call(*await read_frame(reader), writer))
                 await writer.drain()
         except (OSError, EOFError):
             pass  # the client has gone; that is how a conversation ends
         finally:
             self._count(-1)
             writer.close()
+
+    async def answer(self) -> None:
+        """Searches of one generation that wait share a pass over its vectors; a lone one waits for no company."""
+        while True:
+            calls = [await self._waiting.get()]
+            while len(calls) < BATCH_MAX and not self._waiting.empty():
+                calls.append(self._waiting.get_nowait())
+            searches: dict[str, list[Call]] = {}
+            for call in calls:
+                if call.header["do"] == "search":
+                    searches.setdefault(call.header["generation"], []).append(call)
+                else:
+                    call.reply(self._shards.answer(call.header, call.body))
+            for together in searches.values():
+                self._shards.answer_searches(together)
+            await asyncio.sleep(0)  # the replies go out, and new calls come in
 
     async def wait_until_alone(self) -> None:
         while True:
@@ -92,33 +138,36 @@ class Shards:
             "seal": self.seal,
             "close": self.release,
             "count": self.count,
-            "search": self.search,
         }
         try:
-            return actions[header["do"]](header, body)
+            return actions[header["do"]](header, body), b""
         except Exception as fault:  # noqa: BLE001  the client must hear of it, whatever it is
-            traceback.print_exc()
-            return {"error": f"{type(fault).__name__}: {fault}"}
+            return _fault(fault)
 
-    def create(self, header: dict[str, Any], _: bytes) -> Reply:
+    def answer_searches(self, calls: Sequence[Call]) -> None:
+        """One bad search fails the batch of all; then each is searched for itself, and it fails alone."""
+        try:
+            replies = self.search(calls)
+        except Exception as fault:  # noqa: BLE001  the client must hear of it, whatever it is
+            if len(calls) > 1:
+                for call in calls:
+                    self.answer_searches([call])
+                return
+            replies = [_fault(fault)]
+        for call, reply in zip(calls, replies, strict=True):
+            call.reply(reply)
+
+    def create(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
         path = self._folder / header["generation"]
         path.mkdir(parents=True)
-        max_sim = edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim)
-        config = edge.EdgeConfig(
-            vectors={
-                DENSE: edge.EdgeVectorParams(
-                    size=header["dimension"], distance=edge.Distance.Cosine, multivector_config=max_sim
-                )
-            },
-            sparse_vectors={SPARSE: edge.EdgeSparseVectorParams()},
-            optimizers=edge.EdgeOptimizersConfig(
-                indexing_threshold=0
-            ),  # scores are exact: a graph would not be used
+        shard = self._open[header["generation"]] = edge.EdgeShard.create(
+            str(path), _config(header["dimension"])
         )
-        self._open[header["generation"]] = edge.EdgeShard.create(str(path), config)
+        for field, kind in FILTERED.items():
+            shard.update(edge.UpdateOperation.create_field_index(field, kind))
         return {}
 
-    def upsert(self, header: dict[str, Any], body: bytes) -> Reply:
+    def upsert(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         """The body holds all windows, then all term ids, then all weights, four bytes each."""
         points = header["points"]
         terms = sum(point["terms"] for point in points)
@@ -135,7 +184,7 @@ class Shards:
         self._shard(header["generation"]).update(edge.UpdateOperation.upsert_points(made))
         return {}
 
-    def seal(self, header: dict[str, Any], _: bytes) -> Reply:
+    def seal(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
         """Optimise, bring to disk, and give the folder free for the serving worker."""
         shard = self._shard(header["generation"])
         shard.optimize()
@@ -146,36 +195,29 @@ class Shards:
         _sync(self._folder / header["generation"])
         return {"points": points}
 
-    def release(self, header: dict[str, Any], _: bytes) -> Reply:
+    def release(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
         shard = self._open.pop(header["generation"], None)
         if shard is not None:
             shard.close()
         return {}
 
-    def count(self, header: dict[str, Any], _: bytes) -> Reply:
+    def count(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
         return {"points": self._shard(header["generation"]).count(edge.CountRequest(exact=True))}
 
-    def search(self, header: dict[str, Any], body: bytes) -> Reply:
-        """Both top lists, then the missing score of each hit: the union with both scores exact."""
-        shard = self._shard(header["generation"])
-        limit, where = header["limit"], _filter(header["filters"])
-        dense = edge.Query.Nearest(np.frombuffer(body, "<f4").tolist(), using=DENSE)
-        if not header["terms"]:
-            return {
-                "hits": [(*_found(hit), 0.0) for hit in _query(shard, [_request(dense, limit, where)])[0]]
-            }
-        sparse = edge.Query.Nearest(edge.SparseVector(header["terms"], header["weights"]), using=SPARSE)
-        by_dense, by_sparse = _query(shard, [_request(dense, limit, where), _request(sparse, limit, where)])
-        only_dense = {hit.id for hit in by_dense} - {hit.id for hit in by_sparse}
-        only_sparse = {hit.id for hit in by_sparse} - {hit.id for hit in by_dense}
-        more_sparse, more_dense = _query(
-            shard, [_request(sparse, limit, _ids(only_dense)), _request(dense, limit, _ids(only_sparse))]
-        )
-        cosines = dict(_found(hit) for hit in (*by_dense, *more_dense))
-        weights = dict(_found(hit) for hit in (*by_sparse, *more_sparse))
-        return {
-            "hits": [(chunk_id, cosine, weights.get(chunk_id, 0.0)) for chunk_id, cosine in cosines.items()]
-        }
+    def search(self, calls: Sequence[Call]) -> list[Reply]:
+        """Both top lists of each, then the missing score of each hit: the unions with both scores exact."""
+        shard = self._shard(calls[0].header["generation"])
+        params = EXACT if shard.info().points_count <= EXACT_POINTS_MAX else QUICK
+        searches = [Search(call.header, call.body) for call in calls]
+        for search, found in zip(
+            searches, _query(shard, [search.tops(params) for search in searches]), strict=True
+        ):
+            search.keep(found)
+        for search, found in zip(
+            searches, _query(shard, [search.missing() for search in searches]), strict=True
+        ):
+            search.keep(found)
+        return [search.reply() for search in searches]
 
     def close(self) -> None:
         for shard in self._open.values():
@@ -188,35 +230,123 @@ class Shards:
         return self._open[generation]
 
 
-def _query(shard: edge.EdgeShard, requests: Sequence[edge.QueryRequest]) -> list[list[edge.ScoredPoint]]:
-    return shard.query_batch(edge.QueryBatchRequest(list(requests)))
+class Search:
+    """One search on its way through the two rounds."""
+
+    def __init__(self, header: dict[str, Any], body: bytes) -> None:
+        self._limit = header["limit"]
+        self._where = _filter(header["filters"], header["among"])
+        vector = np.frombuffer(body, "<f4").tolist()
+        self._plain = edge.Query.Nearest(vector, using=PLAIN)
+        self._windows = edge.Query.Nearest(vector, using=WINDOWS)
+        self._sparse = edge.Query.Nearest(edge.SparseVector(header["terms"], header["weights"]), using=SPARSE)
+        self._names: dict[Any, str] = {}
+        self._cosines: dict[Any, float] = {}
+        self._weights: dict[Any, float] = {}
+
+    def tops(self, params: edge.SearchParams) -> Wanted:
+        return self._wanted(self._where, self._where, params, ["chunk_id"])
+
+    def missing(self) -> Wanted:
+        no_cosine, no_weight = (
+            _ids(self._names.keys() - known.keys()) for known in (self._cosines, self._weights)
+        )
+        return self._wanted(no_cosine, no_weight, EXACT, None)
+
+    def keep(self, found: Found) -> None:
+        """A passage is plain or has windows, so the best of each hold the best of all."""
+        plain, windows, by_sparse = found
+        by_dense = heapq.nlargest(self._limit, [*plain, *windows], key=lambda hit: hit.score)
+        for hits, scores in ((by_dense, self._cosines), (by_sparse, self._weights)):
+            for hit in hits:
+                point, payload = hit.id, hit.payload
+                scores[point] = hit.score
+                if payload:
+                    self._names[point] = payload["chunk_id"]
+
+    def reply(self) -> Reply:
+        """All cosines, then all BM25 scores; a passage without any of the words has no second."""
+        cosines = [self._cosines[point] for point in self._names]
+        weights = [self._weights.get(point, 0.0) for point in self._names]
+        return {"hits": list(self._names.values())}, np.array([cosines, weights], "<f4").tobytes()
+
+    def _wanted(
+        self,
+        by_dense: edge.Filter | None,
+        by_sparse: edge.Filter | None,
+        params: edge.SearchParams,
+        payload: list[str] | None,
+    ) -> Wanted:
+        def request(query: edge.Query, where: edge.Filter | None) -> edge.QueryRequest:
+            return edge.QueryRequest(
+                self._limit, query=query, filter=where, params=params, with_payload=payload
+            )
+
+        return (
+            request(self._plain, by_dense),
+            request(self._windows, by_dense),
+            request(self._sparse, by_sparse),
+        )
 
 
-def _request(query: edge.Query, limit: int, where: edge.Filter | None) -> edge.QueryRequest:
-    params = edge.SearchParams(exact=True)
-    return edge.QueryRequest(limit=limit, query=query, filter=where, params=params, with_payload=["chunk_id"])
+def _query(shard: edge.EdgeShard, wanted: Sequence[Wanted]) -> Iterator[Found]:
+    """One kind after the other: only neighbours of one kind share a pass over the vectors."""
+    found = shard.query_batch(
+        edge.QueryBatchRequest([item for kind in zip(*wanted, strict=True) for item in kind])
+    )
+    searches = len(wanted)
+    return zip(found[:searches], found[searches : 2 * searches], found[2 * searches :], strict=True)
+
+
+def _config(dimension: int) -> edge.EdgeConfig:
+    """Two bits of each number are scanned, and 16 times as many as wanted are scored again from the vectors themselves.
+
+    One pass over 100,000 x 1024, and recall@50 of clustered vectors and of pure noise: exact 11.4 ms; int8 twofold
+    4.7 ms, 1.00, 1.00; binary of two bits eightfold 1.0 ms, 1.00, .40; this 1.4 ms, 1.00, .99. As multivectors each
+    takes 2 to 9 ms more, so a passage of one window is a plain vector. No graph (m=0): it takes minutes to build.
+    """
+    bits = edge.TurboQuantQuantizationConfig(bits=edge.TurboQuantBitSize.Bits2, memory=edge.Memory.Pinned)
+    no_graph = edge.HnswIndexConfig(m=0, ef_construct=4, full_scan_threshold=10)
+    max_sim = edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim)
+    return edge.EdgeConfig(
+        vectors={
+            name: edge.EdgeVectorParams(
+                size=dimension,
+                distance=edge.Distance.Cosine,
+                multivector_config=multivector,
+                quantization_config=bits,
+                hnsw_config=no_graph,
+            )
+            for name, multivector in ((PLAIN, None), (WINDOWS, max_sim))
+        },
+        sparse_vectors={SPARSE: edge.EdgeSparseVectorParams()},
+        max_search_threads=1,  # the other core is the engine's; more threads only wait for each other
+    )
+
+
+def _fault(fault: Exception) -> Reply:
+    traceback.print_exception(fault)
+    return {"error": f"{type(fault).__name__}: {fault}"}, b""
 
 
 def _point(
     point: dict[str, Any], windows: np.ndarray[Any, np.dtype[np.float32]], sparse: edge.SparseVector
 ) -> edge.Point:
-    vectors: dict[str, Any] = {DENSE: windows.tolist()}
+    rows = windows.tolist()
+    vectors: dict[str, Any] = {WINDOWS: rows} if len(rows) > 1 else {PLAIN: rows[0]}
     if point["terms"]:
         vectors[SPARSE] = sparse
     return edge.Point(point["id"], vectors, point["payload"])
-
-
-def _found(hit: edge.ScoredPoint) -> tuple[str, float]:
-    assert hit.payload is not None
-    return str(hit.payload["chunk_id"]), float(hit.score)
 
 
 def _ids(ids: set[Any]) -> edge.Filter:
     return edge.Filter(must=[edge.HasIdCondition(ids)])
 
 
-def _filter(filters: dict[str, Any]) -> edge.Filter | None:
-    conditions: list[edge.FieldCondition] = []
+def _filter(filters: dict[str, Any], among: Sequence[str]) -> edge.Filter | None:
+    conditions: list[edge.FieldCondition | edge.HasIdCondition] = []
+    if among:
+        conditions.append(edge.HasIdCondition(set(among)))
     for field, value in filters.items():
         values = value if isinstance(value, list) else [value]
         conditions.extend(edge.FieldCondition(field, match=edge.MatchValue(item)) for item in values)

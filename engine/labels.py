@@ -1,0 +1,36 @@
+"""Labelled questions, one JSON object a line, read and checked: every complaint names its file and line."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from engine.errors import AffidavitError
+
+Row = TypeVar("Row", bound=BaseModel)
+
+
+class LabelsError(AffidavitError):
+    """A labelled set that cannot be used; the message names the file and the line."""
+
+
+def rows(file: Path, kind: type[Row], check: Callable[[Row], None] = lambda _: None) -> Iterator[Row]:
+    for number, line in lines(file):
+        try:
+            row = kind.model_validate_json(line)
+            check(row)
+        except ValidationError as wrong:
+            first = wrong.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise LabelsError(f"{file}:{number}: {f'{where}: ' if where else ''}{first['msg']}") from None
+        except ValueError as wrong:
+            raise LabelsError(f"{file}:{number}: {wrong}") from None
+        yield row
+
+
+def lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered from 1, without the empty ones."""
+    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+        if line.strip():
+            yield number, line.rstrip(b"\r")

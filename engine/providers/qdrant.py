@@ -1,0 +1,257 @@
+"""Qdrant, a server or a cluster: one collection for each generation, so that nobody ever searches half a book.
+
+A generation of up to EXACT_WINDOWS_MAX windows is searched exactly, as Edge does it, without counting at each search:
+the server builds no graph for a segment below its `indexing_threshold` and compares with every vector. Above it the
+server walks its graph with EF; the scores of what it finds are exact all the same.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+from uuid import UUID
+
+import httpx
+from qdrant_client import AsyncQdrantClient
+from qdrant_client import models as qdrant
+
+from engine.errors import IndexUnavailableError
+from engine.models import Filters, Hit, Point, Vector
+from engine.providers.points import check, point_id
+
+CHANGE_S = 60  # to make, drop or announce a generation: a cluster must agree on it
+UPSERT_S = 60  # for one request
+SEAL_S = 900.0  # building the graph of 100,000 passages takes about 90 s
+PAUSE_S = 0.25  # between two looks at a collection that is being optimised: the server does not call back
+REQUEST_NUMBERS_MAX = 400_000  # about 8 MB of JSON; a server refuses more than 32 MB
+EXACT_WINDOWS_MAX = 20_000  # comparing with all of them takes about 3 ms at 1,024 numbers each
+EF = 256  # five times the usual number of candidates
+CONNECTIONS_MAX = 64
+IDLE_S = 2.0  # the server hangs up after 5: a search must not be sent down a line that is just being closed
+GRPC_PORT = 6334  # where Qdrant speaks gRPC; an address names the port of HTTP
+GRPC = {
+    "grpc.enable_retries": 0,
+    "grpc.max_reconnect_backoff_ms": 1000,  # by default a server that is back is not noticed for two minutes
+}
+DENSE, SPARSE = "dense", "bm25"
+
+_FIELDS = {
+    "chapter": qdrant.PayloadSchemaType.KEYWORD,
+    "section": qdrant.PayloadSchemaType.KEYWORD,
+    "module": qdrant.PayloadSchemaType.INTEGER,
+    "difficulty": qdrant.PayloadSchemaType.KEYWORD,
+    "tags": qdrant.PayloadSchemaType.KEYWORD,
+}
+_EXACT = qdrant.SearchParams(exact=True)
+_GRAPH = qdrant.SearchParams(hnsw_ef=EF)
+
+
+class QdrantIndex:
+    """The index at one address. Nothing is tried twice: a reader waits for it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str = "",
+        prefer_grpc: bool = False,
+        shards: int = 1,
+        replicas: int = 1,
+        timeout_s: float,
+    ) -> None:
+        self._client = AsyncQdrantClient(
+            url,
+            headers={"api-key": api_key}
+            if api_key
+            else None,  # as `api_key`, inside a private network it warns
+            prefer_grpc=prefer_grpc,
+            grpc_port=GRPC_PORT,
+            grpc_options=dict(GRPC),
+            timeout=UPSERT_S,
+            check_compatibility=False,  # else it asks the server at once
+            limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=IDLE_S),
+        )
+        self._shards = shards
+        self._replicas = replicas
+        self._timeout_s = timeout_s
+
+    async def create(self, generation: UUID, dimension: int) -> None:
+        await self.drop(generation)
+        max_sim = qdrant.MultiVectorConfig(comparator=qdrant.MultiVectorComparator.MAX_SIM)
+        dense = qdrant.VectorParams(
+            size=dimension, distance=qdrant.Distance.COSINE, multivector_config=max_sim
+        )
+        exact_kilobytes = EXACT_WINDOWS_MAX * dimension * 4 // 1024
+        async with _available(CHANGE_S):
+            await self._client.create_collection(
+                _collection(generation),
+                vectors_config={DENSE: dense},
+                # Without the IDF modifier: ours is in the question's weights, and a cluster's would differ by shard.
+                sparse_vectors_config={SPARSE: qdrant.SparseVectorParams()},
+                shard_number=self._shards,
+                replication_factor=self._replicas,
+                optimizers_config=qdrant.OptimizersConfigDiff(indexing_threshold=exact_kilobytes),
+                timeout=CHANGE_S,
+            )
+            for field, kind in _FIELDS.items():
+                await self._client.create_payload_index(_collection(generation), field, kind, wait=True)
+
+    async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
+        for point in points:
+            check(point)
+        for batch in _batches(points):
+            async with _available(UPSERT_S):
+                structs = [_struct(point) for point in batch]
+                await self._client.upsert(_collection(generation), structs, wait=True, timeout=UPSERT_S)
+
+    async def seal(self, generation: UUID) -> int:
+        """Optimised: nothing is left to build, and the points are counted one by one."""
+        async with _available(SEAL_S):
+            while not await self._is_optimised(generation):  # noqa: ASYNC110  it cannot be awaited
+                await asyncio.sleep(PAUSE_S)
+            return await self._count(generation, CHANGE_S)
+
+    async def announce(self, book_id: str, generation: UUID) -> None:
+        """One call moves the alias, so that the book's name is never without a collection."""
+        alias = f"affidavit-{book_id}"
+        create = qdrant.CreateAlias(collection_name=_collection(generation), alias_name=alias)
+        operations: list[qdrant.AliasOperations] = [qdrant.CreateAliasOperation(create_alias=create)]
+        async with _available(CHANGE_S):
+            known = {item.alias_name for item in (await self._client.get_aliases()).aliases}
+            if alias in known:
+                delete = qdrant.DeleteAlias(alias_name=alias)
+                operations.insert(0, qdrant.DeleteAliasOperation(delete_alias=delete))
+            await self._client.update_collection_aliases(operations, timeout=CHANGE_S)
+
+    async def drop(self, generation: UUID) -> None:
+        """The server takes the deletion of what it does not know as done."""
+        async with _available(CHANGE_S):
+            await self._client.delete_collection(_collection(generation), timeout=CHANGE_S)
+
+    async def count(self, generation: UUID) -> int:
+        async with _available(self._timeout_s):
+            return await self._count(generation, math.ceil(self._timeout_s))
+
+    async def search(
+        self,
+        generation: UUID,
+        dense: Vector,
+        terms: dict[int, float],
+        limit: int,
+        filters: Filters,
+        among: Sequence[str] = (),
+    ) -> list[Hit]:
+        """Both top lists, then the missing score of each hit: exact, however the points lie on the shards."""
+        meaning = partial(_request, [dense.tolist()], DENSE, limit)
+        words = partial(
+            _request, qdrant.SparseVector(indices=list(terms), values=list(terms.values())), SPARSE, limit
+        )
+        where = _where(filters, among)
+        async with _available(self._timeout_s):
+            if not terms:
+                (cosines,) = await self._scores(generation, meaning(where, _GRAPH))
+                return [Hit(chunk_id, cosine, 0.0) for chunk_id, cosine in cosines.items()]
+            cosines, weights = await self._scores(generation, meaning(where, _GRAPH), words(where, _GRAPH))
+            more_cosines, more_weights = await self._scores(
+                generation,
+                meaning(_only(weights.keys() - cosines.keys()), _EXACT),
+                words(_only(cosines.keys() - weights.keys()), _EXACT),
+            )
+            cosines, weights = cosines | more_cosines, weights | more_weights
+            # Every passage has a cosine, else something was lost on the way; one without a word of the question has 0.
+            return [
+                Hit(chunk_id, cosines[chunk_id], weights.get(chunk_id, 0.0)) for chunk_id in cosines | weights
+            ]
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _scores(self, generation: UUID, *requests: qdrant.QueryRequest) -> list[dict[str, float]]:
+        replies = await self._client.query_batch_points(
+            _collection(generation), requests, timeout=math.ceil(self._timeout_s)
+        )
+        return [dict(map(_found, reply.points)) for reply in replies]
+
+    async def _is_optimised(self, generation: UUID) -> bool:
+        status = (await self._client.get_collection(_collection(generation))).status
+        if status == qdrant.CollectionStatus.RED:
+            raise RuntimeError("The collection cannot be optimised")
+        return status == qdrant.CollectionStatus.GREEN
+
+    async def _count(self, generation: UUID, timeout_s: int) -> int:
+        return (await self._client.count(_collection(generation), exact=True, timeout=timeout_s)).count
+
+
+@asynccontextmanager
+async def _available(limit_s: float) -> AsyncIterator[None]:
+    """Whatever goes wrong with the server within the block, or takes too long: the index is not available."""
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except Exception as failure:
+        raise IndexUnavailableError from failure
+
+
+def _collection(generation: UUID) -> str:
+    return f"affidavit-{generation}"
+
+
+def _batches(points: Sequence[Point]) -> Iterator[list[Point]]:
+    batch: list[Point] = []
+    numbers = 0
+    for point in points:
+        more = point.windows.size + 2 * len(point.terms)
+        if batch and numbers + more > REQUEST_NUMBERS_MAX:
+            yield batch
+            batch, numbers = [], 0
+        batch.append(point)
+        numbers += more
+    if batch:
+        yield batch
+
+
+def _struct(point: Point) -> qdrant.PointStruct:
+    vectors: dict[str, qdrant.Vector] = {DENSE: point.windows.tolist()}
+    if point.terms:
+        vectors[SPARSE] = qdrant.SparseVector(indices=list(point.terms), values=list(point.terms.values()))
+    payload = point.payload | {"chunk_id": point.chunk_id}
+    return qdrant.PointStruct(id=point_id(point.chunk_id), vector=vectors, payload=payload)
+
+
+def _request(
+    query: list[list[float]] | qdrant.SparseVector,
+    using: str,
+    limit: int,
+    where: qdrant.Filter | None,
+    params: qdrant.SearchParams,
+) -> qdrant.QueryRequest:
+    return qdrant.QueryRequest(
+        query=query, using=using, limit=limit, filter=where, params=params, with_payload=["chunk_id"]
+    )
+
+
+def _where(filters: Filters, among: Sequence[str]) -> qdrant.Filter | None:
+    conditions: list[qdrant.Condition] = []
+    for field, value in asdict(filters).items():
+        values = value if isinstance(value, tuple) else [value] if value else []
+        conditions.extend(
+            qdrant.FieldCondition(key=field, match=qdrant.MatchValue(value=item)) for item in values
+        )
+    if among:
+        conditions.append(_has_id(among))
+    return qdrant.Filter(must=conditions) if conditions else None
+
+
+def _only(chunk_ids: Collection[str]) -> qdrant.Filter:
+    return qdrant.Filter(must=[_has_id(chunk_ids)])
+
+
+def _has_id(chunk_ids: Collection[str]) -> qdrant.HasIdCondition:
+    return qdrant.HasIdCondition(has_id=[point_id(chunk_id) for chunk_id in chunk_ids])
+
+
+def _found(hit: qdrant.ScoredPoint) -> tuple[str, float]:
+    assert hit.payload is not None
+    return str(hit.payload["chunk_id"]), hit.score

@@ -1,0 +1,324 @@
+"""Where the words that a reader marked on a rendered page stand in the book. Pure.
+
+Page and book are compared folded: what a browser, a theme or a keyboard changes is taken away, the words stay. What is
+left must stand in the book in one run; nothing is matched loosely, for "not in the book" is a promise. What cannot be
+seen folded: "now here" and "nowhere" are the same.
+"""
+
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice, takewhile
+from typing import NamedTuple
+
+from engine.models import Passage, Sentence
+
+FOLDING = "folding-1"  # stored documents are folded like this: another way of folding needs another name
+PLACES = 10  # of one selection: whoever marked "the robot" has not said which one they mean
+HEADING_SENTENCES = 20  # under a heading that was marked alone: about a passage
+# What is shorter must be whole words: white space is folded away, and "tor" stands in "motor" and in "not or". From
+# twelve letters on chance does not write the same, and a selection may begin and end inside a word.
+SHORT = 12
+
+Located = tuple[Passage, ...]  # one place: the passages that hold it, each with the sentences touched
+
+# Lines that a theme puts on the page and nobody wrote: the button on a block of code, the names of admonitions.
+_THEME_LINES = frozenset(
+    ("copy", "copied", "note", "tip", "info", "warning", "danger", "caution", "important", "success")
+)
+_LIST_NUMBER = re.compile(r"\s*+(\d{1,3}[.)])(?=\s)")
+_NOTE_MARK = re.compile(
+    r"(?:(?<=[^\W\d_])|(?<!\d[.,])(?<=[.,:;!?)\]\"'\u201d\u2019\u00bb]))(\d{1,2}|\[\d{1,2}\])(?=[\s\[]|[.,;:!?)](?!\d)|\Z)"
+)
+_NOTES = "footnotes"
+
+_SIGNS = frozenset("+<=>±×÷≠≤≥≈%€£¥")  # noqa: RUF001  # "C++" is not "C", nor "a < b" the same as "a > b"
+_DASHES = frozenset("-\u2010\u2011\u2012\u2013\u2014\u2015\u2212")
+_DRAWING = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")  # says how to draw the character before it
+# The point in "1.5" and the sign of "-5" stay: it is another number without them.
+_NOT_OF_A_NUMBER = re.compile(r"(?<!\d)[.,]|[.,](?!\d)|(?<=\w)-|-(?!\d)")
+_UNSPACED = re.compile(  # written without spaces: a word may begin at every character
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+
+
+def locate(selection: str, passages: Sequence[Passage]) -> list[Located]:
+    """Where the selection stands in a document, given all its passages in order; whole sentences and headings come first.
+
+    Every sentence touched comes once, in the first passage that holds it; a heading marked alone touches what stands under
+    it. The text of a passage stays whole, so that offsets into it stay true.
+    """
+    document = _Document.of(passages)
+    whole = (_Part(folded(selection)),)
+    spans = document.spans(whole) or document.spans(_parts(selection, has_notes=document.has_notes()))
+    wholes = set(document.folded.spans)
+    places = dict.fromkeys(
+        document.touched(span) for span in sorted(spans, key=lambda span: span not in wholes)
+    )
+    return [document.restricted(units) for units in islice(places, PLACES)]
+
+
+def needles(selection: str) -> list[str]:
+    """What a folded document must contain to hold the selection, all of them; without any it stands nowhere."""
+    written = [part.text for part in _parts(selection, has_notes=True) if part.is_written]
+    return list(dict.fromkeys(written or filter(None, [folded(selection)])))
+
+
+def folded_document(passages: Sequence[Passage]) -> str:
+    """A document as one folded string, its headings where they stand: stored at ingest, to find selections in."""
+    return _Document.of(passages).folded.text
+
+
+def folded(text: str) -> str:
+    """What is left without whitespace, typography, mark-up and case: letters, and numbers kept apart and as they are."""
+    return _fold([text]).text
+
+
+# --- Folding
+
+
+class _Folded(NamedTuple):
+    """Texts as one; `spans` says where each of them stands in it, `words` where words begin."""
+
+    text: str
+    spans: list[tuple[int, int]]
+    words: set[int]
+
+
+class _Kept(dict[int, str | None]):
+    """What a character becomes. Filled as characters are met."""
+
+    def __missing__(self, code: int) -> str | None:
+        self[code] = _kept(chr(code))
+        return self[code]
+
+
+_KEPT = _Kept()
+
+
+def _kept(character: str) -> str | None:
+    if character in _DASHES:
+        return "-"
+    if character in _SIGNS or character in ".,":
+        return character
+    category = unicodedata.category(character)
+    if category == "Cf" or _DRAWING.match(character):
+        return None
+    return character if category[0] in "LN" or category in {"Mn", "Mc"} else " "
+
+
+def _words(text: str) -> list[str]:
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return _NOT_OF_A_NUMBER.sub(" ", plain.translate(_KEPT)).split()
+
+
+def _fold(texts: Iterable[str]) -> _Folded:
+    """Words stand without a space between them, but "3 5" is not 35."""
+    pieces: list[str] = []
+    spans, begun = [], set()
+    end, before = 0, ""
+    for text in texts:
+        start = None
+        for word in _words(text):
+            if before.isdecimal() and word[0].isdecimal():
+                pieces.append(" ")
+                end += 1
+            start = end if start is None else start
+            begun.add(end)
+            pieces.append(word)
+            end, before = end + len(word), word[-1]
+        spans.append((end if start is None else start, end))
+    return _Folded("".join(pieces), spans, begun)
+
+
+# --- The selection
+
+
+class _Part(NamedTuple):
+    """A run of the selection. What the page added may be missing in the book."""
+
+    text: str
+    is_written: bool = True
+
+
+def _parts(selection: str, *, has_notes: bool) -> tuple[_Part, ...]:
+    """Runs between what a page may have added: lines of the theme, numbers of a list, marks of footnotes."""
+    parts: list[_Part] = []
+    for part in (part for line in selection.splitlines() for part in _line_parts(line, has_notes=has_notes)):
+        if part.is_written and parts and parts[-1].is_written:
+            parts[-1] = _Part(_glued(parts[-1].text, part.text))
+        elif part.text:
+            parts.append(part)
+    return tuple(parts)
+
+
+def _line_parts(line: str, *, has_notes: bool) -> Iterator[_Part]:
+    if folded(line) in _THEME_LINES:
+        yield _Part(folded(line), is_written=False)
+        return
+    start = 0
+    if number := _LIST_NUMBER.match(line):
+        yield _Part(folded(number[1]), is_written=False)
+        start = number.end()
+    for mark in _NOTE_MARK.finditer(line, start) if has_notes else ():
+        yield _Part(folded(line[start : mark.start()]))
+        yield _Part(folded(mark[1]), is_written=False)
+        start = mark.end()
+    yield _Part(folded(line[start:]))
+
+
+def _glued(before: str, after: str) -> str:
+    apart = before[-1:].isdecimal() and after[:1].isdecimal()
+    return f"{before} {after}" if apart else before + after
+
+
+# --- The document
+
+
+class _Unit(NamedTuple):
+    """What was folded: a sentence of a passage, or a heading before it; `level` 0 is the title, 3 a sentence."""
+
+    level: int
+    passage: int
+    sentence: int
+
+
+_TITLE, _SECTION, _HEADING, _SENTENCE = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    passages: Sequence[Passage]
+    units: list[_Unit]
+    folded: _Folded
+    starts: list[int]
+    ends: list[int]
+
+    @classmethod
+    def of(cls, passages: Sequence[Passage]) -> "_Document":
+        found = list(_units(passages))
+        folds = _fold(text for _, text in found)
+        starts, ends = [start for start, _ in folds.spans], [end for _, end in folds.spans]
+        return cls(passages, [unit for unit, _ in found], folds, starts, ends)
+
+    def spans(self, parts: Sequence[_Part]) -> list[tuple[int, int]]:
+        """Every run of the document that is these parts."""
+        first = next((number for number, part in enumerate(parts) if part.is_written and part.text), None)
+        if first is None:
+            return []
+        begins = _positions(self.folded.text, parts[first].text)
+        spans = ((start, self._end(start, parts[first:])) for start in begins)
+        return [(start, end) for start, end in spans if end and self._is_long_or_whole(start, end)]
+
+    def _end(self, start: int, parts: Sequence[_Part]) -> int:
+        """Where the parts, one right behind the other, end; 0 if something else stands between them."""
+        ends = {start}
+        for part in parts:
+            behind = {end for before in ends if (end := self._behind(before, part.text))}
+            ends = behind if part.is_written else behind | ends
+        return max((end for end in ends if not self._cuts_number(end)), default=0)
+
+    def _behind(self, before: int, part: str) -> int:
+        text = self.folded.text
+        start = before + text.startswith(" ", before)
+        return start + len(part) if text.startswith(part, start) and not self._cuts_number(start) else 0
+
+    def _is_long_or_whole(self, start: int, end: int) -> bool:
+        return end - start >= SHORT or (self._is_border(start) and self._is_border(end))
+
+    def _is_border(self, at: int) -> bool:
+        around = self.folded.text[max(at - 1, 0) : at + 1]
+        within_word = len(around) > 1 and around.isalnum() and not _UNSPACED.search(around)
+        return at in self.folded.words or not within_word
+
+    def _cuts_number(self, at: int) -> bool:
+        """15 is not 5; only a word may begin or end inside a word."""
+        around = self.folded.text[max(at - 1, 0) : at + 1]
+        return at not in self.folded.words and len(around) > 1 and all(map(_is_of_number, around))
+
+    def has_notes(self) -> bool:
+        return any(folded(passage.section) == _NOTES for passage in self.passages)
+
+    def touched(self, span: tuple[int, int]) -> tuple[_Unit, ...]:
+        start, end = span
+        first, last = bisect_right(self.ends, start), bisect_left(self.starts, end)
+        sentences = tuple(
+            unit
+            for unit, (begin, finish) in zip(
+                self.units[first:last], self.folded.spans[first:last], strict=True
+            )
+            if unit.level == _SENTENCE and begin < finish
+        )
+        return sentences or self._under(last - 1)
+
+    def _under(self, heading: int) -> tuple[_Unit, ...]:
+        """What stands under the heading, as far as the next one of its level."""
+        level = self.units[heading].level
+        below = takewhile(lambda unit: unit.level > level, islice(self.units, heading + 1, None))
+        return tuple(islice((unit for unit in below if unit.level == _SENTENCE), HEADING_SENTENCES))
+
+    def restricted(self, units: Sequence[_Unit]) -> Located:
+        return tuple(
+            replace(
+                self.passages[number],
+                sentences=tuple(self.passages[number].sentences[unit.sentence] for unit in held),
+            )
+            for number, held in groupby(units, key=lambda unit: unit.passage)
+        )
+
+
+def _positions(text: str, part: str) -> Iterator[int]:
+    at = text.find(part)
+    while at >= 0:
+        yield at
+        at = text.find(part, at + 1)
+
+
+def _is_of_number(character: str) -> bool:
+    return character.isdecimal() or character in ".,-"
+
+
+def _units(passages: Sequence[Passage]) -> Iterator[tuple[_Unit, str]]:
+    """What a reader of the page sees, in its order: each heading when it changes, each sentence once."""
+    opening, known = None, 0
+    heading: Sentence | None = None
+    shown = ""  # the heading that nothing stands under so far
+    for number, passage in enumerate(passages):
+        if not (opening and _continues(passage, opening)):
+            opening, known, heading = passage, 0, None
+            for level, text in _opened(passage, is_first=number == 0):
+                yield _Unit(level, number, 0), text
+            shown = passage.section
+        for index in range(max(known - passage.start_sentence, 0), len(passage.sentences)):
+            sentence = passage.sentences[index]
+            if sentence.heading != shown and _is_headed_anew(sentence, heading):
+                yield _Unit(_HEADING, number, index), sentence.heading
+            yield _Unit(_SENTENCE, number, index), passage.sentence_text(index)
+            heading, shown = sentence, ""
+        known = passage.start_sentence + len(passage.sentences)
+
+
+def _continues(passage: Passage, opening: Passage) -> bool:
+    """A section's last passage may begin again with its first sentence; another section begins with another one."""
+    same = (passage.section, _first(passage)) == (opening.section, _first(opening))
+    return passage.start_sentence > 0 or same
+
+
+def _first(passage: Passage) -> tuple[str, str, str]:
+    sentence = passage.sentences[0]
+    return passage.sentence_text(0), sentence.anchor, sentence.page
+
+
+def _opened(passage: Passage, *, is_first: bool) -> Iterator[tuple[int, str]]:
+    if is_first and passage.chapter != passage.section:
+        yield _TITLE, passage.chapter
+    yield _SECTION, passage.section
+
+
+def _is_headed_anew(sentence: Sentence, before: Sentence | None) -> bool:
+    """Of the same name it is another one by its anchor; in a PDF that only names the page."""
+    if before is None or sentence.heading != before.heading:
+        return True
+    return sentence.anchor != before.anchor and sentence.page == before.page
