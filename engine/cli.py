@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -357,6 +358,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # what lives as long as we do is not looked at again: a full collection would stop the loop for 30 ms
         if self.started:
             print(self.ready, flush=True)
 
