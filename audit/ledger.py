@@ -26,13 +26,14 @@ LOCK_S = 10.0  # a database that takes longer to grant a free lock is not there
 GRACE_S = 1.0  # a living process whose connection was lost has its lock again by then
 LOCK_PAUSE_S = 0.05  # between two tries to reach a database that has gone
 
-_JSON_COLUMNS = frozenset({"chunks_returned", "citations", "filters"})
+_JSON_COLUMNS = frozenset({"chunks_returned", "citations", "filters", "instruction_like"})
 
 _INSERT_ROW = sql.SQL("INSERT INTO audit_logs ({}) VALUES ({})").format(
     sql.SQL(", ").join(map(sql.Identifier, COLUMNS)), sql.SQL(", ").join(map(sql.Placeholder, COLUMNS))
 )
 _INSERT_OPEN = "INSERT INTO audit_open (log_id, opened_at, owner, trail) VALUES (%s, %s, %s, %s)"
 _ABANDONED = "SELECT trail FROM audit_open WHERE owner <> %s AND pg_try_advisory_xact_lock(owner)"
+_NOTE = "UPDATE audit_open SET trail = %s WHERE log_id = %s"
 _DURABLE = "SET LOCAL synchronous_commit = on"
 
 
@@ -71,6 +72,14 @@ class Ledger:
             async with self._pool.connection() as connection, connection.pipeline():
                 await connection.execute(_DURABLE)
                 await connection.execute(_INSERT_OPEN, (trail.log_id, trail.timestamp, self._owner, body))
+
+    async def note(self, trail: Trail) -> None:
+        """What has happened since the record was opened, durable before anybody sees it."""
+        async with self._failing_as_one():
+            body = Jsonb(asdict(trail), dumps=canonical_json)
+            async with self._pool.connection() as connection, connection.pipeline():
+                await connection.execute(_DURABLE)
+                await connection.execute(_NOTE, (body, trail.log_id))
 
     async def close(self, trail: Trail, issued_at: datetime) -> Receipt:
         """Write the row, once and for ever. Only after this may an answer leave."""

@@ -24,6 +24,7 @@ PERSONAL = frozenset(
         "llm_prompt",
         "llm_response",
         "answer_text",
+        "released_text",
         "citations",
         "selected_text",
         "filters",
@@ -58,6 +59,7 @@ class Trail:
     llm_prompt: str | None = None
     llm_response: str | None = None
     answer_text: str | None = None
+    released_text: str | None = None
     confidence_score: float | None = None
     citations: Json | None = None
     success: bool | None = None
@@ -88,6 +90,7 @@ class Trail:
     best_score: float | None = None
     filter_message: str | None = None
     rerank: str | None = None
+    instruction_like: list[str] | None = None
     threshold: float | None = None
     model_requested: str | None = None
     model_used: str | None = None

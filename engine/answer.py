@@ -7,18 +7,23 @@
     (5) retrieve      retrieve.py              embed, search, blend             at most 2.0 s
     (6) gate          gate.py                  enough evidence, or refuse before paying for a model
     (7) generate      providers/               a draft with citations           at most 2.5 s
-    (8) verify        verify.py, cite.py       what is not proven does not leave
+    (8) verify        verify.py, cite.py       each sentence as it comes; what is not proven does not leave
     (9) close         audit/ledger.py          the row, durable; the receipt    at most 0.5 s
 
 A refusal is a value and takes the same way out as an answer. A failure is an exception; its row is written before it
 is raised to the client. Whatever happens on the way is noted in the trail, and the trail is the row.
+
+Whoever listens hears each proven sentence as soon as it stands in the open record, so that nothing is shown that was
+not recorded before. Whoever leaves takes the request along: it is cancelled down to the sockets, and its row says so.
 """
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
+
+import anyio
 
 from audit.ledger import Ledger, LedgerUnavailableError
 from engine import cite
@@ -26,12 +31,12 @@ from engine.errors import AuditUnavailableError, ForbiddenError, OutOfTimeError,
 from engine.gate import refuse_weak_evidence
 from engine.models import (
     Answer,
-    Claim,
     Client,
     Draft,
     Evidence,
     Generation,
     Question,
+    Quoted,
     Receipt,
     Refusal,
     Released,
@@ -40,7 +45,8 @@ from engine.models import (
 )
 from engine.ports import Clock, Generator, Keyring, Library, Limiter, NewId
 from engine.retrieve import Retriever
-from engine.verify import verified
+from engine.suspect import is_instruction_like
+from engine.verify import Instructions, is_proven, verdict
 
 HTTP_OK = 200
 SCOPE = "ask"  # what a key must be good for
@@ -59,6 +65,16 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Sources:
+    """What a listener hears first: the passages that the answer will be written from."""
+
+    evidence: Sequence[Evidence]
+
+
+Listener = Callable[[Sources | Quoted], None]  # keeps what it hears; it must not wait
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The numbers that decide, from config/engine.toml, and the fingerprints that say which numbers they were."""
 
@@ -70,6 +86,7 @@ class Rules:
     confidence_weights: tuple[float, float]
     confidence_levels: tuple[float, float]
     default_generation_confidence: float
+    instructions: Instructions
     settings_sha256: str
     prompt_sha256: str
     code_version: str
@@ -90,23 +107,28 @@ class Engine:
     new_id: NewId
     monotonic: Callable[[], float]
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: Asked, listen: Listener | None = None) -> Answer:
         """The whole way, within five seconds. Raises a `RequestError` if it fails; its row is written by then."""
         started = self.monotonic()
         trail = self._trail(asked)
         try:
             async with _at_most(self.rules.total_s - self.rules.audit_s, "request"):
-                outcome = await self._decide(asked, trail)
+                outcome = await self._decide(asked, trail, listen)
         except RequestError as failure:
             _note_failure(trail, failure)
             await self._close(trail, started)
+            raise
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True):
+                _note_gone(trail)
+                await self._close(trail, started)
             raise
         _note_outcome(trail, outcome)
         closing = self.monotonic()
         receipt = await self._close(trail, started)  # (9)
         return Answer(outcome, trail, receipt, _ms(closing, self.monotonic()))
 
-    async def _decide(self, asked: Asked, trail: Trail) -> Released | Refusal:
+    async def _decide(self, asked: Asked, trail: Trail, listen: Listener | None) -> Released | Refusal:
         try:
             client = await self._authenticate(asked, trail)  # (1)
             trail.limit_decision = await self.limiter.admit(client)  # (2)
@@ -118,10 +140,7 @@ class Engine:
             refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
             if refusal:
                 return refusal
-            evidence = found.evidence
-            draft = await self._generate(question, evidence, trail)  # (7)
-            proven = verified(draft, evidence)  # (8)
-            return proven if isinstance(proven, Refusal) else self._release(proven, draft, evidence)
+            return await self._generate(question, found.evidence, trail, listen)  # (7) (8)
         except (RequestError, asyncio.CancelledError):
             raise
         except Exception as fault:
@@ -152,23 +171,60 @@ class Engine:
         _note_retrieved(trail, found)
         return found
 
-    async def _generate(self, question: Question, evidence: Sequence[Evidence], trail: Trail) -> Draft:
+    async def _generate(
+        self, question: Question, evidence: Sequence[Evidence], trail: Trail, listen: Listener | None
+    ) -> Released | Refusal:
         trail.model_requested = self.generator.name
+        draft = Draft(self.generator.name)
+        if listen:
+            await self._show(Sources(evidence), trail, listen)
         started = self.monotonic()
         try:
             async with _at_most(self.rules.generation_s, "generation"):
-                draft = await self.generator.generate(question, evidence)
+                sentences = await self._proven(question, evidence, draft, trail, listen)
         finally:
             trail.generation_latency_ms = _ms(started, self.monotonic())
-        _note_draft(trail, draft)
-        trail.prompt_sha256 = self.rules.prompt_sha256 if draft.prompt else None
-        return draft
+            _note_draft(trail, draft)
+            trail.prompt_sha256 = self.rules.prompt_sha256 if draft.prompt else None
+        return verdict(draft, sentences, evidence) or self._release(sentences, draft)
 
-    def _release(self, proven: tuple[Claim, ...], draft: Draft, evidence: Sequence[Evidence]) -> Released:
+    async def _proven(
+        self,
+        question: Question,
+        evidence: Sequence[Evidence],
+        draft: Draft,
+        trail: Trail,
+        listen: Listener | None,
+    ) -> list[Quoted]:
+        """The sentences that are proven, each shown to whoever listens once it is on record."""
+        sentences: list[Quoted] = []
+        excerpts = 0
+        async with aclosing(self.generator.write(question, evidence, draft)) as claims:
+            async for claim in claims:
+                draft.claims.append(claim)
+                if not is_proven(claim, evidence, self.rules.instructions):
+                    continue
+                sentences.append(cite.quoted(claim, evidence, excerpts + 1))
+                excerpts += len(claim.citations)
+                if listen:
+                    trail.released_text = cite.joined(sentences)
+                    await self._show(sentences[-1], trail, listen)
+        return sentences
+
+    async def _show(self, event: Sources | Quoted, trail: Trail, listen: Listener) -> None:
+        """Only what stands in the open record may be seen."""
+        try:
+            async with _at_most(self.rules.audit_s, "audit"):
+                await self.ledger.note(trail)
+        except (LedgerUnavailableError, OutOfTimeError) as failure:
+            raise AuditUnavailableError from failure
+        listen(event)
+
+    def _release(self, sentences: Sequence[Quoted], draft: Draft) -> Released:
         rules = self.rules
         confidence = rules.default_generation_confidence if draft.confidence is None else draft.confidence
         return cite.released(
-            proven, evidence, confidence, weights=rules.confidence_weights, levels=rules.confidence_levels
+            sentences, confidence, weights=rules.confidence_weights, levels=rules.confidence_levels
         )
 
     async def _close(self, trail: Trail, started: float) -> Receipt:
@@ -216,6 +272,8 @@ def _note_question(trail: Trail, question: Question) -> None:
     trail.book_id, trail.top_k = question.book_id, question.top_k
     trail.filters = json.loads(json.dumps(asdict(question.filters)))
     trail.session_id, trail.end_user = question.session_id, question.end_user
+    if is_instruction_like(question.text):
+        trail.instruction_like = ["question"]
 
 
 def _note_generation(trail: Trail, generation: Generation) -> None:
@@ -229,10 +287,13 @@ def _note_retrieved(trail: Trail, found: Retrieved) -> None:
     trail.chunks_retrieved_count = found.considered
     trail.chunks_returned = [asdict(item.candidate) for item in found.evidence]
     trail.filter_message, trail.rerank = found.filter_message, found.rerank
+    suspects = [item.passage.chunk_id for item in found.evidence if is_instruction_like(item.passage.text)]
+    if suspects:
+        trail.instruction_like = [*(trail.instruction_like or []), *suspects]
 
 
 def _note_draft(trail: Trail, draft: Draft) -> None:
-    trail.llm_prompt, trail.llm_response = draft.prompt, draft.raw
+    trail.llm_prompt, trail.llm_response = draft.prompt, draft.raw or None
     trail.model_used, trail.stop_reason = draft.model, draft.stop_reason
     trail.provider_request_id = draft.request_id
     trail.tokens_input, trail.tokens_output = draft.tokens_input, draft.tokens_output
@@ -250,10 +311,16 @@ def _note_outcome(trail: Trail, outcome: Released | Refusal) -> None:
     trail.generation_confidence = outcome.generation_confidence
 
 
+def _note_gone(trail: Trail) -> None:
+    """The client left, or the server was told to stop: nobody is there to be answered."""
+    trail.outcome, trail.success = "client_gone", False
+    trail.error_message = "The client closed the connection before the answer was complete"
+
+
 def _note_failure(trail: Trail, failure: RequestError) -> None:
     trail.outcome, trail.success = "failed", False
     trail.http_status, trail.error_type = failure.status, failure.error_type
-    trail.error_message = f"{failure.detail} [{_cause(failure)}]"
+    trail.error_message = f"{failure.detail} [{failure.upstream or _cause(failure)}]"
     _named(failure, trail)
 
 

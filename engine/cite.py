@@ -4,42 +4,43 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from engine.models import Citation, Claim, Evidence, Excerpt, Released
+from engine.models import Citation, Claim, Evidence, Excerpt, Quoted, Released
 
 EXCERPT_WORDS_MAX = 50  # spec 002: 30 to 50 words are enough to find the place, and no more than a quotation
+
+LOW_MARK = "[Low confidence: check the sources.]"
 
 _WORD = re.compile(r"\S+")
 
 Level = Literal["high", "medium", "low"]
 
 
+def quoted(claim: Claim, evidence: Sequence[Evidence], first_n: int) -> Quoted:
+    """A proven sentence as readers see it; its quotations are numbered on from `first_n`."""
+    cited = tuple(excerpt(item, evidence, first_n + place) for place, item in enumerate(claim.citations))
+    return Quoted(" ".join([claim.text.strip(), *map(source_mark, cited)]), cited)
+
+
 def released(
-    claims: Sequence[Claim],
-    evidence: Sequence[Evidence],
+    sentences: Sequence[Quoted],
     generation_confidence: float,
     *,
     weights: tuple[float, float],
     levels: tuple[float, float],
 ) -> Released:
-    """The answer with its quotations and what it is worth."""
-    excerpts: list[Excerpt] = []
-    texts = []
-    for claim in claims:
-        cited = [
-            excerpt(item, evidence, len(excerpts) + n) for n, item in enumerate(claim.citations, start=1)
-        ]
-        excerpts.extend(cited)
-        texts.append(" ".join([claim.text.strip(), *map(source_mark, cited)]))
+    """The answer with its quotations and what it is worth. A doubtful one says so before anything else."""
+    excerpts = tuple(item for sentence in sentences for item in sentence.excerpts)
     retrieval = max(item.score for item in excerpts)
     confidence = round(weights[0] * retrieval + weights[1] * generation_confidence, 6)
-    return Released(
-        " ".join(texts),
-        tuple(excerpts),
-        retrieval,
-        generation_confidence,
-        confidence,
-        level(confidence, levels),
-    )
+    text = joined(sentences)
+    worth = level(confidence, levels)
+    if worth == "low":
+        text = f"{LOW_MARK} {text}"
+    return Released(text, excerpts, retrieval, generation_confidence, confidence, worth)
+
+
+def joined(sentences: Sequence[Quoted]) -> str:
+    return " ".join(sentence.text for sentence in sentences)
 
 
 def excerpt(citation: Citation, evidence: Sequence[Evidence], n: int) -> Excerpt:

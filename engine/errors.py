@@ -68,10 +68,16 @@ class RequestError(AffidavitError):
     retry_after_s: int | None = None
 
     def __init__(
-        self, detail: str | None = None, *, field: str | None = None, retry_after_s: int | None = None
+        self,
+        detail: str | None = None,
+        *,
+        field: str | None = None,
+        retry_after_s: int | None = None,
+        upstream: str | None = None,
     ) -> None:
         self.detail = detail or type(self).detail
         self.field = field
+        self.upstream = upstream  # what a vendor did, for the record alone; never its words
         self.retry_after_s = retry_after_s or type(self).retry_after_s
         self.query_id: UUID | None = (
             None  # set once the request has one, so that the client can name its record

@@ -11,7 +11,7 @@ from audit.record import Receipt, Trail
 
 __all__ = [
     "Answer", "Calibration", "Candidate", "Citation", "Claim", "Client", "Curve", "Draft", "Evidence", "Excerpt", "Filters",
-    "Generation", "Hit", "Lexicon", "Passage", "Point", "Question", "Receipt", "Refusal", "Released", "Retrieved", "Sentence",
+    "Generation", "Hit", "Lexicon", "Passage", "Point", "Question", "Quoted", "Receipt", "Refusal", "Released", "Retrieved", "Sentence",
     "SourceMode", "Term", "Trail", "Vector", "Windows",
 ]  # fmt: skip
 
@@ -208,15 +208,17 @@ class Claim:
 
     text: str
     citations: tuple[Citation, ...]
+    cited_share: float = 1.0  # of its letters, that stand in blocks with a citation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draft:
-    """What a generator wrote. Nothing of it is true until it is verified."""
+    """What a generator has written so far; it fills this in as it goes. Nothing of it is true until it is verified."""
 
-    claims: tuple[Claim, ...]
-    complete: bool
     model: str
+    claims: list[Claim] = field(default_factory=list)
+    is_complete: bool = False
+    has_abstained: bool = False
     confidence: float | None = None
     raw: str = ""
     prompt: str | None = None
@@ -241,6 +243,14 @@ class Excerpt:
     start: int
     end: int
     score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """A proven sentence with its quotations, as readers see it."""
+
+    text: str
+    excerpts: tuple[Excerpt, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """The seams: what the house needs from outside, said in its own nouns. Each has one provider for each vendor."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
 from engine.models import (
+    Claim,
     Client,
     Curve,
     Draft,
@@ -97,7 +98,11 @@ class Generator(Protocol):
 
     name: str
 
-    async def generate(self, question: Question, evidence: Sequence[Evidence]) -> Draft: ...
+    def write(
+        self, question: Question, evidence: Sequence[Evidence], draft: Draft
+    ) -> AsyncGenerator[Claim, None]:
+        """Each sentence as soon as it is finished. All else that is known goes into the draft as it becomes known, so
+        that the record can say how far an unfinished one came."""
 
     async def close(self) -> None: ...
 

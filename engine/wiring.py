@@ -23,7 +23,7 @@ from engine.keys import ApiKeys
 from engine.migrate import migrate, pending
 from engine.ports import Embedder, Generator, Index, Limiter, Reranker
 from engine.providers import postgres
-from engine.providers.claude import Claude
+from engine.providers.claude import SENTINEL, Claude
 from engine.providers.cohere import CohereEmbedder, CohereReranker
 from engine.providers.edge import EdgeIndex
 from engine.providers.extractive import Extractive
@@ -33,6 +33,7 @@ from engine.providers.minilm import MiniLm
 from engine.providers.qdrant import QdrantIndex
 from engine.retrieve import Retriever
 from engine.settings import CONFIG, HOUSE, Settings
+from engine.verify import Instructions
 from ingest.pipeline import Ingest, Progress
 from ingest.registry import Registry
 from ingest.sounding import Sounding, read_probes
@@ -351,6 +352,7 @@ def _rules(settings: Settings) -> Rules:
         confidence_weights=(confidence.weight_retrieval, confidence.weight_generation),
         confidence_levels=(confidence.high, confidence.medium),
         default_generation_confidence=confidence.default_generation,
+        instructions=Instructions.of(PROMPT.read_text(), except_for=SENTINEL),
         settings_sha256=settings.fingerprint(),
         prompt_sha256=sha256(PROMPT.read_bytes()).hexdigest(),
         code_version=version("affidavit"),

@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.answer import Asked
 from engine.errors import BadRequestError, RequestError, TooLargeError, UnknownPassageError
-from engine.http import contracts, problems
+from engine.http import contracts, problems, stream
+from engine.http.stream import Answering
 from engine.models import Question
 from engine.wiring import House
 
@@ -46,6 +47,14 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         503: "A part is unavailable; without a record there is no answer",
         504: "The time is over",
     }.items()
+}
+
+_ANSWERED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Answered or refused. With `Accept: text/event-stream` as events: `sources`, each proven `sentence`,"
+        " then `done` with this object; `error` with a problem if it fails on the way.",
+        "content": {stream.MEDIA_TYPE: {"schema": {"type": "string"}}},
+    }
 }
 
 _SECURITY = {
@@ -78,7 +87,10 @@ def create_app(open_house: Callable[[], AbstractAsyncContextManager[House]]) -> 
         "content": {"application/json": {"schema": contracts.QueryRequest.model_json_schema()}},
     }
     for path, endpoint in (("/v1/query", query), ("/v1/books/{book_id}/query", query_book)):
-        app.post(path, responses=_PROBLEMS, openapi_extra={"requestBody": body})(endpoint)
+        app.post(
+            path, response_model=contracts.QueryResponse, responses=_ANSWERED | _PROBLEMS,
+            openapi_extra={"requestBody": body},
+        )(endpoint)  # fmt: skip
     app.get("/v1/chunks/{chunk_id}", responses={404: _PROBLEMS[404], 401: _PROBLEMS[401]})(passage)
     app.get("/healthz")(alive)
     app.get("/readyz")(ready)
@@ -86,18 +98,16 @@ def create_app(open_house: Callable[[], AbstractAsyncContextManager[House]]) -> 
     return app
 
 
-async def query(
-    request: Request, authorization: Authorization = None, end_user: EndUser = None
-) -> contracts.QueryResponse:
+async def query(request: Request, authorization: Authorization = None, end_user: EndUser = None) -> Response:
     """Ask the book that the settings name."""
-    return await _ask(request, _house(request).default_book, authorization, end_user)
+    return _ask(request, _house(request).default_book, authorization, end_user)
 
 
 async def query_book(
     request: Request, book_id: str, authorization: Authorization = None, end_user: EndUser = None
-) -> contracts.QueryResponse:
+) -> Response:
     """Ask one book."""
-    return await _ask(request, book_id, authorization, end_user)
+    return _ask(request, book_id, authorization, end_user)
 
 
 async def passage(
@@ -136,9 +146,7 @@ async def page(request: Request) -> HTMLResponse:
     return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
 
 
-async def _ask(
-    request: Request, book_id: str, authorization: str | None, end_user: str | None
-) -> contracts.QueryResponse:
+def _ask(request: Request, book_id: str, authorization: str | None, end_user: str | None) -> Answering:
     house = _house(request)
 
     async def read() -> Question:
@@ -152,7 +160,7 @@ async def _ask(
         client_address=request.client.host if request.client else None,
         secret=_secret(authorization),
     )
-    return contracts.response(await house.engine.answer(asked))
+    return Answering(house.engine, asked, request)
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:

@@ -2,13 +2,14 @@
 
 import json
 import re
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from engine.errors import BadRequestError, InvalidFieldError, UnknownBookError
-from engine.models import Answer, Evidence, Filters, Question, Refusal
+from engine.models import Answer, Evidence, Filters, Question, Quoted, Refusal
 
 QUESTION_CHARACTERS_MAX = 1000  # spec 002, decision 5
 SELECTION_WORDS_MAX = 200  # spec 000
@@ -196,6 +197,17 @@ def response(answer: Answer) -> QueryResponse:
             },
         }
     )  # fmt: skip
+
+
+def source(item: Evidence) -> dict[str, Any]:
+    """A passage that the answer will be written from, as the event `sources` names it."""
+    return {"chunk_id": item.passage.chunk_id, "page": item.passage.start_page} | _nearest(item)
+
+
+def sentence(quoted: Quoted) -> dict[str, Any]:
+    """A proven sentence with its quotations, as the event `sentence` carries it."""
+    citations = [CitationBody.model_validate(asdict(excerpt)).model_dump() for excerpt in quoted.excerpts]
+    return {"text": quoted.text, "citations": citations}
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

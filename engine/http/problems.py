@@ -63,9 +63,9 @@ def request_id_of(request: Request) -> str:
     return str(request.state.request_id)
 
 
-def _problem(failure: RequestError, request: Request) -> JSONResponse:
-    """What the client sees of a failure: safe words, never a cause."""
-    body = Problem(
+def problem(failure: RequestError, request: Request) -> Problem:
+    """What the client learns of a failure: safe words, never a cause."""
+    return Problem(
         type=f"urn:affidavit:problem:{type(failure).__name__.strip('_').removesuffix('Error')}",
         title=failure.title,
         status=failure.status,
@@ -76,6 +76,10 @@ def _problem(failure: RequestError, request: Request) -> JSONResponse:
         query_id=failure.query_id,
         field=failure.field,
     )
+
+
+def _problem(failure: RequestError, request: Request) -> JSONResponse:
+    body = problem(failure, request)
     headers = {"Retry-After": str(failure.retry_after_s)} if failure.retry_after_s else {}
     if failure.status == 401:  # noqa: PLR2004
         headers["WWW-Authenticate"] = "Bearer"

@@ -6,7 +6,7 @@ abstains when no sentence comes close to the question.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine import lexical
@@ -49,22 +49,17 @@ class Extractive:
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
 
-    async def generate(self, question: Question, evidence: Sequence[Evidence]) -> Draft:
+    async def write(
+        self, question: Question, evidence: Sequence[Evidence], draft: Draft
+    ) -> AsyncGenerator[Claim, None]:
         asked = await self._embedder.embed_query(question.text)
         shortlist = sorted(_sentences(question, evidence), key=_order)[:READ_CLOSELY]
         best = _best([await self._read(item, asked) for item in shortlist])
-        claims = tuple(
-            Claim(item.text, (Citation(item.passage, item.number, item.number + 1, item.text),))
-            for item in best
-        )
-        return Draft(
-            claims=claims,
-            complete=True,
-            model=self.name,
-            confidence=round(max((item.cosine for item in best), default=0.0), 6),
-            raw="\n".join(item.text for item in best),
-            stop_reason="end_turn",
-        )
+        draft.confidence = round(max((item.cosine for item in best), default=0.0), 6)
+        for item in best:
+            draft.raw += f"{item.text}\n"
+            yield Claim(item.text, (Citation(item.passage, item.number, item.number + 1, item.text),))
+        draft.is_complete, draft.stop_reason = True, "end_turn"
 
     async def close(self) -> None:
         """Nothing is held open."""
