@@ -84,10 +84,6 @@ class Trail:
     index_generation: UUID | None = None
     embedder: str | None = None
     calibration_id: str | None = None
-    calibration_kind: str | None = None
-    best_score: float | None = None
-    filter_message: str | None = None
-    rerank: str | None = None
     threshold: float | None = None
     model_requested: str | None = None
     model_used: str | None = None
@@ -107,6 +103,10 @@ class Trail:
     salt: bytes | None = None
     leaf_hash: bytes | None = None
     erased_at: datetime | None = None
+    calibration_kind: str | None = None
+    best_score: float | None = None
+    filter_message: str | None = None
+    rerank: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
