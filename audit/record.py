@@ -59,7 +59,6 @@ class Trail:
     llm_prompt: str | None = None
     llm_response: str | None = None
     answer_text: str | None = None
-    released_text: str | None = None
     confidence_score: float | None = None
     citations: Json | None = None
     success: bool | None = None
@@ -86,11 +85,6 @@ class Trail:
     index_generation: UUID | None = None
     embedder: str | None = None
     calibration_id: str | None = None
-    calibration_kind: str | None = None
-    best_score: float | None = None
-    filter_message: str | None = None
-    rerank: str | None = None
-    instruction_like: list[str] | None = None
     threshold: float | None = None
     model_requested: str | None = None
     model_used: str | None = None
@@ -110,6 +104,12 @@ class Trail:
     salt: bytes | None = None
     leaf_hash: bytes | None = None
     erased_at: datetime | None = None
+    calibration_kind: str | None = None
+    best_score: float | None = None
+    filter_message: str | None = None
+    rerank: str | None = None
+    released_text: str | None = None
+    instruction_like: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ from engine import cite, labels, report
 from engine.errors import RequestError
 from engine.gate import refuse_weak_evidence
 from engine.labels import LabelsError
-from engine.models import Excerpt, Generation, Passage, Question, Refusal, Retrieved
+from engine.models import Draft, Excerpt, Generation, Passage, Question, Retrieved
 from engine.ports import Generator
 from engine.retrieve import Retriever
-from engine.verify import verified
+from engine.verify import NOTHING_TOLD, is_proven, verdict
 
 RANKED = 10  # what the figures look at, and the most that a request may ask for
 RECALLED = 5
@@ -225,7 +225,7 @@ async def _ask(kind: Kind, query: Query, subject: Subject, marking: "Marking") -
     best = found.evidence[0].passage if found.evidence else None
     excerpts: tuple[Excerpt, ...] = ()
     if subject.generator and refuse_weak_evidence(found, subject.threshold) is None:
-        excerpts = await _excerpts(question, found, subject.generator, subject.top_k)
+        excerpts = await _excerpts(question, found, subject)
     return Trial(
         kind=kind,
         query=query,
@@ -237,13 +237,17 @@ async def _ask(kind: Kind, query: Query, subject: Subject, marking: "Marking") -
     )
 
 
-async def _excerpts(
-    question: Question, found: Retrieved, generator: Generator, top_k: int
-) -> tuple[Excerpt, ...]:
+async def _excerpts(question: Question, found: Retrieved, subject: Subject) -> tuple[Excerpt, ...]:
     """What a reader would be shown of the book; nothing if there is no answer."""
-    evidence = found.evidence[:top_k]
-    proven = verified(await generator.generate(question, evidence), evidence)
-    if isinstance(proven, Refusal):
+    generator, evidence = subject.generator, found.evidence[: subject.top_k]
+    assert generator
+    draft = Draft(generator.name)
+    proven = []
+    async for claim in generator.write(question, evidence, draft):
+        draft.claims.append(claim)
+        if is_proven(claim, evidence, NOTHING_TOLD):
+            proven.append(claim)
+    if verdict(draft, proven, evidence):
         return ()
     citations = [citation for claim in proven for citation in claim.citations]
     return tuple(cite.excerpt(citation, evidence, n) for n, citation in enumerate(citations, start=1))

@@ -129,7 +129,7 @@ class Cohere(Table):
 
 
 class Qdrant(Table):
-    url: Annotated[str, Field(pattern=r"^(https?://.+)?$")]
+    url: str
     api_key: SecretStr
     prefer_grpc: bool
     shards: Count

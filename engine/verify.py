@@ -69,7 +69,10 @@ class Instructions:
         return cls(frozenset(run for text in texts for run in _runs(text) if run not in own))
 
 
-def verdict(draft: Draft, proven: Sequence[Claim], evidence: Sequence[Evidence]) -> Refusal | None:
+NOTHING_TOLD = Instructions(frozenset())
+
+
+def verdict(draft: Draft, proven: Sequence[object], evidence: Sequence[Evidence]) -> Refusal | None:
     """None if what is proven of this draft is an answer."""
     if draft.stop_reason == "refusal":
         return replace(_MODEL_REFUSED, nearest=tuple(evidence))
