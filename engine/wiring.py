@@ -334,7 +334,9 @@ def _cohere_key(settings: Settings, seam: str) -> str:
 def _qdrant(settings: Settings) -> QdrantIndex:
     qdrant = settings.qdrant
     if not qdrant.url.startswith(("http://", "https://")):
-        raise ConfigurationError("The index qdrant needs an address: set QDRANT_URL to http://… or https://….")
+        raise ConfigurationError(
+            "The index qdrant needs an address: set QDRANT_URL to http://… or https://…."
+        )
     return QdrantIndex(
         qdrant.url, api_key=qdrant.api_key.get_secret_value(), prefer_grpc=qdrant.prefer_grpc,
         shards=qdrant.shards, replicas=qdrant.replicas, timeout_s=qdrant.timeout_s,

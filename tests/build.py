@@ -71,7 +71,7 @@ def claim(*citations: Citation, text: str = "A robot moves.") -> Claim:
 
 
 def draft(*claims: Claim, complete: bool = True, stop_reason: str | None = None) -> Draft:
-    return Draft(claims, complete, "tests", stop_reason=stop_reason)
+    return Draft("tests", list(claims), complete, stop_reason=stop_reason)
 
 
 def piece(text: str, block: int = 0, kind: Kind = "prose", **about: Any) -> Piece:

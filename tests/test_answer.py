@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,9 +45,14 @@ class Scripted:
     name: str = "scripted"
     calls: int = 0
 
-    async def generate(self, question: Question, evidence: Sequence[Evidence]) -> Draft:
+    async def write(
+        self, question: Question, evidence: Sequence[Evidence], draft: Draft
+    ) -> AsyncGenerator[Claim, None]:
         self.calls += 1
-        return await self.act(evidence)
+        made = await self.act(evidence)
+        draft.raw, draft.is_complete, draft.confidence = made.raw, made.is_complete, made.confidence
+        for claim in made.claims:
+            yield claim
 
     async def close(self) -> None: ...
 
@@ -71,7 +76,7 @@ class Noting:
 
 
 def draft(*claims: Claim, **fields: Any) -> Draft:
-    return replace(Draft(claims, complete=True, model="scripted"), **fields)
+    return replace(Draft("scripted", list(claims), is_complete=True), **fields)
 
 
 def quote(evidence: Sequence[Evidence], number: int = 0) -> Claim:
@@ -225,7 +230,10 @@ class Broken:
     async def fail(self, *_: Any) -> Any:
         raise self.failure
 
-    authenticate = admit = live = passages = generate = fail
+    authenticate = admit = live = passages = fail
+
+    async def write(self, *_: Any) -> AsyncGenerator[Claim, None]:
+        yield await self.fail()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cite import EXCERPT_WORDS_MAX, excerpt, level, released, source_mark
+from engine.cite import EXCERPT_WORDS_MAX, LOW_MARK, excerpt, level, quoted, released, source_mark
 from engine.models import Citation, Evidence, Released
 from tests.build import citation, claim, evidence, hostile_sentence, steady
 
@@ -19,7 +19,7 @@ joints = st.sampled_from((" ", "\n", "\n\n"))
 
 
 def release(found: list[Evidence], *cited: Citation, generation: float = 0.8) -> Released:
-    return released([claim(*cited)], found, generation, weights=WEIGHTS, levels=LEVELS)
+    return released([quoted(claim(*cited), found, 1)], generation, weights=WEIGHTS, levels=LEVELS)
 
 
 @steady
@@ -29,13 +29,13 @@ def test_excerpt_is_a_slice_of_the_passage(texts: list[str], joint: str, data: s
     start = data.draw(st.integers(0, len(texts) - 1))
     end = data.draw(st.integers(start + 1, len(texts)))
     cited = citation(found, 0, start, end)
-    quoted = excerpt(cited, found, 1)
+    cut = excerpt(cited, found, 1)
     text, stands = found[0].passage.text, found[0].passage.sentences
     cited_text = text[stands[start].start : stands[end - 1].end]
-    assert quoted.excerpt == text[quoted.start : quoted.end]
-    assert quoted.start == stands[start].start
-    assert cited_text.startswith(quoted.excerpt)
-    assert quoted.excerpt.split() == cited_text.split()[:EXCERPT_WORDS_MAX]
+    assert cut.excerpt == text[cut.start : cut.end]
+    assert cut.start == stands[start].start
+    assert cited_text.startswith(cut.excerpt)
+    assert cut.excerpt.split() == cited_text.split()[:EXCERPT_WORDS_MAX]
 
 
 @pytest.mark.parametrize("space", [" ", "\n", "\u00a0", "\u3000"], ids=repr)
@@ -47,10 +47,10 @@ def test_at_most_fifty_words(count: int, space: str) -> None:
 
 def test_excerpt_says_where_it_stands() -> None:
     found = [evidence("Robots fall.", "They stand up.", score=0.75, chunk_id="c", section="Top")]
-    quoted = excerpt(citation(found, 0, 1, 2), found, 7)
-    assert (quoted.n, quoted.chunk_id, quoted.section, quoted.chapter) == (7, "c", "Balance", "Walking")
-    assert (quoted.filename, quoted.page, quoted.score) == ("07-walking.md", "walking", 0.75)
-    assert quoted.url == "/docs/walking#balance"
+    cut = excerpt(citation(found, 0, 1, 2), found, 7)
+    assert (cut.n, cut.chunk_id, cut.section, cut.chapter) == (7, "c", "Balance", "Walking")
+    assert (cut.filename, cut.page, cut.score) == ("07-walking.md", "walking", 0.75)
+    assert cut.url == "/docs/walking#balance"
 
 
 def test_text_above_the_first_heading_links_to_the_page() -> None:
@@ -68,10 +68,10 @@ def test_mark_is_spelled_as_readers_know_it() -> None:
 @given(sentences)
 def test_mark_holds_the_whole_excerpt(texts: list[str]) -> None:
     found = [evidence(*texts)]
-    quoted = excerpt(citation(found, 0, 0, len(texts)), found, 1)
-    marked = re.fullmatch(r'\[Source: Balance \(Page walking\) - "(.*)"\]', source_mark(quoted), re.DOTALL)
+    cut = excerpt(citation(found, 0, 0, len(texts)), found, 1)
+    marked = re.fullmatch(r'\[Source: Balance \(Page walking\) - "(.*)"\]', source_mark(cut), re.DOTALL)
     assert marked is not None
-    assert marked[1] == quoted.excerpt
+    assert marked[1] == cut.excerpt
 
 
 @steady
@@ -79,7 +79,9 @@ def test_mark_holds_the_whole_excerpt(texts: list[str]) -> None:
 def test_every_mark_of_the_answer_is_one_of_its_excerpts(texts: list[str], counts: list[int]) -> None:
     found = [evidence(*texts)]
     claims = [claim(*[citation(found, 0, 0, 1)] * count, text=f"  Claim {count}.\n") for count in counts]
-    answer = released(claims, found, 0.8, weights=WEIGHTS, levels=LEVELS)
+    firsts = [1 + sum(counts[:place]) for place in range(len(counts))]
+    sentences = [quoted(item, found, first) for item, first in zip(claims, firsts, strict=True)]
+    answer = released(sentences, 0.8, weights=WEIGHTS, levels=LEVELS)
     assert [item.n for item in answer.excerpts] == list(range(1, sum(counts) + 1))
     marks = iter(source_mark(item) for item in answer.excerpts)
     spelled = [" ".join([f"Claim {count}.", *(next(marks) for _ in range(count))]) for count in counts]
@@ -120,3 +122,11 @@ def test_rounding_errors_do_not_lift_over_a_border(share: float, expected: str) 
     found = [evidence("Robots fall.", score=share)]
     answer = release(found, citation(found, 0, 0, 1), generation=share)
     assert (answer.confidence, answer.confidence_level) == (share, expected)
+
+
+def test_an_answer_of_low_confidence_says_so_first() -> None:
+    found = [evidence("Robots fall.", score=0.6)]
+    assert release(found, citation(found, 0, 0, 1), generation=0.1).text.startswith(
+        f"{LOW_MARK} A robot moves."
+    )
+    assert LOW_MARK not in release(found, citation(found, 0, 0, 1), generation=1.0).text

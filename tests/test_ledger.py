@@ -106,7 +106,7 @@ def whole_trail() -> Trail:
         embedder="m", calibration_id="i", threshold=0.6, model_requested="x", model_used="y",
         provider_request_id="z", stop_reason="end", tokens_input=1, tokens_output=2, generation_latency_ms=3,
         total_latency_ms=4, limit_decision="admitted", repeat_count=2, prompt_sha256="0", settings_sha256="1",
-        code_version="2", calibration_kind="self", best_score=2 / 3, filter_message="ü", rerank="r",
+        code_version="2", calibration_kind="self", best_score=2 / 3, filter_message="ü", rerank="r", released_text="s", instruction_like=["question", "ab"],
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {"claude-haiku-5-5": {"thinking": {"type
 
 RAW_CHARACTERS_MAX = 32_000  # ten times the longest answer that we ask for: more is no answer but a flood
 BUSY = frozenset({429, 500, 503, 504, 529})
+OK = 200  # an overload may be told in the middle of a stream that began well
 BUSY_TYPES = frozenset({"overloaded_error", "rate_limit_error", "api_error", "timeout_error"})
 
 _CONFIDENCE = re.compile(r"\s*Confidence:\s*(\S*)\s*", re.IGNORECASE)
@@ -79,7 +80,9 @@ class Claude:
                     yield event
         except anthropic.APIStatusError as failure:
             draft.request_id = failure.request_id or draft.request_id
-            is_busy = failure.status_code in BUSY or failure.type in BUSY_TYPES
+            is_busy = failure.status_code in BUSY or (
+                failure.status_code == OK and failure.type in BUSY_TYPES
+            )
             what = f"status {failure.status_code}, {failure.type or 'no type'}"
             raise (ModelBusyError if is_busy else ModelFailedError)(upstream=_of(draft, what)) from failure
         except Exception as failure:  # the SDK raises its own, httpx's, and whatever a malformed event breaks
