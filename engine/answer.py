@@ -19,11 +19,10 @@ not recorded before. Whoever leaves takes the request along: it is cancelled dow
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
-
-import anyio
+from typing import Any
 
 from audit.ledger import Ledger, LedgerUnavailableError
 from engine import cite
@@ -50,6 +49,7 @@ from engine.verify import Instructions, is_proven, verdict
 
 HTTP_OK = 200
 SCOPE = "ask"  # what a key must be good for
+WIND_UP_S = 0.05  # of a time limit, to let go of what was waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +112,15 @@ class Engine:
         started = self.monotonic()
         trail = self._trail(asked)
         try:
-            async with _at_most(self.rules.total_s - self.rules.audit_s, "request"):
+            async with _strictly_at_most(self.rules.total_s - self.rules.audit_s, "request"):
                 outcome = await self._decide(asked, trail, listen)
         except RequestError as failure:
             _note_failure(trail, failure)
             await self._close(trail, started)
             raise
         except asyncio.CancelledError:
-            with anyio.CancelScope(shield=True):
-                _note_gone(trail)
-                await self._close(trail, started)
+            _note_gone(trail)
+            await self._close(trail, started)
             raise
         _note_outcome(trail, outcome)
         closing = self.monotonic()
@@ -232,8 +231,11 @@ class Engine:
         if trail.outcome == "answered":
             trail.answer_id = self.new_id()
         trail.total_latency_ms = _ms(started, self.monotonic())
+        return await _unbroken(self._closed(trail))
+
+    async def _closed(self, trail: Trail) -> Receipt:
         try:
-            async with _at_most(self.rules.audit_s, "audit"):
+            async with _strictly_at_most(self.rules.audit_s, "audit"):
                 return await self.ledger.close(trail, self.clock())
         except (LedgerUnavailableError, OutOfTimeError) as failure:
             raise _named(AuditUnavailableError(), trail) from failure
@@ -263,6 +265,24 @@ async def _at_most(seconds: float, stage: str) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise OutOfTimeError from _StageTimeoutError(f"{stage} took longer than {seconds} s")
+
+
+@asynccontextmanager
+async def _strictly_at_most(seconds: float, stage: str) -> AsyncIterator[None]:
+    """For what no other limit stands around. The database's driver, once interrupted, waits ten seconds for a server
+    that does not answer; interrupted once more, it lets go. So the first time comes a little early."""
+    async with _at_most(seconds, stage), asyncio.timeout(max(0.0, seconds - WIND_UP_S)):
+        yield
+
+
+async def _unbroken(closing: Coroutine[Any, Any, Receipt]) -> Receipt:
+    """The row is written to its end even if the client leaves in this moment; then its leaving is told on."""
+    task = asyncio.ensure_future(closing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _note_question(trail: Trail, question: Question) -> None:

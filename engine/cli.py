@@ -39,6 +39,8 @@ EVALUATED_BOOK = "labelled-set"
 SCOPES = ("ask", "audit", "erase", "admin")
 FOUND_SOMETHING = 1
 BAR_WIDTH = 24
+STOP_S = 6  # a question takes five seconds at most; who has not read its answer by then is not waited for
+UNREAD_S = 30  # as long as engine/http/stream.py waits for a reader
 
 Arguments = argparse.Namespace
 
@@ -348,6 +350,8 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(
         socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
     )  # else each answer waits 40 ms for an acknowledgement
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # else a reader who stops reading keeps its connection for ever
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_S * 1000)
     return listening
 
 
@@ -373,7 +377,11 @@ async def _serve(settings: Settings, database: Database, listening: socket.socke
         for book in await registry.books():
             _warn(f"{book.book_id}: {warning}" for warning in book.warnings)
     app = create_app(lambda: wiring.open_house(settings, database))
-    server = _Server(uvicorn.Config(app, log_level="warning", lifespan="on", server_header=False))
+    server = _Server(
+        uvicorn.Config(
+            app, log_level="warning", lifespan="on", server_header=False, timeout_graceful_shutdown=STOP_S
+        )
+    )
     loop = asyncio.get_running_loop()
 
     def stop() -> None:

@@ -1,24 +1,59 @@
 """Text that reads like an instruction, in what was only to be read. Pure.
 
 It decides nothing: passages and questions are data whatever they say, and a list of phrases is no defence. It tells an
-auditor which records to look at.
+auditor which records to look at. Whoever asks politely ("What is the capital of Brazil?" in the middle of a passage) or
+in a language that is not listed is not noticed.
 """
 
 import re
+import unicodedata
 
-_LIKE_AN_INSTRUCTION = re.compile(
-    r"""
-    \b(?:ignore|disregard|forget|override|bypass)\b .{0,40} \b(?:instructions?|rules?|prompts?|above|previous|guidelines?)\b
-    | \b(?:system|developer|initial|hidden|secret)\s+(?:prompt|message|instructions?)\b
-    | \b(?:you\s+are|act|pretend|behave|respond)\s+(?:now\s+)?(?:as|to\s+be|like)\b | \byou\s+are\s+now\b
-    | \bfrom\s+now\s+on\b | \bdo\s+anything\s+now\b | \bjailbreak\b | \bnew\s+instructions?\b
-    | \b(?:reveal|print|repeat|show|output|leak)\b .{0,30} \b(?:prompt|instructions?|rules)\b
-    | \b(?:without|no)\s+(?:any\s+)?(?:restrictions?|filters?|censorship|limitations?)\b
-    | \bstay\s+in\s+character\b | \brole-?\s?play\b
-    """,
-    re.IGNORECASE | re.VERBOSE | re.DOTALL,
-)
+# Words that cost little to look for, and what is read more closely only where one of them stands: nothing, if the words
+# say enough.
+_PHRASES = {
+    ("ignore", "disregard", "forget", "override", "bypass"):
+        r"\b(?:ignore|disregard|forget|override|bypass)\b.{0,40}\b(?:instructions?|rules?|prompts?|above|previous|guidelines?"
+        r"|(?:you|have) (?:learned|were told))\b",
+    ("prompt", "message", "instruction"):
+        r"\b(?:(?:initial|hidden|secret|original) (?:prompt|instructions?)|(?:system|developer) (?:prompt|message|instructions?))\b|\bnew instructions?\b",
+    ("prompt", "instruction", "rules"):
+        r"\b(?:reveal|print|repeat|show|output|leak|tell|translate|summari[sz]e)\b.{0,30}"
+        r"\b(?:your|the (?:above|previous)) (?:\w+ )?(?:prompts?|instructions?|rules)\b",
+    ("you",): r"\byou (?:are now|are going to|must now|will now|shall now|no longer)\b|\bpretend (?:that )?you\b",
+    ("pretend to be", "from now on", "stay in character", "do anything now", "stop everything"): r"",
+    ("role",): r"\brole-? ?play as\b",
+    (" as ", " like "):
+        r"\b(?:act|behave|respond|answer|talk) (?:as|like) (?:if you|though you|an? (?:ai|chat-?bot|assistant|language model))\b",
+    ("jail", " mode"): r"\bjail-?break|\b(?:developer|god|dan) mode\b",
+    ("without any ",):
+        r"\bwithout any (?:restrictions|filters|censorship|guidelines)\b",
+    ("just ", "only ", "simply "): r"\b(?:just (?:say|print|output|repeat|reply|respond)|(?:only|simply) (?:say|reply|respond))\b",
+    ("your ",):
+        r"\b(?:in|to|into|from|of|modify|change|enhance|augment|provide|render|scramble|rearrange|use|end|begin|start)"
+        r" your (?:final |next |own )?(?:answer|reply|response|message|output)\b",
+    ("<|", "[inst]", "<<sys>>"): r"",
+    ("ignorier", "vergiss", "missachte"):
+        r"\b(?:ignorier\w*|vergiss|missachte)\b.{0,40}\b(?:anweisung|regel|vorgabe)",
+    ("ignore", "oublie"): r"\b(?:ignore[rz]?|oublie[rz]?)\b.{0,40}\b(?:consigne|instruction|règle)",
+    ("ignor", "olvid", "esque", "dimentica"):
+        r"\b(?:ignor[ae]|olvid[ae]|esque[cç]a|dimentica)\b.{0,40}\b(?:instruc|istruzion|instru[cç]|regla|regra|regol)",
+    ("忽略", "无视", "忘记"): r"(?:忽略|无视|忘记).{0,20}(?:指令|指示|说明|提示|规则)",
+    ("игнорируй", "забудь"): r"\b(?:игнорируй|забудь)\w*\b.{0,40}\b(?:инструкци|указани|правил)",
+}  # fmt: skip
+_READ_CLOSELY = {words: re.compile(pattern) for words, pattern in _PHRASES.items()}
 
 
 def is_instruction_like(text: str) -> bool:
-    return bool(_LIKE_AN_INSTRUCTION.search(text))
+    plain = _plain(text)
+    return any(
+        any(word in plain for word in words) and pattern.search(plain)
+        for words, pattern in _READ_CLOSELY.items()
+    )
+
+
+def _plain(text: str) -> str:
+    """On one line, wide letters as letters, and without characters that are not seen."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+        text = "".join(character for character in text if unicodedata.category(character) != "Cf")
+    return " ".join(text.lower().split())

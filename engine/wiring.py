@@ -82,8 +82,13 @@ class Database:
     url: str
     settings: Settings
 
-    def pool(self, role: str, size_max: int = 2) -> AbstractAsyncContextManager[AsyncConnectionPool]:
-        return postgres.open_pool(self.url, role, size_max=size_max, wait_s=self.settings.budget.audit_s)
+    def pool(
+        self, role: str, size_max: int = 2, *, has_autocommit: bool = False
+    ) -> AbstractAsyncContextManager[AsyncConnectionPool]:
+        wait_s = self.settings.budget.audit_s
+        return postgres.open_pool(
+            self.url, role, size_max=size_max, wait_s=wait_s, has_autocommit=has_autocommit
+        )
 
     def migrate(self) -> list[str]:
         with postgres.connect(self.url) as connection:
@@ -166,7 +171,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
     """The assembled engine. Refuses to start on a book that another embedder made."""
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(
-            database.pool("affidavit_engine", settings.database.connections_max)
+            database.pool("affidavit_engine", settings.database.connections_max, has_autocommit=True)
         )
         await partitions.make_months_ahead(pool, now().date())
         embedder = embedder_of(settings)

@@ -15,11 +15,10 @@ from fastapi import FastAPI, Header, Request, Response
 from fastapi.responses import HTMLResponse
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.answer import Asked
-from engine.errors import BadRequestError, RequestError, TooLargeError, UnknownPassageError
+from engine.errors import RequestError, TooLargeError, UnknownPassageError
 from engine.http import contracts, problems, stream
 from engine.http.stream import Answering
 from engine.models import Question
@@ -166,13 +165,10 @@ def _ask(request: Request, book_id: str, authorization: str | None, end_user: st
 async def _body(request: Request, bytes_max: int) -> bytes:
     """The body, given up as soon as it is too long, whatever its header promised."""
     body = bytearray()
-    try:
-        async for part in request.stream():
-            body += part
-            if len(body) > bytes_max:
-                raise TooLargeError
-    except ClientDisconnect:
-        raise BadRequestError("The body ended too early.") from None
+    async for part in request.stream():
+        body += part
+        if len(body) > bytes_max:
+            raise TooLargeError
     return bytes(body)
 
 

@@ -4,16 +4,16 @@ While the engine works, the connection is watched: a client that leaves takes th
 slowly holds up only itself: the engine never waits for it, and what waits for it is one answer at most.
 """
 
+import asyncio
 import json
-import math
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-import anyio
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from engine.answer import Asked, Engine, Sources
 from engine.errors import RequestError
@@ -28,6 +28,15 @@ _HEADERS = {
     "Cache-Control": "no-cache, no-transform",  # a proxy that compresses would hold every event back until the end
     "X-Accel-Buffering": "no",
 }
+_START: Message = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()],
+}
+_WEIGHT = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)")
+
+# JSON may hold these as they are, and to many a client they end a line.
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
 class Answering(Response):
@@ -36,23 +45,24 @@ class Answering(Response):
     def __init__(self, engine: Engine, asked: Asked, request: Request) -> None:
         self._engine = engine
         self._request = request
-        self._has_read = anyio.Event()
+        self._has_read = asyncio.Event()
         self._asked = replace(asked, read=_telling(asked.read, self._has_read))
-        self._outbox = Outbox() if MEDIA_TYPE in request.headers.get("Accept", "") else None
+        wishes = ",".join(request.headers.getlist("Accept"))
+        self._outbox = Outbox() if are_events_preferred(wishes) else None
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A failure before the first event is a problem with a status of its own; afterwards it is an event."""
-        ended: Answer | RequestError | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._watch, receive, group.cancel_scope)
+        async with asyncio.TaskGroup() as group:
+            answering = group.create_task(self._ended())
+            watching = group.create_task(self._watch(receive, answering))
             if self._outbox:
-                group.start_soon(self._outbox.deliver, send)
-            ended = await self._ended()
-            if self._outbox and (self._outbox.is_used or isinstance(ended, Answer)):
-                self._outbox.put(*self._last_event(ended))
-                await self._outbox.emptied()
-            group.cancel_scope.cancel()
+                group.create_task(self._outbox.deliver(send))
+            await asyncio.wait([answering])
+            watching.cancel()
+            ended = None if answering.cancelled() else answering.result()
+            if self._outbox:
+                self._say_last(ended, self._outbox)
         if ended is None or (self._outbox and self._outbox.is_used):
             return
         if isinstance(ended, RequestError):
@@ -67,11 +77,12 @@ class Answering(Response):
         except RequestError as failure:
             return failure
 
-    async def _watch(self, receive: Receive, here: anyio.CancelScope) -> None:
+    async def _watch(self, receive: Receive, answering: asyncio.Task[Any]) -> None:
+        """Cancels once, as asyncio does: a scope of anyio would also cancel what the drivers do to clean up."""
         await self._has_read.wait()
         while (await receive())["type"] != "http.disconnect":
             """Nothing else is expected of a client that has said all."""
-        here.cancel()
+        answering.cancel()
 
     def _hear(self, event: Sources | Quoted) -> None:
         assert self._outbox
@@ -80,52 +91,71 @@ class Answering(Response):
         else:
             self._outbox.put("sentence", contracts.sentence(event))
 
-    def _last_event(self, ended: Answer | RequestError) -> tuple[str, dict[str, Any]]:
-        if isinstance(ended, RequestError):
-            return "error", problems.problem(ended, self._request).model_dump(mode="json")
-        return "done", contracts.response(ended).model_dump(mode="json")
+    def _say_last(self, ended: Answer | RequestError | None, outbox: "Outbox") -> None:
+        if isinstance(ended, Answer):
+            outbox.put("done", contracts.response(ended).model_dump(mode="json"))
+        elif ended and outbox.is_used:
+            outbox.put("error", problems.problem(ended, self._request).model_dump(mode="json"))
+        outbox.close()
 
 
 class Outbox:
     """Events that wait for their reader."""
 
     def __init__(self) -> None:
-        self._put, self._taken = anyio.create_memory_object_stream[bytes](
-            math.inf
-        )  # one answer is all it ever holds
-        self._is_empty = anyio.Event()
+        self._events: asyncio.Queue[bytes] = asyncio.Queue()  # one answer is all it ever holds
         self.is_used = False
 
     def put(self, name: str, data: dict[str, Any]) -> None:
         self.is_used = True
-        self._put.send_nowait(f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n".encode())
+        line = json.dumps(data, ensure_ascii=False).translate(_LINE_ENDS)
+        self._events.put_nowait(f"event: {name}\ndata: {line}\n\n".encode())
 
-    async def emptied(self) -> None:
-        """Once all that was put has been taken by the connection, and nothing more can come."""
-        self._put.close()
-        await self._is_empty.wait()
+    def close(self) -> None:
+        """Nothing more can come."""
+        self._events.put_nowait(b"")
 
     async def deliver(self, send: Send) -> None:
         """Gives up on a reader who does not read: what is left is thrown away, and the record is there."""
-        with self._taken, anyio.move_on_after(READ_S) as patience:
-            first = await self._taken.receive()
-            headers = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": first, "more_body": True})
-            async for event in self._taken:
-                patience.deadline = anyio.current_time() + READ_S
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        self._is_empty.set()
+        event = await self._events.get()
+        if not event:
+            return
+        try:
+            await _sent(_START, send)
+            while event:
+                await _sent({"type": "http.response.body", "body": event, "more_body": True}, send)
+                event = await self._events.get()
+            await _sent({"type": "http.response.body", "body": b"", "more_body": False}, send)
+        except TimeoutError:
+            """The server closes the connection of a response that was not completed."""
+
+
+def are_events_preferred(wishes: str) -> bool:
+    """Only who names events, and does not want JSON as much, gets them; who takes anything gets JSON."""
+    weights = {}
+    for wish in wishes.lower().split(","):
+        name, *parameters = (part.strip() for part in wish.split(";"))
+        given = [parameter for parameter in parameters if parameter.startswith("q=")]
+        weight = _WEIGHT.fullmatch(given[0]) if given else None
+        weights[name] = float(weight[1]) if weight else float(not given)  # one that cannot be read is none
+    return weights.get(MEDIA_TYPE, 0.0) > weights.get("application/json", 0.0)
+
+
+async def _sent(message: Message, send: Send) -> None:
+    async with asyncio.timeout(READ_S):
+        await send(message)
 
 
 def _telling(
-    read: Callable[[], Awaitable[Question]], has_read: anyio.Event
+    read: Callable[[], Awaitable[Question]], has_read: asyncio.Event
 ) -> Callable[[], Awaitable[Question]]:
     """The watch begins when the body is read: until then both would wait for the same messages."""
 
     async def reading() -> Question:
-        question = await read()
+        try:
+            question = await read()
+        except ClientDisconnect:
+            raise asyncio.CancelledError from None  # it left while it spoke: the same as a moment later
         has_read.set()
         return question
 

@@ -8,10 +8,11 @@ import json
 import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, get_args
 
 import anthropic
-from anthropic.types import CitationsDelta, RawMessageStreamEvent, TextDelta
+from anthropic.types import CitationsDelta, RawMessageStreamEvent, TextDelta, Usage
+from anthropic.types.shared import ErrorType
 
 from engine.errors import ModelBusyError, ModelFailedError
 from engine.models import Citation, Claim, Draft, Evidence, Question
@@ -22,13 +23,25 @@ SENTINEL = "This question is not covered in the provided book excerpts."
 PARAMETERS: dict[str, dict[str, Any]] = {"claude-haiku-5-5": {"thinking": {"type": "disabled"}}}
 
 RAW_CHARACTERS_MAX = 32_000  # ten times the longest answer that we ask for: more is no answer but a flood
+COUNT_MAX = 2**31 - 1  # what the record's columns hold
+BACKSTOP = 2  # the caller cancels when its budget is used up; this is for the one who does not
 BUSY = frozenset({429, 500, 503, 504, 529})
 OK = 200  # an overload may be told in the middle of a stream that began well
 BUSY_TYPES = frozenset({"overloaded_error", "rate_limit_error", "api_error", "timeout_error"})
 
-_CONFIDENCE = re.compile(r"\s*Confidence:\s*(\S*)\s*", re.IGNORECASE)
-_BORDER = re.compile(r"(?<=[.!?。！？])\s+|(?<=[.!?][\"'”’)\]])\s+|\n+|(?<=[。！？])")  # noqa: RUF001
-_ENDED = re.compile(r"[.!?。！？][\"'”’)\]]*\s*\Z|\n\s*\Z")  # noqa: RUF001
+# No pattern gives back what it took: a hostile answer would make it try for ever.
+_CONFIDENCE = r"[*_\s]*+Confidence:[*_\s]*+([^\s*_]*+)[*_\s]*+"
+_ESTIMATE = re.compile(_CONFIDENCE, re.IGNORECASE)
+_LAST_ESTIMATE = re.compile(rf"(?:\A|\s){_CONFIDENCE}\Z", re.IGNORECASE)
+ESTIMATE_CHARACTERS_MAX = 80
+
+# A sentence ends at its mark and what closes with it, before space and anything but a small letter ("e.g. the hip").
+# Scripts without spaces need none. Marks of other scripts count too: two sentences taken for one would share a citation.
+_MARKS = "[.!?…।॥؟۔։።]"  # noqa: RUF001
+_CLOSING = r"[\"'”’»)\]」』）】*_]*+"  # noqa: RUF001
+_END = re.compile(
+    rf"(?:(?<!{_MARKS}){_MARKS}++{_CLOSING}(?=\s|\Z)(?!\s*[a-z])|[。！？｡]++{_CLOSING}|[\n\r\u2028\u2029])\s*+"  # noqa: RUF001
+)
 
 
 class Claude:
@@ -48,7 +61,7 @@ class Claude:
         self._system = system
         self._max_output_tokens = max_output_tokens
         self._client = anthropic.AsyncAnthropic(
-            api_key=api_key, base_url=base_url, max_retries=0, timeout=timeout_s
+            api_key=api_key, base_url=base_url, max_retries=0, timeout=BACKSTOP * timeout_s
         )
 
     async def write(
@@ -80,12 +93,11 @@ class Claude:
                     yield event
         except anthropic.APIStatusError as failure:
             draft.request_id = failure.request_id or draft.request_id
-            is_busy = failure.status_code in BUSY or (
-                failure.status_code == OK and failure.type in BUSY_TYPES
-            )
-            what = f"status {failure.status_code}, {failure.type or 'no type'}"
+            kind = failure.type if failure.type in get_args(ErrorType) else "no known type"
+            is_busy = failure.status_code in BUSY or (failure.status_code == OK and kind in BUSY_TYPES)
+            what = f"status {failure.status_code}, {kind}"
             raise (ModelBusyError if is_busy else ModelFailedError)(upstream=_of(draft, what)) from failure
-        except Exception as failure:  # the SDK raises its own, httpx's, and whatever a malformed event breaks
+        except Exception as failure:  # the SDK raises its own, its HTTP client's, and the JSON reader's
             raise ModelFailedError(upstream=_of(draft, type(failure).__name__)) from failure
 
     def _request(self, question: Question, evidence: Sequence[Evidence]) -> dict[str, Any]:
@@ -110,53 +122,68 @@ class Reading:
         self._cited: list[Citation] = []
         self._sentence = Sentence()
 
-    def claims(self, event: RawMessageStreamEvent) -> Iterator[Claim]:
+    def claims(self, event: RawMessageStreamEvent) -> list[Claim]:
+        """The SDK hands on what it was sent, unchecked: what does not fit breaks somewhere in here."""
+        try:
+            return list(self._read(event))
+        except (AttributeError, TypeError, ValueError) as failure:
+            raise ModelFailedError(upstream=_of(self._draft, "a malformed event")) from failure
+
+    def end(self) -> Iterator[Claim]:
+        """What is left when the message has stopped, and what the draft is worth as a whole."""
+        yield from self._taken()
+        draft = self._draft
+        draft.is_complete = draft.stop_reason == "end_turn" and self._block is None
+        draft.has_abstained = draft.has_abstained or _abstains(draft.raw)
+        estimate = _LAST_ESTIMATE.search(draft.raw.rstrip()[-ESTIMATE_CHARACTERS_MAX:])
+        draft.confidence = _share(estimate[1]) if estimate else None
+
+    def _read(self, event: RawMessageStreamEvent) -> Iterator[Claim]:
         draft = self._draft
         if event.type == "message_start":
-            draft.model = event.message.model
-            draft.tokens_input = event.message.usage.input_tokens
+            draft.model = _plain(event.message.model)
+            draft.tokens_input = _read_tokens(event.message.usage)
         elif event.type == "content_block_start":
-            self._block = [event.content_block.text] if event.content_block.type == "text" else None
+            self._block = [] if event.content_block.type == "text" else None
             self._cited = []
-        elif event.type == "content_block_delta" and self._block is not None:
+            if event.content_block.type == "text":
+                self._write(event.content_block.text)
+        elif event.type == "content_block_delta":
             if isinstance(event.delta, TextDelta):
-                self._block.append(event.delta.text)
-                draft.raw += event.delta.text
-                if len(draft.raw) > RAW_CHARACTERS_MAX:
-                    raise ModelFailedError(upstream=_of(draft, "an answer without end"))
+                self._write(event.delta.text)
             elif isinstance(event.delta, CitationsDelta):
                 self._cited.extend(_citation(event.delta))
         elif event.type == "content_block_stop" and self._block is not None:
             yield from self._finished("".join(self._block), tuple(self._cited))
             self._block = None
         elif event.type == "message_delta":
-            draft.stop_reason = event.delta.stop_reason
-            draft.tokens_output = event.usage.output_tokens
+            draft.stop_reason = event.delta.stop_reason and _plain(event.delta.stop_reason)
+            draft.tokens_output = _count(event.usage.output_tokens)
 
-    def end(self) -> Iterator[Claim]:
-        """What is left when the message has stopped, and what the draft is worth as a whole."""
-        yield from self._taken()
-        self._draft.is_complete = self._draft.stop_reason == "end_turn"
-        lines = [line for line in self._draft.raw.splitlines() if line.strip()]
-        estimate = _CONFIDENCE.fullmatch(lines[-1]) if lines else None
-        self._draft.confidence = _share(estimate[1]) if estimate else None
+    def _write(self, text: str) -> None:
+        if self._block is None:
+            raise ValueError("text outside a block of text")
+        self._block.append(_plain(text))
+        self._draft.raw += self._block[-1]
+        if len(self._draft.raw) > RAW_CHARACTERS_MAX:
+            self._draft.raw = self._draft.raw[:RAW_CHARACTERS_MAX]
+            raise ModelFailedError(upstream=_of(self._draft, "an answer without end"))
 
     def _finished(self, text: str, citations: tuple[Citation, ...]) -> Iterator[Claim]:
-        pieces = _BORDER.split(text)
-        for number, piece in enumerate(pieces):
-            if number:
-                yield from self._taken()
-            self._sentence.add(piece, citations)
-        if _ENDED.search(text):
+        done = 0
+        for end in _END.finditer(text):
+            self._sentence.add(text[done : end.end()], citations)
             yield from self._taken()
+            done = end.end()
+        self._sentence.add(text[done:], citations)
 
     def _taken(self) -> Iterator[Claim]:
         """The sentence that has ended, unless it says nothing to readers."""
         sentence, self._sentence = self._sentence, Sentence()
         text = sentence.text.strip()
-        if SENTINEL in text:
+        if _abstains(text):
             self._draft.has_abstained = True
-        elif text and not _CONFIDENCE.fullmatch(text):
+        elif text and not _ESTIMATE.fullmatch(text):
             yield Claim(text, tuple(dict.fromkeys(sentence.citations)), sentence.cited_share)
 
 
@@ -183,10 +210,34 @@ def _letters(text: str) -> int:
     return sum(map(str.isalnum, text))
 
 
+def _abstains(text: str) -> bool:
+    """However it is spaced and whatever stands around it."""
+    return " ".join(SENTINEL.rstrip(".").split()).casefold() in " ".join(text.split()).casefold()
+
+
+def _plain(text: object) -> str:
+    """Text that can be recorded: a database takes no NUL and no half of a character."""
+    if not isinstance(text, str):
+        raise TypeError
+    return text.replace("\0", "?").encode(errors="replace").decode()
+
+
+def _count(number: object) -> int:
+    if not isinstance(number, int) or not 0 <= number <= COUNT_MAX:
+        raise ValueError(number)
+    return number
+
+
+def _read_tokens(usage: Usage) -> int:
+    """All that the model read. The vendor tells apart what it had to read anew from what goes to or comes from its cache."""
+    cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+    return _count(usage.input_tokens + cached)
+
+
 def _share(words: str) -> float | None:
     """An estimate out of range is none."""
     try:
-        value = float(words)
+        value = float(words.rstrip("."))
     except ValueError:
         return None
     return value if 0.0 <= value <= 1.0 else None
@@ -207,9 +258,10 @@ def _search_result(item: Evidence) -> dict[str, Any]:
 def _citation(delta: CitationsDelta) -> Iterator[Citation]:
     item = delta.citation
     if item.type == "search_result_location":
-        yield Citation(
-            item.search_result_index, item.start_block_index, item.end_block_index, item.cited_text
-        )
+        places = (item.search_result_index, item.start_block_index, item.end_block_index)
+        if not all(isinstance(place, int) for place in places):
+            raise TypeError
+        yield Citation(*places, _plain(item.cited_text))
 
 
 def _of(draft: Draft, what: str) -> str:

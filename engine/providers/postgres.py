@@ -48,15 +48,19 @@ _HBA = "local all all peer map=house\n"
 
 @asynccontextmanager
 async def open_pool(
-    url: str, role: str, *, size_max: int, wait_s: float
+    url: str, role: str, *, size_max: int, wait_s: float, has_autocommit: bool = False
 ) -> AsyncIterator[AsyncConnectionPool]:
-    """Connections that act as one role of the house, whoever logs in."""
+    """Connections that act as one role of the house, whoever logs in.
+
+    With autocommit a statement is one way to the server and back; without it three, for BEGIN and COMMIT around it.
+    """
     conninfo = make_conninfo(
         url, options=f"-c role={role} -c timezone=UTC", application_name=f"affidavit {role}"
     )
     async with AsyncConnectionPool(
-        conninfo, min_size=1, max_size=size_max, timeout=wait_s, open=False, name=role
-    ) as pool:
+        conninfo, min_size=1, max_size=size_max, timeout=wait_s, open=False, name=role,
+        kwargs={"autocommit": has_autocommit},
+    ) as pool:  # fmt: skip
         try:
             await pool.wait(OPEN_S)
         except PoolTimeout as failure:
