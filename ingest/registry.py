@@ -31,13 +31,11 @@ WHERE b.book_id = %s
 
 # The documents that hold a selection: position() knows no wildcards, so a selection is only what it says.
 _HOLDING = """
-SELECT filename FROM documents WHERE generation_id = %s
+SELECT filename FROM documents WHERE generation_id = %s AND filename > %s
 AND NOT EXISTS (SELECT FROM unnest(%s::text[]) AS needle WHERE position(needle IN folded) = 0)
 ORDER BY filename LIMIT %s
 """
-DOCUMENTS_HOLDING = (
-    10  # a selection such as "the robot" stands in every one; ten places are enough to answer from
-)
+DOCUMENTS_HOLDING = 10  # at a time: a selection such as "the robot" stands in every one
 
 _PASSAGE_COLUMNS = (
     "chunk_id, book_id, parent_document_id, filename, chapter, section, chunk_index, text, sentences, start_page,"
@@ -126,10 +124,12 @@ class Registry:
         except (psycopg.Error, PoolTimeout) as failure:
             raise DatabaseUnavailableError from failure
 
-    async def holding(self, generation: UUID, needles: Sequence[str]) -> list[list[Passage]]:
+    async def holding(self, generation: UUID, needles: Sequence[str], after: str = "") -> list[list[Passage]]:
         try:
             async with self._pool.connection() as connection:
-                cursor = await connection.execute(_HOLDING, (generation, list(needles), DOCUMENTS_HOLDING))
+                cursor = await connection.execute(
+                    _HOLDING, (generation, after, list(needles), DOCUMENTS_HOLDING)
+                )
                 names = [row[0] for row in await cursor.fetchall()]
                 columns = ", ".join(f"c.{name}" for name in _PASSAGE_NAMES)
                 cursor = await connection.execute(
