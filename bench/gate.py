@@ -190,7 +190,7 @@ def normalisations(books: Sequence[Book], gate: Gate) -> Iterator[Line]:
     """The absolute lexical scores that were considered, for the figures in `lexical.attainment`. Each has the full score
     and the threshold that suit it best: what counts is what is kept where 5 % of oos are let through."""
     lexicals: dict[str, Normalise] = {
-        "score / (best + two prior words)": lambda bm25, best, prior: bm25 / (best + prior),
+        "score / (best + the prior words)": lambda bm25, best, prior: bm25 / (best + prior),
         "score / best": lambda bm25, best, _: bm25 / best if best else 0.0,
         "score / (score + 20)": lambda bm25, _, __: bm25 / (bm25 + 20),
     }

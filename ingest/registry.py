@@ -146,6 +146,10 @@ class Registry:
         async with self._pool.connection() as connection:
             return [_book(row) for row in await (await connection.execute(_BOOKS)).fetchall()]
 
+    async def warnings(self, book_id: str) -> tuple[str, ...]:
+        """What an author should know about the scores that are in force."""
+        return next((book.warnings for book in await self.books() if book.book_id == book_id), ())
+
     async def certify(self, book_id: str, certificate: calibrate.Certificate) -> None:
         """From now on the book's scores mean what the certificate says. Needs the owner's rights."""
         stored = asdict(certificate)
@@ -153,7 +157,8 @@ class Registry:
         async with self._pool.connection() as connection:
             await connection.execute(
                 "INSERT INTO calibrations (calibration_id, book_id, calibration, certificate) VALUES (%s, %s, %s, %s)"
-                " ON CONFLICT (calibration_id) DO UPDATE SET created_at = clock_timestamp()",
+                " ON CONFLICT (book_id, calibration_id) DO UPDATE"
+                " SET certificate = EXCLUDED.certificate, created_at = clock_timestamp()",
                 (calibration["calibration_id"], book_id, Jsonb(calibration), Jsonb(stored)),
             )
 
