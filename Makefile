@@ -24,6 +24,7 @@ campaign: $(READY)  ## The tests that kill and disturb, with many more rounds
 bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
 	@$(BIN)/python -m bench.ingest
 	@$(BIN)/python -m bench.retrieval
+	@$(BIN)/python -m bench.gate
 	@$(BIN)/python -m bench.engine
 
 bench-peers: $(PEERS)/.ready  ## What others search with, for `make bench` to measure beside ours (once)

@@ -7,13 +7,14 @@ by it has "kind": "near_miss" as well: no score can tell it from an answerable o
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, StringConstraints
 
 from engine import calibrate, report
 from engine.calibrate import Certificate, Gate, Kind, Labelled
-from engine.labels import rows
+from engine.labels import LabelsError, rows
 from engine.models import Curve, Generation
 from engine.retrieve import Retriever
 
@@ -25,7 +26,7 @@ Progress = Callable[[str, int, int], None]
 class Line(BaseModel):
     """A labelled question."""
 
-    text: str = Field(min_length=1)
+    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     answerable: bool
     kind: Kind | None = None
 
@@ -37,7 +38,9 @@ async def certificate(
     file: Path, retriever: Retriever, generation: Generation, gate: Gate, progress: Progress
 ) -> Certificate:
     """Ask every question of the book as readers would, and fit what the scores mean."""
-    lines = list(rows(file, Line))
+    lines = list(rows(file, Line, _check))
+    if not lines:
+        raise LabelsError(f"{file}: there is no question in it")
     labelled = []
     for number, line in enumerate(lines, start=1):
         search = await retriever.prepare(line.text, generation)
@@ -45,6 +48,11 @@ async def certificate(
         labelled.append(Labelled(line.text, line.label(), np.array(found).reshape(-1, 2)))
         progress("Asking questions", number, len(lines))
     return calibrate.fitted(labelled, generation, gate, sha256(file.read_bytes()).hexdigest())
+
+
+def _check(line: Line) -> None:
+    if line.answerable != (line.label() == "answerable"):
+        raise ValueError(f"answerable is {str(line.answerable).lower()}, and kind is {line.kind}")
 
 
 def about(certified: Certificate) -> str:

@@ -115,8 +115,8 @@ class Library(Protocol):
 
     async def passages(self, chunk_ids: Sequence[str]) -> dict[str, Passage]: ...
 
-    async def holding(self, generation: UUID, needles: Sequence[str]) -> list[list[Passage]]:
-        """The documents whose folded text contains all needles, each as its passages in order."""
+    async def holding(self, generation: UUID, needles: Sequence[str], after: str = "") -> list[list[Passage]]:
+        """The next documents by name whose folded text contains all needles, each as its passages in order."""
 
 
 class Keyring(Protocol):

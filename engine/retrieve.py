@@ -56,13 +56,14 @@ class Retriever:
             return await self._selected(question, question.selected_text, generation)
         search = await self.prepare(question.text, generation)
         ranked, searched = await self._widened(search, question.filters)
-        considered = ranked[: max(question.top_k, RERANKED if self.reranker else 0)]
-        passages = await self._passages(considered)
-        ordered, note = await self._reranked(question.text, considered, passages, rerank_until)
+        best_score, considered = max((item.score for item in ranked), default=0.0), len(ranked)
+        ranked = ranked[: max(question.top_k, RERANKED if self.reranker else 0)]
+        passages = await self._passages(ranked)
+        ordered, note = await self._reranked(question.text, ranked, passages, rerank_until)
         return Retrieved(
             evidence=tuple(Evidence(passages[item.chunk_id], item) for item in ordered[: question.top_k]),
-            best_score=max((item.score for item in ranked), default=0.0),
-            considered=len(ranked),
+            best_score=best_score,
+            considered=considered,
             query=question.text,
             searched=described(searched) or None,
             filter_message=_filter_message(question.filters, searched),
@@ -87,7 +88,7 @@ class Retriever:
         """If nothing in the book fits the filters, the narrowest is dropped, and the next, until something does."""
         while True:
             ranked = await self.candidates(search, filters)
-            if ranked or filters == NO_FILTERS:
+            if ranked or not described(filters):
                 return ranked, filters
             filters = _wider(filters)
 
@@ -108,14 +109,19 @@ class Retriever:
             best_score=max((item.score for item in ranked), default=0.0),
             considered=len(ranked),
             query=query,
+            searched="the selected text",
             filter_message=None if question.filters == NO_FILTERS else _FILTERS_UNUSED,
         )
 
     async def _places(self, selected: str, generation: Generation) -> dict[str, Passage]:
         """The passages that hold the selection, each with the selected sentences only."""
         needles = selection.needles(selected)
-        documents = await self.library.holding(generation.generation_id, needles) if needles else []
-        places = [place for document in documents for place in selection.locate(selected, document)]
+        places: list[selection.Located] = []
+        last = "" if needles else None
+        while last is not None and len(places) < selection.PLACES:
+            documents = await self.library.holding(generation.generation_id, needles, last)
+            places += await asyncio.to_thread(_located, selected, documents)
+            last = documents[-1][0].filename if documents else None
         return {passage.chunk_id: passage for place in reversed(places) for passage in place}
 
     async def _passages(self, candidates: Sequence[Candidate]) -> dict[str, Passage]:
@@ -151,13 +157,18 @@ def rank(hits: Sequence[Hit], search: Search, weights: Weights) -> list[Candidat
     candidates = []
     for hit in hits:
         attainment = lexical.attainment(hit.bm25, possible)
-        similarity = interpolate(calibration.similarity, max(0.0, min(1.0, hit.cosine)))
+        similarity = interpolate(calibration.similarity, min(1.0, max(0.0, hit.cosine)))
         lexical_score = interpolate(calibration.lexical, attainment)
         score = blended(similarity, lexical_score, weights)
         candidates.append(
             Candidate(hit.chunk_id, hit.cosine, similarity, hit.bm25, attainment, lexical_score, score)
         )
     return sorted(candidates, key=lambda item: (-round(item.score, 5), item.chunk_id))
+
+
+def _located(selected: str, documents: Sequence[Sequence[Passage]]) -> list[selection.Located]:
+    """In a thread: a document of 2 MB takes 0.2 s to fold, and other readers do not wait for it."""
+    return [place for document in documents for place in selection.locate(selected, document)]
 
 
 _FILTERS_UNUSED = "Only the selected text was searched, so the filters do not apply."

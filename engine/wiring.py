@@ -279,6 +279,9 @@ def gate_of(settings: Settings) -> Gate:
     return Gate(Weights(retrieval.weight_semantic, retrieval.weight_lexical), retrieval.threshold)
 
 
+_PROBES_HINT = 'Name a file with one question a line, or set it to "" for the curve shipped for the embedder.'
+
+
 def _sounding(settings: Settings, registry: Registry, embedder: Embedder, index: Index) -> Sounding | None:
     if not settings.calibration.probes_file:
         return None
@@ -286,10 +289,12 @@ def _sounding(settings: Settings, registry: Registry, embedder: Embedder, index:
     try:
         probes = read_probes(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as wrong:
-        raise ConfigurationError(f"calibration.probes_file: {file} cannot be read: {wrong}") from None
+        raise ConfigurationError(
+            f"calibration.probes_file: {file} cannot be read: {wrong}. {_PROBES_HINT}"
+        ) from None
     if len(probes) < PROBES_MIN:
         raise ConfigurationError(
-            f"calibration.probes_file: {file} has {len(probes)} questions; {PROBES_MIN} are needed."
+            f"calibration.probes_file: {file} has {len(probes)} questions; {PROBES_MIN} are needed. {_PROBES_HINT}"
         )
     return Sounding(
         probes, settings.calibration.probes_refused, gate_of(settings), settings.retrieval.candidates,

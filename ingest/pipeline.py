@@ -83,8 +83,11 @@ class Ingest:
                 published = await self._publish(book_id, title, documents, passages, content_hash)
             if not dry_run:
                 await self._retire(book_id)  # (9)
+            warnings = await self.registry.warnings(book_id)
         seconds = self.monotonic() - started
-        return _result(book_id, published, documents, passages, live, errors, seconds, is_new=is_new)
+        return _result(
+            book_id, published, documents, passages, live, errors, warnings, seconds, is_new=is_new
+        )
 
     async def _publish(
         self,
@@ -178,7 +181,7 @@ def _point(passage: Passage, windows: Windows, terms: dict[int, float]) -> Point
 
 def _result(
     book_id: str, published: Generation | None, documents: Sequence[Document], passages: Sequence[Passage],
-    live: LiveContent, errors: list[dict[str, str]], seconds: float, *, is_new: bool,
+    live: LiveContent, errors: list[dict[str, str]], warnings: Sequence[str], seconds: float, *, is_new: bool,
 ) -> IngestResult:  # fmt: skip
     new = {passage.chunk_id for passage in passages}
     return IngestResult(
@@ -189,7 +192,7 @@ def _result(
         chunks_reused=len(new & live.chunk_ids),
         chunks_removed=len(live.chunk_ids - new) if is_new else 0,
         errors=errors,
-        warnings=list(calibrate.doubts(published.calibration)) if published else [],
+        warnings=list(warnings),
         exit_code=1 if errors else 0,
         seconds=round(seconds, 3),
     )

@@ -31,13 +31,11 @@ WHERE b.book_id = %s
 
 # The documents that hold a selection: position() knows no wildcards, so a selection is only what it says.
 _HOLDING = """
-SELECT filename FROM documents WHERE generation_id = %s
+SELECT filename FROM documents WHERE generation_id = %s AND filename > %s
 AND NOT EXISTS (SELECT FROM unnest(%s::text[]) AS needle WHERE position(needle IN folded) = 0)
 ORDER BY filename LIMIT %s
 """
-DOCUMENTS_HOLDING = (
-    10  # a selection such as "the robot" stands in every one; ten places are enough to answer from
-)
+DOCUMENTS_HOLDING = 10  # at a time: a selection such as "the robot" stands in every one
 
 _PASSAGE_COLUMNS = (
     "chunk_id, book_id, parent_document_id, filename, chapter, section, chunk_index, text, sentences, start_page,"
@@ -126,10 +124,12 @@ class Registry:
         except (psycopg.Error, PoolTimeout) as failure:
             raise DatabaseUnavailableError from failure
 
-    async def holding(self, generation: UUID, needles: Sequence[str]) -> list[list[Passage]]:
+    async def holding(self, generation: UUID, needles: Sequence[str], after: str = "") -> list[list[Passage]]:
         try:
             async with self._pool.connection() as connection:
-                cursor = await connection.execute(_HOLDING, (generation, list(needles), DOCUMENTS_HOLDING))
+                cursor = await connection.execute(
+                    _HOLDING, (generation, after, list(needles), DOCUMENTS_HOLDING)
+                )
                 names = [row[0] for row in await cursor.fetchall()]
                 columns = ", ".join(f"c.{name}" for name in _PASSAGE_NAMES)
                 cursor = await connection.execute(
@@ -146,6 +146,10 @@ class Registry:
         async with self._pool.connection() as connection:
             return [_book(row) for row in await (await connection.execute(_BOOKS)).fetchall()]
 
+    async def warnings(self, book_id: str) -> tuple[str, ...]:
+        """What an author should know about the scores that are in force."""
+        return next((book.warnings for book in await self.books() if book.book_id == book_id), ())
+
     async def certify(self, book_id: str, certificate: calibrate.Certificate) -> None:
         """From now on the book's scores mean what the certificate says. Needs the owner's rights."""
         stored = asdict(certificate)
@@ -153,7 +157,8 @@ class Registry:
         async with self._pool.connection() as connection:
             await connection.execute(
                 "INSERT INTO calibrations (calibration_id, book_id, calibration, certificate) VALUES (%s, %s, %s, %s)"
-                " ON CONFLICT (calibration_id) DO UPDATE SET created_at = clock_timestamp()",
+                " ON CONFLICT (book_id, calibration_id) DO UPDATE"
+                " SET certificate = EXCLUDED.certificate, created_at = clock_timestamp()",
                 (calibration["calibration_id"], book_id, Jsonb(calibration), Jsonb(stored)),
             )
 

@@ -4,6 +4,7 @@ Nobody has to label anything, and an embedder whose cosines nobody has published
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,13 +13,15 @@ import numpy as np
 
 from engine import calibrate, lexical
 from engine.calibrate import Gate, Raw, Soundings
-from engine.models import Calibration, Filters, Generation, Passage, Vector
+from engine.errors import IndexUnavailableError
+from engine.models import Calibration, Filters, Generation, Hit, Passage, Vector
 from engine.ports import Embedder, Index
 from ingest.registry import Registry
 
 HEADINGS_MAX = 100  # more would only say the same more exactly
 ECHOES = 100
 ECHO_WORDS = range(6, 41)  # shorter is a fragment, longer is cut by some embedders
+TRIES = 3  # a search is timed for readers; while a book is built the machine is busy
 AT_ONCE = 8  # searches in flight: the index serves readers meanwhile
 
 
@@ -50,7 +53,9 @@ class Sounding:
 
     def fingerprint(self) -> str:
         """Equal soundings of equal passages give equal curves."""
-        asked = "\n".join([*self.probes, str(self.refused), str(self.gate), str(self.candidates_each)])
+        asked = "\n".join(
+            [calibrate.METHOD, *self.probes, str(self.refused), str(self.gate), str(self.candidates_each)]
+        )
         return sha256(asked.encode()).hexdigest()
 
     async def _ask(self, questions: Sequence[str], generation: Generation) -> list[Raw]:
@@ -65,13 +70,22 @@ class Sounding:
 
     async def _found(self, question: str, vector: Vector, generation: Generation) -> Raw:
         words = lexical.words(question)
-        hits = await self.index.search(
-            generation.generation_id, vector, lexical.query_weights(words, generation.lexicon),
-            self.candidates_each, Filters(),
-        )  # fmt: skip
+        hits = await self._searched(vector, lexical.query_weights(words, generation.lexicon), generation)
         best = lexical.possible(words, generation.lexicon)
         rows = [(hit.cosine, lexical.attainment(hit.bm25, best)) for hit in hits]
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
+
+    async def _searched(self, vector: Vector, terms: dict[int, float], generation: Generation) -> list[Hit]:
+        """A late search costs a reader's request; here it would cost the whole ingest."""
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(IndexUnavailableError):
+                return await self._search(vector, terms, generation)
+        return await self._search(vector, terms, generation)
+
+    async def _search(self, vector: Vector, terms: dict[int, float], generation: Generation) -> list[Hit]:
+        return await self.index.search(
+            generation.generation_id, vector, terms, self.candidates_each, Filters()
+        )
 
     async def _embedded(self, questions: Sequence[str]) -> list[Vector]:
         """Kept like the passages' vectors: the next generation asks the same probes."""
@@ -112,4 +126,4 @@ def _spread(items: Sequence[str], count: int) -> list[str]:
 def read_probes(text: str) -> tuple[str, ...]:
     """One question a line; lines that start with # say something about those below."""
     lines = (line.strip() for line in text.splitlines())
-    return tuple(line for line in lines if line and not line.startswith("#"))
+    return tuple(dict.fromkeys(line for line in lines if line and not line.startswith("#")))

@@ -2,11 +2,12 @@
 SET LOCAL ROLE affidavit_owner;
 
 CREATE TABLE calibrations (
-    calibration_id text PRIMARY KEY,
+    calibration_id text NOT NULL,   -- equal curves have equal ids, also of two books
     book_id        text NOT NULL REFERENCES books,
     calibration    jsonb NOT NULL,  -- the curves, and what they fit: embedder, dimension, normalisation
     certificate    jsonb NOT NULL,  -- the questions' hash and number, and what the gate does with them
-    created_at     timestamptz NOT NULL DEFAULT now()
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (book_id, calibration_id)
 );
 CREATE INDEX calibrations_book ON calibrations (book_id, created_at);
 
@@ -20,3 +21,13 @@ ALTER TABLE audit_logs
 
 GRANT SELECT ON calibrations TO affidavit_engine, affidavit_auditor;
 GRANT UPDATE (calibration) ON generations TO affidavit_engine;
+
+-- What the scores of a published generation meant is evidence: records name it.
+CREATE FUNCTION generations_keep_calibration() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'the calibration of a published generation stays as it is' USING ERRCODE = 'insufficient_privilege';
+END
+$$;
+CREATE TRIGGER generations_keep_calibration BEFORE UPDATE ON generations FOR EACH ROW
+    WHEN (OLD.published_at IS NOT NULL AND NEW.calibration IS DISTINCT FROM OLD.calibration)
+    EXECUTE FUNCTION generations_keep_calibration();

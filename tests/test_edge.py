@@ -1,80 +1,39 @@
 """The index in its worker processes: exact scores, and no death of a worker that a later search would notice."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
 import numpy as np
 import pytest
 
 from engine.errors import IndexUnavailableError
-from engine.models import Filters, Hit, Point, Vector
+from engine.models import Filters
+from engine.providers import edge
 from engine.providers.edge import EdgeIndex
 from engine.providers.edge_worker import BATCH_MAX, EXACT_POINTS_MAX
+from tests.test_index_contract import (
+    DIMENSION,
+    LIMIT,
+    POINTS,
+    QUERIES,
+    assert_exact,
+    exact,
+    random_point,
+    unit,
+)
 
-DIMENSION = 48
-LIMIT = 10
 NEXT_S = 3.0  # within this time a search must work again
 HUNG_S = 2.0
 TOLD_S = 1.0  # a death is heard of, not waited for
 GONE_S = 6.0
-
-Scores = dict[str, tuple[float, float]]
-
-
-def unit(rows: np.ndarray[Any, np.dtype[np.float64]]) -> Vector:
-    vectors: Vector = (rows / np.linalg.norm(rows, axis=-1, keepdims=True)).astype(np.float32)
-    return vectors
-
-
-def random_point(number: int, rng: np.random.Generator, dimension: int = DIMENSION) -> Point:
-    """Every seventh has no terms, as a passage that is all code may have none."""
-    terms = rng.choice(np.arange(1, 60), size=6 if number % 7 else 0, replace=False)
-    return Point(
-        chunk_id=f"{number:064x}"[::-1],
-        windows=unit(rng.normal(size=(int(rng.integers(1, 5)), dimension))),
-        terms={int(term): float(rng.uniform(0.1, 2.5)) for term in terms},
-        payload={
-            "chapter": f"Chapter {number % 3}",
-            "section": f"Section {number % 5}",
-            "module": 1 + number % 4,
-            "difficulty": ("beginner", "intermediate", "advanced")[number % 3],
-            "tags": [tag for tag, every in (("ros", 2), ("imu", 3), ("zmp", 5)) if number % every == 0],
-        },
-    )
-
-
-RNG = np.random.default_rng(20)
-POINTS = [random_point(number, RNG) for number in range(300)]
-QUERIES = [(unit(RNG.normal(size=DIMENSION)), {3: 1.2, 17: 0.4, 41: 2.0, 999: 1.0}) for _ in range(8)]
-
-
-def exact(points: Sequence[Point], dense: Vector, terms: dict[int, float], limit: int = LIMIT) -> Scores:
-    """What the index must answer: the best of each score, all with both, by hand."""
-    cosines = {point.chunk_id: float(np.max(point.windows @ dense)) for point in points}
-    weights = {
-        point.chunk_id: sum(weight * point.terms.get(term, 0.0) for term, weight in terms.items())
-        for point in points
-    }
-    best = sorted(cosines, key=lambda name: -cosines[name])[:limit]
-    best += [name for name in sorted(weights, key=lambda name: -weights[name])[:limit] if weights[name]]
-    return {name: (cosines[name], weights[name]) for name in best}
-
-
-def assert_exact(hits: Sequence[Hit], expected: Scores) -> None:
-    assert len(hits) == len(expected)
-    found = {hit.chunk_id: (hit.cosine, hit.bm25) for hit in hits}
-    assert found.keys() == expected.keys()
-    for name, scores in expected.items():
-        assert found[name] == pytest.approx(scores, rel=1e-5, abs=1e-6)
 
 
 def workers(folder: Path) -> dict[int, str]:
@@ -173,117 +132,6 @@ async def works_again(searching: Callable[[], Awaitable[None]]) -> None:
         await searching()
 
 
-# Seen red with the second query of the worker left out: cosines or BM25 scores of half of the hits were missing.
-@pytest.mark.parametrize("query", range(len(QUERIES)))
-async def test_the_union_of_both_tops_has_both_exact_scores(
-    index: EdgeIndex, generation: UUID, query: int
-) -> None:
-    await search_exactly(index, generation, query)
-
-
-@pytest.mark.parametrize("limit", [1, 50, 1000])
-async def test_any_limit_is_exact(index: EdgeIndex, generation: UUID, limit: int) -> None:
-    dense, terms = QUERIES[1]
-    hits = await index.search(generation, dense, terms, limit, Filters())
-    assert_exact(hits, exact(POINTS, dense, terms, limit))
-
-
-@pytest.mark.parametrize(
-    ("filters", "holds"),
-    [
-        (Filters(chapter="Chapter 1"), lambda payload: payload["chapter"] == "Chapter 1"),
-        (Filters(section="Section 4"), lambda payload: payload["section"] == "Section 4"),
-        (Filters(module=3), lambda payload: payload["module"] == 3),
-        (Filters(difficulty="advanced"), lambda payload: payload["difficulty"] == "advanced"),
-        (Filters(tags=("imu",)), lambda payload: "imu" in payload["tags"]),
-        (Filters(tags=("imu", "zmp")), lambda payload: {"imu", "zmp"} <= set(payload["tags"])),
-        (
-            Filters(chapter="Chapter 0", module=2, tags=("ros",)),
-            lambda payload: (
-                (payload["chapter"], payload["module"]) == ("Chapter 0", 2) and "ros" in payload["tags"]
-            ),
-        ),
-        (Filters(chapter="chapter 1"), lambda _: False),
-        (Filters(section="Section"), lambda _: False),
-    ],
-)
-async def test_a_filter_restricts_both_scores(
-    index: EdgeIndex, generation: UUID, filters: Filters, holds: Callable[[dict[str, Any]], bool]
-) -> None:
-    dense, terms = QUERIES[2]
-    inside = [point for point in POINTS if holds(point.payload)]
-    hits = await index.search(generation, dense, terms, LIMIT, filters)
-    assert_exact(hits, exact(inside, dense, terms))
-
-
-# Seen red with `among` left out of the worker's filter.
-async def test_among_restricts_both_scores_together_with_the_filters(
-    index: EdgeIndex, generation: UUID
-) -> None:
-    dense, terms = QUERIES[4]
-    named = POINTS[40:100]
-    among = [point.chunk_id for point in named]
-    hits = await index.search(generation, dense, terms, LIMIT, Filters(), among)
-    assert_exact(hits, exact(named, dense, terms))
-    inside = [point for point in named if point.payload["module"] == 2]
-    hits = await index.search(generation, dense, terms, LIMIT, Filters(module=2), among)
-    assert_exact(hits, exact(inside, dense, terms))
-
-
-async def test_among_passages_of_no_book_is_nothing(index: EdgeIndex, generation: UUID) -> None:
-    dense, terms = QUERIES[4]
-    assert await index.search(generation, dense, terms, LIMIT, Filters(), ["f" * 64]) == []
-
-
-async def test_a_question_without_known_words_is_searched_by_meaning_alone(
-    index: EdgeIndex, generation: UUID
-) -> None:
-    dense, _ = QUERIES[3]
-    hits = await index.search(generation, dense, {}, LIMIT, Filters())
-    assert_exact(hits, exact(POINTS, dense, {}))
-    assert {hit.bm25 for hit in hits} == {0.0}
-
-
-async def test_a_point_without_terms_is_found_by_its_meaning(index: EdgeIndex, generation: UUID) -> None:
-    bare = POINTS[7]
-    assert bare.terms == {}
-    hits = await index.search(generation, bare.windows[0], QUERIES[0][1], LIMIT, Filters())
-    (found,) = (hit for hit in hits if hit.chunk_id == bare.chunk_id)
-    assert found.cosine == pytest.approx(1.0, abs=1e-6)
-    assert found.bm25 == 0.0
-
-
-GOOD = POINTS[1]
-
-
-def with_row(row: object) -> Point:
-    windows = np.vstack([GOOD.windows[:1], np.full((1, DIMENSION), row, dtype=np.float32)])
-    return replace(GOOD, windows=windows)
-
-
-BAD = [
-    with_row(np.nan),
-    with_row(np.inf),
-    with_row(0.0),
-    replace(GOOD, windows=np.zeros((1, DIMENSION), dtype=np.float32)),
-    replace(GOOD, windows=np.zeros((0, DIMENSION), dtype=np.float32)),
-    replace(GOOD, terms={1: 1.0, 2: float("nan")}),
-    replace(GOOD, terms={1: float("inf")}),
-]
-
-
-# Seen red with `_check` left out: the store took all of them.
-async def test_what_has_no_score_is_refused_before_anything_is_sent(folder: Path) -> None:
-    made = uuid4()
-    async with opened(folder) as index:
-        await index.create(made, DIMENSION)
-        await index.upsert(made, [POINTS[0]])
-        for bad in BAD:
-            with pytest.raises(ValueError, match=bad.chunk_id):
-                await index.upsert(made, [POINTS[2], bad])
-        assert await index.seal(made) == 1
-
-
 # Seen red with the replies of a batch given out in the opposite order.
 async def test_two_hundred_searches_at_once_are_each_exact(index: EdgeIndex, generation: UUID) -> None:
     rng = np.random.default_rng(3)
@@ -379,6 +227,81 @@ async def test_an_unknown_generation_is_unavailable_and_harms_nobody(
             await index.count(uuid4())
     await search()
     assert serving(folder) == before
+
+
+# Seen red with a slot waited for without a limit.
+async def test_a_search_that_gets_no_turn_is_unavailable_and_the_worker_lives(
+    index: EdgeIndex, search: Callable[[], Awaitable[None]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge, "SEARCH_S", 0.05)
+    before = serving(folder)
+    async with contextlib.AsyncExitStack() as crowd:
+        for _ in range(edge.SEARCHES_MAX):
+            await crowd.enter_async_context(index._slot())
+        async with asyncio.timeout(NEXT_S):
+            with pytest.raises(IndexUnavailableError):
+                await search()
+    monkeypatch.undo()
+    await search()
+    assert serving(folder) == before
+
+
+# Seen red with no word of it in the lock: the first search killed the worker, and so on with each new one.
+async def test_a_worker_that_takes_long_to_open_a_generation_is_not_taken_for_hung(folder: Path) -> None:
+    made = uuid4()
+    async with opened(folder) as index:
+        await index.create(made, DIMENSION)
+        await index.upsert(made, POINTS)
+        await index.seal(made)
+    async with opened(folder) as index:
+        await index.drop(uuid4())  # the worker is there, and has nothing open
+        before = serving(folder)
+        with slow_to_open(folder / str(made)) as go_on:
+            searches = [search_exactly(index, made, query) for query in range(4)]
+            for result in await asyncio.gather(*searches, return_exceptions=True):
+                assert isinstance(result, IndexUnavailableError)
+            counting = asyncio.ensure_future(index.count(made))
+            go_on()
+            assert await counting == len(POINTS)
+        await search_exactly(index, made)
+        assert serving(folder) == before
+
+
+@contextlib.contextmanager
+def slow_to_open(generation: Path) -> Iterator[Callable[[], None]]:
+    """Whoever opens it waits for the rest of its description until it is told to go on."""
+    description = generation / "edge_config.json"
+    text = description.read_bytes()
+    description.unlink()
+    os.mkfifo(description)
+    writing = os.open(description, os.O_RDWR)
+
+    def go_on() -> None:
+        description.unlink()
+        description.write_bytes(text)
+        os.write(writing, text)
+        os.close(writing)
+
+    yield go_on
+
+
+async def test_nothing_is_left_of_a_builder_whose_work_is_thrown_away(folder: Path) -> None:
+    made = uuid4()
+
+    def builders() -> list[str]:
+        return [name for name in workers(folder).values() if name == f"build-{made}"]
+
+    async with opened(folder) as index:
+        for _ in range(2):
+            await index.create(made, DIMENSION)
+            await index.upsert(made, POINTS[:5])
+            assert len(builders()) == 1
+        await index.drop(made)
+        assert builders() == []
+        await index.create(made, DIMENSION)
+        await index.close()
+        assert builders() == []
+        gc.collect()  # a connection left open says so now
 
 
 async def test_two_clients_share_a_worker(index: EdgeIndex, folder: Path, generation: UUID) -> None:

@@ -178,7 +178,7 @@ def test_a_real_server_is_among_those_that_are_asked() -> None:
     assert "qdrant-server" in PROVIDERS
 
 
-# Seen red with the second batch of QdrantIndex.search left out: half of the hits had no cosine or no BM25 score.
+# Seen red with the second query of the worker and the second batch of QdrantIndex.search left out: half of the hits had no cosine or no BM25 score.
 @pytest.mark.parametrize("query", range(len(QUERIES)))
 async def test_the_union_of_both_tops_has_both_exact_scores(
     index: Index, generation: UUID, query: int

@@ -38,7 +38,7 @@ class QueryFilters(BaseModel):
 
     chapter: str | None = None
     section: str | None = None
-    module: Annotated[int, Field(ge=1, le=10)] | None = None
+    module: Annotated[int, Field(strict=True, ge=1, le=10)] | None = None
     difficulty: Literal["beginner", "intermediate", "advanced"] | None = None
     tags: Annotated[list[str], Field(max_length=20)] = []
 
@@ -54,7 +54,7 @@ class QueryRequest(BaseModel):
     selected_text: Annotated[str | None, AfterValidator(_is_short_enough)] = None
     session_id: UUID | None = None
     user_id: str | None = None
-    top_k: Annotated[int, Field(ge=1, le=TOP_K_MAX)] | None = None
+    top_k: Annotated[int, Field(strict=True, ge=1, le=TOP_K_MAX)] | None = None
     filters: QueryFilters = QueryFilters()
 
 

@@ -15,8 +15,7 @@ import signal
 import struct
 import sys
 import time
-import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -28,19 +27,17 @@ import numpy as np
 from engine.errors import IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector
 from engine.providers.folders import socket_folder
+from engine.providers.points import check, point_id
 
 START_S = 10.0  # a cold start of the worker takes about 0.5 s
-AGAIN_S = (
-    2.0  # a worker that has not said a word by then may have died on the way; one too many leaves by itself
-)
+AGAIN_S = 2.0  # a worker without a word by then may have died on the way; one too many leaves by itself
 PAUSE_S = 0.02  # between two tries to reach a worker that is starting
 SEARCH_S = 1.5  # below the retrieval budget, so that a hung worker is noticed within it and replaced
-SEARCHES_MAX = (
-    64  # on their way at once, two batches of the worker: more would only wait there, and look like a hang
-)
-UPSERT_S = 60.0
-SEAL_S = 900.0  # 100,000 passages of 1024 dimensions take 6 s
-FRAME_BYTES_MAX = 256 * 1024 * 1024
+OPEN_S = 60.0  # 100,000 passages of 1024 dimensions take 1.6 s on a busy machine: more than a search may
+SEARCHES_MAX = 64  # on their way at once, two batches of the worker: more would look like a hang
+UPSERT_S = 60.0  # for one batch of passages: a slow disk is no hang
+SEAL_S = 900.0  # 100,000 passages of 1024 dimensions take 6 to 9 s
+FRAME_BYTES_MAX = 256 * 1024 * 1024  # 1,000 passages of 15 windows of 1024 dimensions are 61 MB
 
 _FRAME = struct.Struct("!II")
 
@@ -58,6 +55,7 @@ class EdgeIndex:
         self._slots = asyncio.Semaphore(SEARCHES_MAX)
 
     async def create(self, generation: UUID, dimension: int) -> None:
+        await self._stop_building(generation)
         await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
         worker = self._building[generation] = Worker(self._folder, f"build-{generation}")
         await worker.call(
@@ -66,7 +64,7 @@ class EdgeIndex:
 
     async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
         for point in points:
-            _check(point)
+            check(point)
         described = [
             {
                 "id": point_id(point.chunk_id),
@@ -86,24 +84,26 @@ class EdgeIndex:
         await self._building[generation].call(call, body, timeout_s=UPSERT_S)
 
     async def seal(self, generation: UUID) -> int:
-        worker = self._building.pop(generation)
+        """Counted by the worker that will serve it: no search has to wait until it is open."""
         try:
-            reply, _ = await worker.call({"do": "seal", "generation": str(generation)}, timeout_s=SEAL_S)
+            await self._building[generation].call(
+                {"do": "seal", "generation": str(generation)}, timeout_s=SEAL_S
+            )
         finally:
-            await worker.close()
-            worker.forget()
-        return int(reply["points"])
+            await self._stop_building(generation)
+        return await self.count(generation)
 
     async def announce(self, book_id: str, generation: UUID) -> None:
         """Nothing to do: the registry's switch is what readers see, and Edge has no tools that look for a name."""
 
     async def drop(self, generation: UUID) -> None:
-        """Closed by the worker that serves it, then deleted."""
+        """Closed by the workers that build and serve it, then deleted."""
+        await self._stop_building(generation)
         await self._serving.call({"do": "close", "generation": str(generation)}, timeout_s=START_S)
         await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
 
     async def count(self, generation: UUID) -> int:
-        reply, _ = await self._serving.call({"do": "count", "generation": str(generation)}, timeout_s=START_S)
+        reply, _ = await self._serving.call({"do": "count", "generation": str(generation)}, timeout_s=OPEN_S)
         return int(reply["points"])
 
     async def search(
@@ -115,31 +115,54 @@ class EdgeIndex:
         filters: Filters,
         among: Sequence[str] = (),
     ) -> list[Hit]:
-        async with self._slots:
-            call = {
-                "do": "search",
-                "generation": str(generation),
-                "terms": list(terms),
-                "weights": list(terms.values()),
-                "limit": limit,
-                "filters": {name: value for name, value in asdict(filters).items() if value},
-                "among": [point_id(chunk_id) for chunk_id in among],
-            }
+        call = {
+            "do": "search",
+            "generation": str(generation),
+            "terms": list(terms),
+            "weights": list(terms.values()),
+            "limit": limit,
+            "filters": {name: value for name, value in asdict(filters).items() if value},
+            "among": [point_id(chunk_id) for chunk_id in among],
+        }
+        async with self._slot():
             reply, body = await self._serving.call(call, dense.astype("<f4").tobytes(), timeout_s=SEARCH_S)
         cosines, weights = np.frombuffer(body, "<f4").reshape(2, -1).tolist()
         return list(map(Hit, reply["hits"], cosines, weights))
 
     async def close(self) -> None:
-        for worker in [self._serving, *self._building.values()]:
-            await worker.close()
+        await self._serving.close()
+        for generation in list(self._building):
+            await self._stop_building(generation)
+
+    @contextlib.asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """A crowd is no fault of the worker: who waits too long for a turn is told so, and nothing is killed."""
+        try:
+            async with asyncio.timeout(SEARCH_S):
+                await self._slots.acquire()
+        except TimeoutError as crowded:
+            raise IndexUnavailableError from crowded
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    async def _stop_building(self, generation: UUID) -> None:
+        worker = self._building.pop(generation, None)
+        if worker is not None:
+            await worker.end()
 
 
 class Worker:
-    """The way to a worker process. A dead worker is replaced by the next call, a hung one is killed first."""
+    """The way to a worker process. A dead worker is replaced by the next call, a hung one is killed first.
+
+    One that is opening a generation is late and not hung: who asked is told that there is no answer, and it goes on.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
         self._name = name
+        self._lock = folder / f"{name}.lock"
         self._socket = socket_folder(folder, f"build-{UUID(int=0)}.sock", os.geteuid()) / f"{name}.sock"
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
@@ -152,8 +175,9 @@ class Worker:
                 connection = await self._connected()
                 reply = await connection.ask(header, body)
         except TimeoutError as late:
-            await self._give_up(connection)
-            kill_owner(self._folder / f"{self._name}.lock")
+            if not is_excused(self._lock):
+                await self._give_up(connection)
+                kill_owner(self._lock)
             raise IndexUnavailableError from late
         except (OSError, EOFError) as gone:
             await self._give_up(connection)
@@ -166,10 +190,13 @@ class Worker:
         """Let go of the worker; it ends by itself when nobody holds it."""
         await self._give_up(self._connection)
 
-    def forget(self) -> None:
-        """This worker is never needed again."""
+    async def end(self) -> None:
+        """At once and for good; only then may its folder be thrown away."""
+        await self.close()
+        kill_owner(self._lock)
+        await asyncio.to_thread(wait_until_free, self._lock)
         self._socket.unlink(missing_ok=True)
-        (self._folder / f"{self._name}.lock").unlink(missing_ok=True)
+        self._lock.unlink(missing_ok=True)
 
     async def _connected(self) -> "Connection":
         async with self._connecting:
@@ -270,14 +297,32 @@ async def _close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
+def signature(silent_s: float = 0.0) -> bytes:
+    """What a worker writes into its lock: its pid, and until when it may be silent. Always of one length."""
+    return b"%10d %15.3f" % (os.getpid(), time.monotonic() + silent_s)
+
+
+def is_excused(lock: Path) -> bool:
+    """The worker has said that it opens a generation and hears nobody meanwhile: killed, it would never get it open."""
+    with contextlib.suppress(FileNotFoundError, ValueError, IndexError):
+        return time.monotonic() < float(lock.read_bytes().split()[1])
+    return False
+
+
 def kill_owner(lock: Path) -> None:
-    """End the process that holds this lock, if any: it does not answer. Its pid stands in the file."""
-    with contextlib.suppress(FileNotFoundError, ValueError), lock.open("rb") as file:
+    """End the process that holds this lock, if any: it does not answer."""
+    with contextlib.suppress(FileNotFoundError, ValueError, IndexError), lock.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(file.read()), signal.SIGKILL)
+                os.kill(int(file.read().split()[0]), signal.SIGKILL)
+
+
+def wait_until_free(lock: Path) -> None:
+    """The kernel frees it when its owner is gone."""
+    with contextlib.suppress(FileNotFoundError), lock.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def frame(header: dict[str, Any], body: bytes = b"") -> bytes:
@@ -291,17 +336,3 @@ async def read_frame(reader: asyncio.StreamReader) -> Reply:
         raise EOFError("A frame beyond the limit")
     header: dict[str, Any] = json.loads(await reader.readexactly(head_bytes))
     return header, await reader.readexactly(body_bytes)
-
-
-def point_id(chunk_id: str) -> str:
-    """A point id must be a UUID: the first half of the passage's hash."""
-    return str(uuid.UUID(hex=chunk_id[:32]))
-
-
-def _check(point: Point) -> None:
-    """The store takes a NaN, a zero vector or an empty one without a word, and then answers nonsense."""
-    norms = np.linalg.norm(point.windows, axis=1) if point.windows.size else np.zeros(1)
-    if not np.all(np.isfinite(norms)) or np.any(norms == 0):
-        raise ValueError(f"Passage {point.chunk_id} has no usable vector")
-    if any(not np.isfinite(weight) for weight in point.terms.values()):
-        raise ValueError(f"Passage {point.chunk_id} has an unusable weight")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import qdrant_edge as edge
 
-from engine.providers.edge import Reply, frame, read_frame
+from engine.providers.edge import OPEN_S, SEARCH_S, Reply, frame, read_frame, signature
 
 ALONE_S = 2.0  # how long to wait for the next client: a restarting engine finds its worker warm
 BATCH_MAX = 32  # searches at once: nobody waits for hundreds of others, and no client gets hundreds of replies at once
@@ -45,11 +45,9 @@ async def main(folder: Path, name: str, socket: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        lock.truncate()
-        lock.write(str(os.getpid()).encode())
-        lock.flush()
+        os.pwrite(lock.fileno(), signature(), 0)
         socket.unlink(missing_ok=True)
-        shards = Shards(folder)
+        shards = Shards(folder, lock.fileno())
         doorman = Doorman(shards)
         server = await asyncio.start_unix_server(doorman.receive, str(socket), backlog=128)
         async with server, asyncio.TaskGroup() as tasks:
@@ -127,8 +125,9 @@ class Doorman:
 class Shards:
     """The generations that this process has open."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lock: int) -> None:
         self._folder = folder
+        self._lock = lock
         self._open: dict[str, edge.EdgeShard] = {}
 
     def answer(self, header: dict[str, Any], body: bytes) -> Reply:
@@ -189,11 +188,10 @@ class Shards:
         shard = self._shard(header["generation"])
         shard.optimize()
         shard.flush()
-        points = shard.count(edge.CountRequest(exact=True))
         shard.close()
         del self._open[header["generation"]]
         _sync(self._folder / header["generation"])
-        return {"points": points}
+        return {}
 
     def release(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
         shard = self._open.pop(header["generation"], None)
@@ -220,13 +218,18 @@ class Shards:
         return [search.reply() for search in searches]
 
     def close(self) -> None:
+        """Nothing to save: what is served is only read, and what was never sealed is thrown away."""
         for shard in self._open.values():
-            shard.flush()
             shard.close()
 
     def _shard(self, generation: str) -> edge.EdgeShard:
+        """Opening takes longer than a search may and answers nobody: the lock excuses it, and those who waited for it."""
         if generation not in self._open:
-            self._open[generation] = edge.EdgeShard.load(str(self._folder / generation))
+            os.pwrite(self._lock, signature(OPEN_S), 0)
+            try:
+                self._open[generation] = edge.EdgeShard.load(str(self._folder / generation))
+            finally:
+                os.pwrite(self._lock, signature(SEARCH_S), 0)
         return self._open[generation]
 
 

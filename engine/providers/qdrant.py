@@ -28,7 +28,7 @@ PAUSE_S = 0.25  # between two looks at a collection that is being optimised: the
 REQUEST_NUMBERS_MAX = 400_000  # about 8 MB of JSON; a server refuses more than 32 MB
 EXACT_WINDOWS_MAX = 20_000  # comparing with all of them takes about 3 ms at 1,024 numbers each
 EF = 256  # five times the usual number of candidates
-CONNECTIONS_MAX = 64
+CONNECTIONS_MAX = 64  # as many searches as Edge has on their way; more would only wait in the server
 IDLE_S = 2.0  # the server hangs up after 5: a search must not be sent down a line that is just being closed
 GRPC_PORT = 6334  # where Qdrant speaks gRPC; an address names the port of HTTP
 GRPC = {
@@ -61,11 +61,10 @@ class QdrantIndex:
         replicas: int = 1,
         timeout_s: float,
     ) -> None:
+        headers = {"api-key": api_key} if api_key else None  # as `api_key`, inside a private network it warns
         self._client = AsyncQdrantClient(
             url,
-            headers={"api-key": api_key}
-            if api_key
-            else None,  # as `api_key`, inside a private network it warns
+            headers=headers,
             prefer_grpc=prefer_grpc,
             grpc_port=GRPC_PORT,
             grpc_options=dict(GRPC),
@@ -143,7 +142,10 @@ class QdrantIndex:
         filters: Filters,
         among: Sequence[str] = (),
     ) -> list[Hit]:
-        """Both top lists, then the missing score of each hit: exact, however the points lie on the shards."""
+        """Both top lists, then the missing score of each hit: exact, however the points lie on the shards.
+
+        A hit without a cosine was lost on the way: that is a failure. One without a word of the question has a 0.
+        """
         meaning = partial(_request, [dense.tolist()], DENSE, limit)
         words = partial(
             _request, qdrant.SparseVector(indices=list(terms), values=list(terms.values())), SPARSE, limit
@@ -160,7 +162,6 @@ class QdrantIndex:
                 words(_only(cosines.keys() - weights.keys()), _EXACT),
             )
             cosines, weights = cosines | more_cosines, weights | more_weights
-            # Every passage has a cosine, else something was lost on the way; one without a word of the question has 0.
             return [
                 Hit(chunk_id, cosines[chunk_id], weights.get(chunk_id, 0.0)) for chunk_id in cosines | weights
             ]
