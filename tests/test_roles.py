@@ -120,7 +120,7 @@ def test_the_auditor_has_nothing_else_to_look_at(database: Database, table: str,
         "UPDATE api_keys SET revoked_at = NULL",
         "DELETE FROM chunks",
         "UPDATE chunks SET text = 'another'",
-        "UPDATE audit_open SET trail = '{}'",
+        "UPDATE audit_open SET owner = 0",
         "DELETE FROM schema_migrations",
     ],
 )
