@@ -19,7 +19,7 @@ test: $(READY)  ## The whole test suite against real parts
 	@$(BIN)/pytest
 
 campaign: $(READY)  ## The tests that kill and disturb, with many more rounds
-	@CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/test_ingest_crash.py
+	@CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/test_ingest_crash.py tests/test_faults.py
 
 bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
 	@$(BIN)/python -m bench.ingest
