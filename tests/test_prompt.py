@@ -35,7 +35,7 @@ def test_it_asks_for_the_confidence_line_and_shows_it() -> None:
 
 
 def test_its_good_example_is_proven_by_its_passage_and_its_bad_one_is_not() -> None:
-    """Seen red with the bad example's numbers and subject in the passage."""
+    """The bad example must not be proven by the passage of the good one."""
     found = [
         evidence(
             "A clockwork below the gallery of Orrin Rock rings the fog bell.",
@@ -58,7 +58,7 @@ def test_its_good_example_is_proven_by_its_passage_and_its_bad_one_is_not() -> N
 
 
 def test_its_examples_are_never_told_as_an_answer() -> None:
-    """Seen red with an example taken from the subject of a book: an honest sentence of that book could not leave."""
+    """With an example from the subject of a book an honest sentence of that book could not leave."""
     found = [evidence("The keeper winds the clockwork, and the fog bell rings.")]
     text = "A clockwork below the gallery rings the fog bell, and the keeper winds it."
     assert not is_proven(claim(citation(found, 0, 0, 1), text=text), found, Instructions.of(WORDS))

@@ -287,7 +287,7 @@ async def test_probes_that_cannot_be_asked_are_named_with_what_to_do(
 # --- Small books, and books that do not separate
 
 
-# Seen red with `echoes` of whole sentences only, and with the separation of no headings computed.
+# Seen red with `echoes` of whole sentences only.
 @pytest.mark.parametrize(
     "text",
     [
