@@ -1,185 +1,241 @@
 """The writer of the audit log: a request opens with a durable record and closes with its row.
 
-Both are transactions of their own with `synchronous_commit = on`, so what is acknowledged survives a power cut. A
-request that is open when its process dies is closed as `abandoned` by the next one to start: while a process lives it
-holds an advisory lock, and a record whose lock is free has lost its owner.
+Each step is on disk before it is acknowledged: in PostgreSQL, or, while that is away, in this process's spool, from
+which it is drained in order. If neither takes it, nothing may be answered. Whatever dies, and whenever, each request
+ends in one row: see `orphans.py` for those that were open then.
 """
 
 import asyncio
-import contextlib
+import base64
+import logging
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Protocol
 from uuid import UUID
 
 import psycopg
-from psycopg import sql
-from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from audit.record import COLUMNS, Receipt, Trail, canonical_json, leaf_hash
+from audit import partitions
+from audit.checkpoint import receipt_text
+from audit.durability import weaknesses
+from audit.entry import Entry
+from audit.group_commit import AwayError, GroupCommit, RefusedError
+from audit.orphans import Alive, Orphans
+from audit.record import SALT_BYTES, Receipt, Sealed, Trail, row_of, sealed
+from audit.spool import Spool, delivered, left_behind, pieces
+from audit.statements import Statements
 
-SALT_BYTES = 32
 LOCK_S = 10.0  # a database that takes longer to grant a free lock is not there
 GRACE_S = 1.0  # a living process whose connection was lost has its lock again by then
-LOCK_PAUSE_S = 0.05  # between two tries to reach a database that has gone
+DATABASE_SHARE = 0.6  # of the time for a record; the rest is for the spool, should the database not answer
+DRAIN_PAUSE_S = 0.25  # between two tries to reach a database that is away
+LANES = 2  # while the database writes one batch, we make the next
+TEND_S = 15.0  # so that what a dead process left open is closed within a minute
 
-_JSON_COLUMNS = frozenset({"chunks_returned", "citations", "filters", "instruction_like"})
-
-_INSERT_ROW = (
-    sql.SQL("INSERT INTO audit_logs ({}) VALUES ({})")
-    .format(
-        sql.SQL(", ").join(map(sql.Identifier, COLUMNS)), sql.SQL(", ").join(map(sql.Placeholder, COLUMNS))
-    )
-    .as_bytes()
-)
-_INSERT_OPEN = "INSERT INTO audit_open (log_id, opened_at, owner, trail) VALUES (%s, %s, %s, %s)"
-_ABANDONED = "SELECT trail FROM audit_open WHERE owner <> %s AND pg_try_advisory_xact_lock(owner)"
-_NOTE = "UPDATE audit_open SET trail = %s WHERE log_id = %s"
-_DURABLE = "SET LOCAL synchronous_commit = on"
+log = logging.getLogger(__name__)
 
 
 class LedgerUnavailableError(Exception):
     """The record could not be made durable, so nothing may be answered."""
 
 
+class Signer(Protocol):
+    """The key that receipts are signed with."""
+
+    @property
+    def key_id(self) -> str: ...
+
+    def sign(self, message: bytes) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spooling:
+    """Where records may wait, and how much of them."""
+
+    folder: Path
+    bytes_max: int
+
+
 class Ledger:
     """Opens and closes records. One for each process."""
 
-    def __init__(self, pool: AsyncConnectionPool) -> None:
+    def __init__(
+        self,
+        pool: AsyncConnectionPool,
+        key: Signer,
+        clock: Callable[[], datetime],
+        *,
+        within_s: float,
+        spooling: Spooling | None = None,
+    ) -> None:
+        assert isinstance(pool.conninfo, str)
         self._pool = pool
+        self._key = key
+        self._clock = clock
         self._owner = secrets.randbits(63)
-        self._is_locked = asyncio.Event()
-        self._keeping: asyncio.Task[None] | None = None
+        self._spool = Spool.open(spooling.folder, self._owner, spooling.bytes_max) if spooling else None
+        self._spooling = GroupCommit() if self._spool else None
+        self._has_spooled = asyncio.Event()
+        self._lanes = [Statements(pool.conninfo) for _ in range(LANES)]
+        self._draining = Statements(pool.conninfo)
+        self._commits = GroupCommit()
+        self._database_s = within_s * (DATABASE_SHARE if self._spool else 1.0)
+        self._alive = Alive(pool.conninfo, self._owner)
+        self._orphans = Orphans(self._owner, self._spool)
+        self._living: set[UUID] = set()
+        self._weaknesses: list[str] = []
+        self._months_made_on: date | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> int:
-        """Take this process's lock, then close what dead processes left open; how many that were."""
-        self._keeping = asyncio.create_task(self._keep_lock())
+        """Say that this process lives, then finish what dead ones left; how many requests they had open."""
+        self._begin(self._alive.run(), self._tend(), *(self._commits.run(lane.write) for lane in self._lanes))
+        if self._spool and self._spooling:
+            self._begin(self._spooling.run(self._spool.append), self._drain())
         async with asyncio.timeout(LOCK_S):
-            await self._is_locked.wait()
-        return await self._close_abandoned()
+            await self._alive.is_known.wait()
+        closed = await self.tend()
+        if self._orphans.has_seen_some:
+            await asyncio.sleep(GRACE_S)
+            closed += await self.tend()
+        return closed
 
     async def stop(self) -> None:
-        """The lock goes with its connection."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping])
-            self._keeping = None
+        """What waits in the spool stays there for the next one to start."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks.clear()
+        for statements in (*self._lanes, self._draining):
+            await statements.close()
+        if self._spool:
+            self._spool.close()
+            self._spool = None
 
     async def open(self, trail: Trail) -> None:
         """From here on the request is on record, whatever happens to this process."""
-        async with self._failing_as_one():
-            await self._is_locked.wait()
-            body = Jsonb(_fields(trail), dumps=canonical_json)
-            async with self._transaction() as connection:
-                await connection.execute(_DURABLE)
-                await connection.execute(_INSERT_OPEN, (trail.log_id, trail.timestamp, self._owner, body))
+        self._living.add(trail.log_id)
+        spool = self._spool.identity if self._spool else None
+        await self._durable(lambda: Entry.opened(trail, self._owner, spool))
 
     async def note(self, trail: Trail) -> None:
         """What has happened since the record was opened, durable before anybody sees it."""
-        async with self._failing_as_one():
-            body = Jsonb(_fields(trail), dumps=canonical_json)
-            async with self._transaction() as connection:
-                await connection.execute(_DURABLE)
-                await connection.execute(_NOTE, (body, trail.log_id))
+        await self._durable(lambda: Entry.noted(trail))
 
     async def close(self, trail: Trail, issued_at: datetime) -> Receipt:
         """Write the row, once and for ever. Only after this may an answer leave."""
-        async with self._failing_as_one():
-            sealed = _sealed(trail)
-            async with self._transaction() as connection:
-                await _write_row(connection, sealed)
-        assert sealed.leaf_hash is not None
-        return Receipt(trail.log_id, sealed.leaf_hash.hex(), issued_at)
-
-    @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[psycopg.AsyncConnection]:
-        """BEGIN, the statements and COMMIT in one way to the server and back, where psycopg's own takes three.
-
-        Done when the server has confirmed all of it; the first failure is raised, and the server then skips the rest.
-        """
-        async with self._pool.connection() as connection:
-            await connection.set_autocommit(True)  # asks nobody: no BEGIN is sent but ours
-            async with connection.pipeline():
-                await connection.execute("BEGIN")
-                yield connection
-                await connection.execute("COMMIT")
-
-    @asynccontextmanager
-    async def _failing_as_one(self) -> AsyncIterator[None]:
-        """Whatever goes wrong is one thing to the caller; the driver's words repeat the row and stay here."""
         try:
-            yield
-        except (psycopg.Error, PoolTimeout, ValueError) as failure:
+            return await self._closed(trail, issued_at)
+        finally:
+            self._living.discard(trail.log_id)  # what could not be closed is an orphan, though we live
+
+    async def tend(self) -> int:
+        """What must be looked after: is the database durable, are there months, has anybody died?"""
+        async with self._pool.connection() as connection:
+            self._check(await weaknesses(connection))
+        await self._make_months()
+        if self._spool:
+            for path in left_behind(self._spool.folder):
+                for piece in pieces(path):
+                    await delivered(piece, self._draining, self._spool.folder)
+                path.unlink()
+        async with self._pool.connection() as connection:
+            return await self._orphans.close(connection, self._living)
+
+    @property
+    def is_spooling(self) -> bool:
+        """Whether records wait for the database."""
+        return self._spool is not None and not self._spool.is_empty
+
+    async def _closed(self, trail: Trail, issued_at: datetime) -> Receipt:
+        row: list[Sealed] = []
+
+        def entry() -> Entry:
+            row.append(sealed(row_of(trail), secrets.token_bytes(SALT_BYTES)))
+            return Entry.closed(trail.log_id, row[0])
+
+        await self._durable(entry)
+        return self._receipt(trail.log_id, row[0].leaf_hash.hex(), issued_at)
+
+    def _receipt(self, log_id: UUID, leaf_hash: str, issued_at: datetime) -> Receipt:
+        signature = self._key.sign(receipt_text(log_id, leaf_hash, issued_at))
+        return Receipt(log_id, leaf_hash, issued_at, self._key.key_id, base64.b64encode(signature).decode())
+
+    async def _durable(self, make: Callable[[], Entry]) -> None:
+        """In the database, or else in the spool; in the spool at once as long as others wait there, so that order is kept."""
+        try:
+            entry = make()
+            if not self.is_spooling and not self._weaknesses and await self._is_in_database(entry):
+                return
+            await self._spool_it(entry)
+        except (AwayError, RefusedError, ValueError, TypeError) as failure:
             raise LedgerUnavailableError(type(failure).__name__) from None
 
-    async def _keep_lock(self) -> None:
-        """Hold the lock that says this process lives, on a connection of its own, and take it anew when that is lost."""
-        assert isinstance(self._pool.conninfo, str)
+    async def _is_in_database(self, entry: Entry) -> bool:
+        try:
+            async with asyncio.timeout(self._database_s):
+                if entry.kind == "opened":
+                    await self._alive.is_known.wait()
+                await self._commits.write(entry)
+        except (AwayError, TimeoutError) as failure:
+            log.warning("The database did not take a record (%s)", type(failure).__name__)
+            return False
+        return True
+
+    async def _spool_it(self, entry: Entry) -> None:
+        if self._spooling is None:
+            raise AwayError("There is no spool")
+        await self._spooling.write(entry)
+        self._has_spooled.set()
+
+    async def _drain(self) -> None:
+        """What waits in the spool goes to the database, in order, as soon as that takes it."""
+        assert self._spool
         while True:
-            with contextlib.suppress(psycopg.Error):
-                async with await psycopg.AsyncConnection.connect(
-                    self._pool.conninfo, autocommit=True
-                ) as alive:
-                    await alive.execute("SELECT pg_advisory_lock(%s)", (self._owner,))
-                    self._is_locked.set()
-                    async for _ in alive.notifies():
-                        """Nobody notifies us: this ends when the connection does."""
-            if not self._is_locked.is_set():
-                await asyncio.sleep(LOCK_PAUSE_S)
-            self._is_locked.clear()
+            await self._has_spooled.wait()
+            self._has_spooled.clear()
+            while not self._spool.is_empty:
+                try:
+                    await self._drain_piece(self._spool)
+                except (AwayError, OSError):
+                    await asyncio.sleep(DRAIN_PAUSE_S)
 
-    async def _close_abandoned(self) -> int:
-        closed = 0
-        async with self._pool.connection() as connection:
-            if not await (await connection.execute(_ABANDONED, (self._owner,))).fetchone():
-                return 0
-        await asyncio.sleep(GRACE_S)
-        async with self._pool.connection() as connection, connection.transaction():
-            cursor = await connection.execute(_ABANDONED, (self._owner,))
-            for (body,) in await cursor.fetchall():
-                trail = _trail(body)
-                trail.outcome, trail.success = "abandoned", False
-                trail.error_message = "The process died while it worked on this request"
-                with contextlib.suppress(
-                    psycopg.errors.CheckViolation
-                ):  # its month is missing: it stays open
-                    async with connection.transaction():
-                        await _write_row(connection, _sealed(trail))
-                        closed += 1
-        return closed
+    async def _drain_piece(self, spool: Spool) -> None:
+        piece = spool.read()
+        if self._weaknesses or not (piece.entries or piece.damaged):
+            raise AwayError("Nothing can be drained yet")
+        await delivered(piece, self._draining, spool.folder)
+        spool.drained(piece)
+        if spool.is_empty:
+            log.warning("The database has all records that waited in the spool")
 
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(TEND_S)
+            try:
+                await self.tend()
+            except (psycopg.Error, PoolTimeout, AwayError, OSError) as failure:
+                log.warning("The log could not be looked after (%s)", type(failure).__name__)
 
-def _sealed(trail: Trail) -> Trail:
-    """The trail with a fresh salt and the hash over both; the hash is the row's last word."""
-    salted = replace(trail, salt=secrets.token_bytes(SALT_BYTES))
-    return replace(salted, leaf_hash=leaf_hash(salted))
+    def _check(self, found: list[str]) -> None:
+        if found and found != self._weaknesses:
+            log.error("The database can lose what it acknowledged: %s", "; ".join(found))
+        self._weaknesses = found
 
+    async def _make_months(self) -> None:
+        today = self._clock().date()
+        if today == self._months_made_on:
+            return
+        await partitions.make_months_ahead(self._pool, today)
+        ahead = await partitions.count_months_ahead(self._pool, today)
+        if ahead < partitions.MONTHS_AHEAD_MIN:
+            log.error("Only %s months of the log are ahead: run `affidavit audit partitions`", ahead)
+        self._months_made_on = today
 
-async def _write_row(connection: psycopg.AsyncConnection, sealed: Trail) -> None:
-    await connection.execute(_DURABLE)
-    await connection.execute("DELETE FROM audit_open WHERE log_id = %s", (sealed.log_id,))
-    await connection.execute(_INSERT_ROW, _row(sealed))
-
-
-def _row(trail: Trail) -> dict[str, object]:
-    return {
-        name: Jsonb(value) if name in _JSON_COLUMNS and value is not None else value
-        for name, value in _fields(trail).items()
-    }
-
-
-def _fields(trail: Trail) -> dict[str, object]:
-    """Not `asdict`, which copies all of it, down to the last passage."""
-    return {name: getattr(trail, name) for name in COLUMNS}
-
-
-def _trail(body: dict[str, object]) -> Trail:
-    """The open record read back from its JSON, in which times and ids are text."""
-    typed = dict(body)
-    for name in ("log_id", "query_id", "session_id", "index_generation"):
-        typed[name] = UUID(str(body[name])) if body[name] else None
-    typed["timestamp"] = datetime.fromisoformat(str(body["timestamp"])).astimezone(UTC)
-    return Trail(**typed)  # type: ignore[arg-type]  # written by `open` from a Trail
+    def _begin(self, *works: Coroutine[None, None, None]) -> None:
+        self._tasks += [asyncio.create_task(work) for work in works]

@@ -5,6 +5,7 @@ from datetime import date
 from psycopg_pool import AsyncConnectionPool
 
 MONTHS_AHEAD = 3  # a quarter: time enough for somebody to notice that nothing makes them any more
+MONTHS_AHEAD_MIN = 2  # fewer is an alarm
 
 _COUNT_AHEAD = """
 SELECT count(*) FROM pg_inherits

@@ -1,19 +1,28 @@
 """What is recorded of one request, and the hash that proves it. Pure: no clock, no database, no randomness.
 
 A field of `Trail` is a column of `audit_logs`, in the same order. To record something more: add the field here, fill it
-where it is known, and add the column in a new file of `sql/`.
+where it is known, and add the column in a new file of `sql/`. Rows that lack it keep their hash.
+
+A `Row` is the record as it is hashed, proven and archived: the columns that are not null, as JSON. How the hash is
+made stands in `audit/__init__.py`.
 """
 
 import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-SCHEMA_VERSION = 1
+from audit.canonical import canonical_text
+
+SCHEMA_VERSION = 2
+SALT_BYTES = 32  # nobody guesses it, so nobody can try out what a commitment stands for
 
 Json = dict[str, Any] | list[Any]
+Row = dict[str, Any]
 
 # Free text and whatever points at a person: hashed only under the row's salt, so that forgetting the salt forgets them.
 PERSONAL = frozenset(
@@ -34,13 +43,10 @@ PERSONAL = frozenset(
     }
 )
 
-# Numbers that the database holds as floats: 1 and 1.0 are one value and must have one hash.
-_FLOATS = frozenset(
-    {"confidence_score", "retrieval_confidence", "generation_confidence", "best_score", "threshold"}
-)
-
 # What says how the row is kept, not what happened: it may change without making the proof false.
 UNHASHED = frozenset({"spooled", "salt", "leaf_hash", "erased_at"})
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,50 +120,128 @@ class Trail:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The reader's own proof that the record must exist."""
+    """The reader's own proof that the record must exist: the writer's signature over the other fields."""
 
     log_id: UUID
     leaf_hash: str
     issued_at: datetime
+    key_id: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A row that says its last word: canonical JSON, with its salt and its hash."""
+
+    text: str
+    leaf_hash: bytes
 
 
 COLUMNS = tuple(field.name for field in fields(Trail))
+_TOLD = tuple(name for name in COLUMNS if name != "spooled")  # the writer says it, when it knows
+
+_SPELLED: dict[type, Callable[[Any], str]] = {
+    UUID: str,
+    bytes: lambda value: f"\\x{value.hex()}",
+    datetime: lambda value: value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+}
+
+_encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-def leaf_hash(trail: Trail) -> bytes:
-    """The row's leaf in the Merkle tree: SHA-256 over a zero byte and the row's canonical JSON."""
-    if trail.salt is None:
+def row_of(trail: Trail) -> Row:
+    """The trail as JSON: ids and bytes as text, times in UTC to the microsecond."""
+    values = ((name, getattr(trail, name)) for name in _TOLD)
+    return {name: _plain(value) for name, value in values if value is not None}
+
+
+def text_of(row: Row) -> str:
+    """The row as JSON that PostgreSQL can hold: U+0000 and halves of surrogate pairs become U+FFFD."""
+    text = _encoded(row)
+    return text if _is_storable(text) else _encoded(_replaced(row))
+
+
+def sealed(row: Row, salt: bytes) -> Sealed:
+    """The row in its final form. Each value is written once, for the hash and for the database alike."""
+    texts = _texts(row)
+    if not _is_storable("".join(texts.values())):
+        return sealed(_replaced(row), salt)
+    leaf = _leaf(texts, _committed(texts, salt))
+    return Sealed(_object(texts | {"salt": f'"{_escaped(salt)}"', "leaf_hash": f'"{_escaped(leaf)}"'}), leaf)
+
+
+def leaf_hash(row: Mapping[str, Any], committed: Mapping[str, str] | None = None) -> bytes:
+    """The row's leaf in the Merkle tree. Of an erased row, its stored commitments stand for what was erased."""
+    texts = _texts(row)
+    return _leaf(texts, _committed(texts, _salt(row)) if committed is None else committed)
+
+
+def commitments(row: Mapping[str, Any]) -> dict[str, str]:
+    """What stands for the personal values in the hash. Says nothing about them once the salt is gone."""
+    return _committed(_texts(row), _salt(row))
+
+
+def bytes_of(text: str) -> bytes:
+    """Bytes as PostgreSQL writes them: `\\x` and two small hexadecimal digits for each."""
+    if not text.startswith("\\x"):
+        raise ValueError("Bytes are written as \\x and hexadecimal digits")
+    return bytes.fromhex(text[2:])
+
+
+def _replaced(value: Any) -> Any:
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, list | tuple):
+        return [_replaced(item) for item in value]
+    if isinstance(value, dict):
+        return {_replaced(key): _replaced(item) for key, item in value.items()}
+    return value
+
+
+def _escaped(value: bytes) -> str:
+    return f"\\\\x{value.hex()}"
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: canonical_text(value)
+        for name, value in row.items()
+        if value is not None and name not in UNHASHED
+    }
+
+
+def _committed(texts: Mapping[str, str], salt: bytes) -> dict[str, str]:
+    return {
+        name: sha256(b"".join((salt, name.encode(), b"\x00", text.encode()))).hexdigest()
+        for name, text in texts.items()
+        if name in PERSONAL
+    }
+
+
+def _leaf(texts: Mapping[str, str], committed: Mapping[str, str]) -> bytes:
+    plain = {name: text for name, text in texts.items() if name not in PERSONAL}
+    stands_for = {name: canonical_text(value) for name, value in committed.items()}
+    return sha256(b"\x00" + _object(plain | stands_for).encode()).digest()
+
+
+def _object(texts: Mapping[str, str]) -> str:
+    return "{" + ",".join([f'"{name}":{texts[name]}' for name in sorted(texts)]) + "}"
+
+
+def _salt(row: Mapping[str, Any]) -> bytes:
+    if row.get("salt") is None:
         raise ValueError("A row needs its salt before it can be hashed")
-    return sha256(b"\x00" + canonical_json(_hashed_fields(trail, trail.salt))).digest()
+    return bytes_of(row["salt"])
 
 
-def canonical_json(value: Any) -> bytes:
-    """Keys sorted, no spaces, UTF-8, no escapes that are not needed: one value has exactly one text."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
-    ).encode()
+def _is_storable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\\u0000" not in text
 
 
-def commitment(salt: bytes, name: str, value: Any) -> str:
-    """Stands for a personal value in the hash. Says nothing about the value once the salt is gone."""
-    return sha256(salt + name.encode() + b"\x00" + canonical_json(value)).hexdigest()
-
-
-def _hashed_fields(trail: Trail, salt: bytes) -> dict[str, Any]:
-    hashed = {}
-    for name in COLUMNS:
-        value = getattr(trail, name)
-        if name in UNHASHED:
-            continue
-        if name in _FLOATS and type(value) is int:
-            value = float(value)
-        hashed[name] = commitment(salt, name, value) if name in PERSONAL and value is not None else value
-    return hashed
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    if isinstance(value, UUID):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no canonical form")
+def _plain(value: Any) -> Any:
+    spelled = _SPELLED.get(type(value))
+    return spelled(value) if spelled else value

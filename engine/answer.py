@@ -13,6 +13,9 @@
 A refusal is a value and takes the same way out as an answer. A failure is an exception; its row is written before it
 is raised to the client. Whatever happens on the way is noted in the trail, and the trail is the row.
 
+Whatever else is served about a book or a record (`recorded`), and whatever is turned away before it reaches an endpoint
+(`turned_away`), goes in and out by the same doors: authenticated, limited, and one row.
+
 Whoever listens hears each proven sentence as soon as it stands in the open record, so that nothing is shown that was
 not recorded before. Whoever leaves takes the request along: it is cancelled down to the sockets, and its row says so.
 """
@@ -22,11 +25,18 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from audit.ledger import Ledger, LedgerUnavailableError
 from engine import cite
-from engine.errors import AuditUnavailableError, ForbiddenError, OutOfTimeError, RequestError, UnexpectedError
+from engine.errors import (
+    AuditUnavailableError,
+    BadRequestError,
+    ForbiddenError,
+    OutOfTimeError,
+    RequestError,
+    UnexpectedError,
+)
 from engine.gate import refuse_weak_evidence
 from engine.models import (
     Answer,
@@ -48,8 +58,15 @@ from engine.suspect import is_instruction_like
 from engine.verify import Instructions, is_proven, verdict
 
 HTTP_OK = 200
-SCOPE = "ask"  # what a key must be good for
+ASK = frozenset({"ask"})  # what a key must be good for, unless the endpoint says otherwise
 WIND_UP_S = 0.05  # of a time limit, to let go of what was waited for
+
+Made = TypeVar("Made")
+
+
+async def no_question() -> Question:
+    """Of a request that asks none."""
+    raise BadRequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +75,11 @@ class Asked:
 
     endpoint: str
     request_id: str
-    read: Callable[[], Awaitable[Question]]
+    read: Callable[[], Awaitable[Question]] = no_question
     client_address: str | None = None
     secret: str | None = None
     operator: Client | None = None
+    scopes: frozenset[str] = ASK  # one of them is needed; empty: any key will do
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +127,49 @@ class Engine:
 
     async def answer(self, asked: Asked, listen: Listener | None = None) -> Answer:
         """The whole way, within five seconds. Raises a `RequestError` if it fails; its row is written by then."""
+
+        async def decide(trail: Trail) -> Released | Refusal:
+            outcome = await self._decide(asked, trail, listen)
+            _note_outcome(trail, outcome)
+            return outcome
+
+        return Answer(*await self._on_record(asked, decide))
+
+    async def recorded(self, asked: Asked, serve: Callable[[Client, Trail], Awaitable[Made]]) -> Made:
+        """What is served without a question, such as a passage: `serve` notes in the trail what it was."""
+
+        async def work(trail: Trail) -> Made:
+            client = await self._admit(asked, trail)  # (1) (2)
+            await self._open(trail)  # (4)
+            made = await serve(client, trail)
+            trail.outcome, trail.success, trail.http_status = "served", True, HTTP_OK
+            return made
+
+        made, *_ = await self._on_record(asked, work)
+        return made
+
+    async def turned_away(self, asked: Asked, failure: RequestError) -> RequestError:
+        """What to tell a request that found no endpoint. No key is needed for that; one that is sent counts as used."""
+
+        async def refuse(trail: Trail) -> RequestError:
+            if asked.secret:
+                await self._admit(asked, trail)
+            raise failure
+
+        try:
+            return (await self._on_record(asked, refuse))[0]
+        except RequestError as told:
+            return told
+
+    async def _on_record(
+        self, asked: Asked, work: Callable[[Trail], Awaitable[Made]]
+    ) -> tuple[Made, Trail, Receipt, int]:
+        """The one way in and out: whatever becomes of the work, its row is written before anybody hears of it."""
         started = self.monotonic()
         trail = self._trail(asked)
         try:
             async with _strictly_at_most(self.rules.total_s - self.rules.audit_s, "request"):
-                outcome = await self._decide(asked, trail, listen)
+                made = await _ours(work(trail))
         except RequestError as failure:
             _note_failure(trail, failure)
             await self._close(trail, started)
@@ -122,34 +178,28 @@ class Engine:
             _note_gone(trail)
             await self._close(trail, started)
             raise
-        _note_outcome(trail, outcome)
         closing = self.monotonic()
         receipt = await self._close(trail, started)  # (9)
-        return Answer(outcome, trail, receipt, _ms(closing, self.monotonic()))
+        return made, trail, receipt, _ms(closing, self.monotonic())
 
     async def _decide(self, asked: Asked, trail: Trail, listen: Listener | None) -> Released | Refusal:
-        try:
-            client = await self._authenticate(asked, trail)  # (1)
-            trail.limit_decision = await self.limiter.admit(client)  # (2)
-            question = await asked.read()  # (3)
-            _note_question(trail, question)
-            await self._open(trail)  # (4)
-            generation = await self.library.live(question.book_id)
-            found = await self._retrieve(question, generation, trail)  # (5)
-            refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
-            if refusal:
-                return refusal
-            return await self._generate(question, found.evidence, trail, listen)  # (7) (8)
-        except (RequestError, asyncio.CancelledError):
-            raise
-        except Exception as fault:
-            raise UnexpectedError from fault
+        await self._admit(asked, trail)  # (1) (2)
+        question = await asked.read()  # (3)
+        _note_question(trail, question)
+        await self._open(trail)  # (4)
+        generation = await self._live(question)
+        found = await self._retrieve(question, generation, trail)  # (5)
+        refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
+        if refusal:
+            return refusal
+        return await self._generate(question, found.evidence, trail, listen)  # (7) (8)
 
-    async def _authenticate(self, asked: Asked, trail: Trail) -> Client:
+    async def _admit(self, asked: Asked, trail: Trail) -> Client:
         client = asked.operator or await self.keyring.authenticate(asked.secret)
         trail.client_id, trail.key_id = client.client_id, client.key_id
-        if SCOPE not in client.scopes:
+        if asked.scopes and not asked.scopes & client.scopes:
             raise ForbiddenError
+        trail.limit_decision = await self.limiter.admit(client)
         return client
 
     async def _open(self, trail: Trail) -> None:
@@ -158,6 +208,10 @@ class Engine:
                 await self.ledger.open(trail)
         except (LedgerUnavailableError, OutOfTimeError) as failure:
             raise AuditUnavailableError from failure
+
+    async def _live(self, question: Question) -> Generation:
+        async with _at_most(self.rules.retrieval_s, "book"):
+            return await self.library.live(question.book_id)
 
     async def _retrieve(self, question: Question, generation: Generation, trail: Trail) -> Retrieved:
         _note_generation(trail, generation)
@@ -273,6 +327,16 @@ async def _strictly_at_most(seconds: float, stage: str) -> AsyncIterator[None]:
     that does not answer; interrupted once more, it lets go. So the first time comes a little early."""
     async with _at_most(seconds, stage), asyncio.timeout(max(0.0, seconds - WIND_UP_S)):
         yield
+
+
+async def _ours(work: Awaitable[Made]) -> Made:
+    """Whatever is not a failure that we know is a fault of ours."""
+    try:
+        return await work
+    except RequestError:
+        raise
+    except Exception as fault:
+        raise UnexpectedError from fault
 
 
 async def _unbroken(closing: Coroutine[Any, Any, Receipt]) -> Receipt:

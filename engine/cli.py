@@ -10,39 +10,45 @@ import signal
 import socket
 import sys
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from pydantic import SecretStr
 
-from audit.status import STATUS
 from engine import certify, evaluate, wiring
 from engine import doctor as doctor_checks
 from engine import settings as settings_file
 from engine.answer import Asked
+from engine.audit_commands import AUDIT_COMMANDS
 from engine.errors import AffidavitError, RequestError
 from engine.http import contracts
 from engine.http.app import create_app
 from engine.labels import LabelsError
 from engine.models import Client, Question
 from engine.settings import Settings
+from engine.terminal import (
+    DATA_DIR,
+    FOUND_SOMETHING,
+    JSON,
+    Arguments,
+    Command,
+    argument,
+    print_rows,
+    progress,
+    quiet,
+    say,
+)
 from engine.wiring import Database
-from ingest.pipeline import Ingest, IngestResult, Progress
+from ingest.pipeline import Ingest, IngestResult
 from ingest.read.export import FILENAME as CONTENT_FILE
 
 DEMO_CLIENT = "demo"
 EVALUATED_BOOK = "labelled-set"
 SCOPES = ("ask", "audit", "erase", "admin")
-FOUND_SOMETHING = 1
-BAR_WIDTH = 24
 STOP_S = 6  # a question takes five seconds at most; who has not read its answer by then is not waited for
 UNREAD_S = 30  # as long as engine/http/stream.py waits for a reader
-
-Arguments = argparse.Namespace
 
 
 def main() -> None:
@@ -62,9 +68,9 @@ async def _until_terminated(arguments: Arguments) -> int:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    settings = settings_file.load(data_dir=getattr(arguments, "data_dir", None))
+    settings = [settings_file.load(data_dir=arguments.data_dir)] if arguments.has_settings else []
     try:
-        result: int = await arguments.run(settings, arguments)
+        result: int = await arguments.run(*settings, arguments)
     except asyncio.CancelledError:
         return 0
     return result
@@ -73,7 +79,7 @@ async def _until_terminated(arguments: Arguments) -> int:
 async def up(settings: Settings, arguments: Arguments) -> int:
     """All embedded: database, index, sample book if there is none, a demo key, and the server."""
     listening = _listen("127.0.0.1", arguments.port)
-    async with wiring.open_database(settings, _say) as database:
+    async with wiring.open_database(settings, say) as database:
         await wiring.make_months_ahead(database, wiring.now().date())
         await _ensure_book(settings, database)
         async with wiring.open_keys(database) as keys:
@@ -89,7 +95,7 @@ async def up(settings: Settings, arguments: Arguments) -> int:
 async def serve(settings: Settings, arguments: Arguments) -> int:
     """Serve with the settings given. The database must be migrated and hold a book."""
     listening = _listen(arguments.host, arguments.port)
-    async with wiring.open_database(settings, _say) as database:
+    async with wiring.open_database(settings, say) as database:
         return await _serve(
             settings, database, listening, f"Affidavit is ready at http://{arguments.host}:{arguments.port}"
         )
@@ -97,7 +103,7 @@ async def serve(settings: Settings, arguments: Arguments) -> int:
 
 async def migrate(settings: Settings, _: Arguments) -> int:
     """Apply what is new in sql/ and make the log's months."""
-    async with wiring.open_database(settings, _say) as database:
+    async with wiring.open_database(settings, say) as database:
         applied = database.migrate()
         await wiring.make_months_ahead(database, wiring.now().date())
     print("\n".join(applied) or "Nothing to apply.")
@@ -107,8 +113,8 @@ async def migrate(settings: Settings, _: Arguments) -> int:
 async def ingest(settings: Settings, arguments: Arguments) -> int:
     """Read, split, embed and index a book, then switch its readers over."""
     async with (
-        wiring.open_database(settings, _say) as database,
-        wiring.open_ingest(settings, database, _progress()) as pipeline,
+        wiring.open_database(settings, say) as database,
+        wiring.open_ingest(settings, database, progress()) as pipeline,
     ):
         title = arguments.title or await _title(pipeline, arguments.book)
         result = await pipeline.run(arguments.paths, arguments.book, title, dry_run=arguments.dry_run)
@@ -117,7 +123,7 @@ async def ingest(settings: Settings, arguments: Arguments) -> int:
         print(json.dumps(asdict(result)))
         return result.exit_code
     for error in result.errors:
-        _say(f"  left out: {error['file']}: {error['error']}")
+        say(f"  left out: {error['file']}: {error['error']}")
     print(_ingested(result, dry_run=arguments.dry_run), cost, sep="")
     _warn(result.warnings)
     return result.exit_code
@@ -125,7 +131,7 @@ async def ingest(settings: Settings, arguments: Arguments) -> int:
 
 def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
-        _say(f"WARNING: {warning}")
+        say(f"WARNING: {warning}")
 
 
 async def _title(pipeline: Ingest, book_id: str) -> str:
@@ -148,12 +154,12 @@ def _ingested(result: IngestResult, *, dry_run: bool) -> str:
 
 async def books(settings: Settings, arguments: Arguments) -> int:
     """The books that can be asked."""
-    async with wiring.open_database(settings, _say) as database, wiring.open_registry(database) as registry:
+    async with wiring.open_database(settings, say) as database, wiring.open_registry(database) as registry:
         found = [asdict(book) for book in await registry.books()]
     if not arguments.json:
         for book in found:
             _warn(f"{book['book_id']}: {warning}" for warning in book.pop("warnings"))
-    _print_rows(found, as_json=arguments.json, empty="No books yet. Try: affidavit ingest PATH --book ID")
+    print_rows(found, as_json=arguments.json, empty="No books yet. Try: affidavit ingest PATH --book ID")
     return 0
 
 
@@ -167,7 +173,7 @@ async def ask(settings: Settings, arguments: Arguments) -> int:
 
     operator = Client("operator", None, frozenset(SCOPES))
     async with (
-        wiring.open_database(settings, _quiet) as database,
+        wiring.open_database(settings, quiet) as database,
         wiring.open_house(settings, database) as house,
     ):
         asked = Asked(
@@ -199,9 +205,9 @@ async def evaluation(settings: Settings, arguments: Arguments) -> int:
         print(json.dumps(asdict(found)))
     else:
         print(evaluate.about(found))
-        _print_rows(evaluate.rows(found), as_json=False, empty="")
+        print_rows(evaluate.rows(found), as_json=False, empty="")
     for failure in found.failures:
-        _say(f"  not measured: {failure['question']}: {failure['error']}")
+        say(f"  not measured: {failure['question']}: {failure['error']}")
     return FOUND_SOMETHING if found.failures else 0
 
 
@@ -220,8 +226,8 @@ def _embedded(settings: Settings, data_dir: Path) -> Settings:
 async def _evaluated(
     settings: Settings, labelled: evaluate.LabelledSet, content: Path, arguments: Arguments
 ) -> evaluate.Evaluation:
-    async with wiring.open_database(settings, _say) as database:
-        async with wiring.open_ingest(settings, database, _progress()) as pipeline:
+    async with wiring.open_database(settings, say) as database:
+        async with wiring.open_ingest(settings, database, progress()) as pipeline:
             result = await pipeline.run([content], EVALUATED_BOOK, labelled.name)
         if result.errors:
             raise LabelsError(f"The corpus cannot be ingested: {result.errors[0]['error']}")
@@ -238,7 +244,7 @@ async def _evaluated(
                 top_k=settings.retrieval.top_k,
             )
             try:
-                return await evaluate.evaluate(labelled, subject, _progress())
+                return await evaluate.evaluate(labelled, subject, progress())
             finally:  # the index's worker outlives us a little, and must not write where nothing is any more
                 await house.index.drop(generation.generation_id)
 
@@ -247,11 +253,11 @@ async def calibration(settings: Settings, arguments: Arguments) -> int:
     """Fit what a score of this book means to labelled questions, and put it in force."""
     if arguments.report:
         arguments.report.touch()  # where it cannot be written is said before the work, not after
-    async with wiring.open_database(settings, _say) as database:
+    async with wiring.open_database(settings, say) as database:
         async with wiring.open_house(settings, database) as house:
             generation = await house.registry.live(arguments.book)
             certified = await certify.certificate(
-                arguments.questions, house.engine.retriever, generation, wiring.gate_of(settings), _progress()
+                arguments.questions, house.engine.retriever, generation, wiring.gate_of(settings), progress()
             )
         async with wiring.open_registry(database, "affidavit_owner") as registry:
             await registry.certify(arguments.book, certified)
@@ -261,62 +267,36 @@ async def calibration(settings: Settings, arguments: Arguments) -> int:
         print(json.dumps(asdict(certified)))
     else:
         print(certify.about(certified))
-        _print_rows(certify.table(certified), as_json=False, empty="")
+        print_rows(certify.table(certified), as_json=False, empty="")
     return 0
 
 
 async def keys_create(settings: Settings, arguments: Arguments) -> int:
     """A new key. Its secret is printed once and kept nowhere."""
-    async with wiring.open_database(settings, _quiet) as database, wiring.open_keys(database) as keys:
+    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
         print(await keys.create(arguments.client, arguments.scope.split(","), arguments.limit))
     return 0
 
 
 async def keys_list(settings: Settings, arguments: Arguments) -> int:
     """All keys, without their secrets."""
-    async with wiring.open_database(settings, _quiet) as database, wiring.open_keys(database) as keys:
+    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
         found = [asdict(key) for key in await keys.all()]
-    _print_rows(found, as_json=arguments.json, empty="No keys yet. Try: affidavit keys create --client NAME")
+    print_rows(found, as_json=arguments.json, empty="No keys yet. Try: affidavit keys create --client NAME")
     return 0
 
 
 async def keys_revoke(settings: Settings, arguments: Arguments) -> int:
     """From now on the key is refused."""
-    async with wiring.open_database(settings, _quiet) as database, wiring.open_keys(database) as keys:
+    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
         revoked = await keys.revoke(key_id=arguments.key_id)
     print("Revoked." if revoked else f"There is no valid key {arguments.key_id}.")
     return 0 if revoked else FOUND_SOMETHING
 
 
-async def audit_query(settings: Settings, arguments: Arguments) -> int:
-    """SQL over the log, as the auditor's role: it can read records and nothing else."""
-    async with wiring.open_database(settings, _quiet) as database:
-        names, rows = await database.read("affidavit_auditor", arguments.sql)
-    found = [dict(zip(names, row, strict=True)) for row in rows]
-    _print_rows(found, as_json=arguments.json, empty="No rows.")
-    return 0
-
-
-async def audit_status(settings: Settings, arguments: Arguments) -> int:
-    """Records by month, and how many were decided within a hair of the gate."""
-    async with wiring.open_database(settings, _quiet) as database:
-        names, rows = await database.read("affidavit_auditor", STATUS)
-    found = [dict(zip(names, row, strict=True)) for row in rows]
-    _print_rows(found, as_json=arguments.json, empty="No records yet.")
-    return 0
-
-
-async def audit_partitions(settings: Settings, _: Arguments) -> int:
-    """Make the log's months ahead."""
-    async with wiring.open_database(settings, _quiet) as database:
-        made = await wiring.make_months_ahead(database, wiring.now().date())
-    print("\n".join(made) or "All months are there.")
-    return 0
-
-
 async def doctor(settings: Settings, arguments: Arguments) -> int:
     """What is there, what is missing, what to do."""
-    async with wiring.open_database(settings, _quiet) as database:
+    async with wiring.open_database(settings, quiet) as database:
         findings = await doctor_checks.examine(settings, database)
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings]))
@@ -331,10 +311,10 @@ async def _ensure_book(settings: Settings, database: Database) -> None:
     async with wiring.open_registry(database) as registry:
         if any(book.book_id == book_id and book.generation for book in await registry.books()):
             return
-    _say("Ingesting the sample book …")
-    async with wiring.open_ingest(settings, database, _progress()) as pipeline:
+    say("Ingesting the sample book …")
+    async with wiring.open_ingest(settings, database, progress()) as pipeline:
         result = await pipeline.run([wiring.SAMPLE_BOOK], book_id, wiring.SAMPLE_TITLE)
-    _say(f"  {result.files_processed} chapters, {result.chunks_created} passages, {result.seconds:.1f} s")
+    say(f"  {result.files_processed} chapters, {result.chunks_created} passages, {result.seconds:.1f} s")
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -391,7 +371,7 @@ async def _serve(settings: Settings, database: Database, listening: socket.socke
         loop.add_signal_handler(number, stop)
     server.ready = ready
     await server.serve(sockets=[listening])
-    _say("Stopped.")
+    say("Stopped.")
     return 0 if server.started else FOUND_SOMETHING
 
 
@@ -407,144 +387,70 @@ def _for_terminal(body: contracts.QueryResponse) -> str:
     )
 
 
-def _print_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, empty: str) -> None:
-    if as_json:
-        print(json.dumps(rows, default=str))
-    elif not rows:
-        print(empty)
-    elif len(rows) == 1:
-        width = max(map(len, rows[0]))
-        print("\n".join(f"{name:<{width}}  {value}" for name, value in rows[0].items()))
-    else:
-        _print_table(rows)
-
-
-def _print_table(rows: Sequence[dict[str, Any]]) -> None:
-    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def _cell(value: object) -> str:
-    text = str(value).replace("\n", " ")
-    return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004  a terminal's line
-
-
-def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
-
-
-def _quiet(_: str) -> None: ...
-
-
-def _progress() -> Progress:
-    """On a terminal a bar with rate and time left; on a pipe a line for each part."""
-    on_terminal = sys.stderr.isatty()
-    begun: dict[str, float] = {}
-
-    def show(what: str, done: int, of: int) -> None:
-        started = begun.setdefault(what, time.monotonic())
-        if on_terminal:
-            line = _bar(what, done, of, time.monotonic() - started)
-            print(f"\r\033[K{line}", end="\n" if done == of else "", file=sys.stderr, flush=True)
-        elif done == of:
-            _say(f"  {what} {done}/{of}")
-
-    return show
-
-
-def _bar(what: str, done: int, of: int, seconds: float) -> str:
-    filled = BAR_WIDTH * done // of
-    rate = done / seconds if seconds else 0.0
-    left = f", {(of - done) / rate:.0f} s left" if rate and done < of else ""
-    return f"  {what} {'█' * filled}{'░' * (BAR_WIDTH - filled)} {done}/{of}, {rate:.0f}/s{left}"
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command of the console script, its arguments and one line that shows it used."""
-
-    run: Callable[[Settings, Arguments], Awaitable[int]]
-    example: str
-    arguments: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = ()
-
-
-def _argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    return names, options
-
-
-_JSON = _argument("--json", action="store_true", help="one JSON value on stdout")
-_DATA_DIR = _argument("--data-dir", type=Path, help="where everything embedded lives (default: ./.affidavit)")
-_PORT = _argument("--port", type=int, default=8000, help="default: 8000")
+_PORT = argument("--port", type=int, default=8000, help="default: 8000")
 
 COMMANDS: dict[str, Command] = {
     "up": Command(up, "affidavit up --port 8000", (_PORT,)),
     "serve": Command(
         serve, "affidavit serve --host 0.0.0.0",
-        (_argument("--host", default="127.0.0.1", help="default: 127.0.0.1"), _PORT),
+        (argument("--host", default="127.0.0.1", help="default: 127.0.0.1"), _PORT),
     ),
     "migrate": Command(migrate, "affidavit migrate"),
     "ingest": Command(
         ingest, "affidavit ingest docs/ --book robotics --title 'Robotics'",
         (
-            _argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders"),
-            _argument("--book", required=True, metavar="ID", help="small letters, digits and hyphens"),
-            _argument("--title", help="what readers see (default: the one it has, or the ID)"),
-            _argument("--dry-run", action="store_true", help="say what would change, and change nothing"),
-            _JSON,
+            argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders"),
+            argument("--book", required=True, metavar="ID", help="small letters, digits and hyphens"),
+            argument("--title", help="what readers see (default: the one it has, or the ID)"),
+            argument("--dry-run", action="store_true", help="say what would change, and change nothing"),
+            JSON,
         ),
     ),
-    "books": Command(books, "affidavit books --json", (_JSON,)),
+    "books": Command(books, "affidavit books --json", (JSON,)),
     "ask": Command(
         ask, "affidavit ask 'What is passive compliance?'",
         (
-            _argument("question"),
-            _argument("--book", metavar="ID", help="default: the book of the settings"),
-            _argument("--selected-text", metavar="TEXT", help="answer only from this passage"),
-            _JSON,
+            argument("question"),
+            argument("--book", metavar="ID", help="default: the book of the settings"),
+            argument("--selected-text", metavar="TEXT", help="answer only from this passage"),
+            JSON,
         ),
     ),
     "eval": Command(
         evaluation, "affidavit eval labelled/ --report report.html",
         (
-            _argument("folder", type=Path, metavar="DIR", help="with corpus.jsonl, queries.jsonl and qrels.tsv"),
-            _argument("--out-of-scope", type=Path, metavar="FILE", help="questions that no passage of it answers"),
-            _argument("--retrieval-only", action="store_true", help="no answers, so no generator is asked"),
-            _JSON,
-            _argument("--report", type=Path, metavar="FILE.html", help="figures, curves and the worst questions"),
+            argument("folder", type=Path, metavar="DIR", help="with corpus.jsonl, queries.jsonl and qrels.tsv"),
+            argument("--out-of-scope", type=Path, metavar="FILE", help="questions that no passage of it answers"),
+            argument("--retrieval-only", action="store_true", help="no answers, so no generator is asked"),
+            JSON,
+            argument("--report", type=Path, metavar="FILE.html", help="figures, curves and the worst questions"),
         ),
     ),
     "calibrate": Command(
         calibration, "affidavit calibrate --book robotics --questions questions.jsonl --report report.html",
         (
-            _argument("--book", required=True, metavar="ID", help="the book that is asked"),
-            _argument(
+            argument("--book", required=True, metavar="ID", help="the book that is asked"),
+            argument(
                 "--questions", required=True, type=Path, metavar="FILE.jsonl",
                 help='a line each: {"text": …, "answerable": true or false}, and "kind": "near_miss" for those that'
                 " only sound like the book",
             ),
-            _argument("--report", type=Path, metavar="FILE.html", help="the curve, the scores and the table"),
-            _JSON,
+            argument("--report", type=Path, metavar="FILE.html", help="the curve, the scores and the table"),
+            JSON,
         ),
     ),
     "keys create": Command(
         keys_create, "affidavit keys create --client docs-site --limit 100/minute",
         (
-            _argument("--client", required=True, metavar="NAME", help="who will use it"),
-            _argument("--scope", default="ask", help=f"comma-separated: {', '.join(SCOPES)} (default: ask)"),
-            _argument("--limit", metavar="RATE", help="such as 100/minute (default: the one of the settings)"),
+            argument("--client", required=True, metavar="NAME", help="who will use it"),
+            argument("--scope", default="ask", help=f"comma-separated: {', '.join(SCOPES)} (default: ask)"),
+            argument("--limit", metavar="RATE", help="such as 100/minute (default: the one of the settings)"),
         ),
     ),
-    "keys list": Command(keys_list, "affidavit keys list --json", (_JSON,)),
-    "keys revoke": Command(keys_revoke, "affidavit keys revoke 1a2b3c4d5e", (_argument("key_id", metavar="ID"),)),
-    "audit query": Command(
-        audit_query, "affidavit audit query 'SELECT outcome, count(*) FROM audit_logs GROUP BY outcome'",
-        (_argument("sql", metavar="SQL"), _JSON),
-    ),
-    "audit status": Command(audit_status, "affidavit audit status --json", (_JSON,)),
-    "audit partitions": Command(audit_partitions, "affidavit audit partitions"),
-    "doctor": Command(doctor, "affidavit doctor", (_JSON,)),
+    "keys list": Command(keys_list, "affidavit keys list --json", (JSON,)),
+    "keys revoke": Command(keys_revoke, "affidavit keys revoke 1a2b3c4d5e", (argument("key_id", metavar="ID"),)),
+    **AUDIT_COMMANDS,
+    "doctor": Command(doctor, "affidavit doctor", (JSON,)),
 }  # fmt: skip
 
 
@@ -570,9 +476,9 @@ def _add_command(
 ) -> None:
     words = (command.run.__doc__ or "").strip()
     below = to.add_parser(word, help=words, description=words, epilog=f"Example: {command.example}")
-    for names, options in (*command.arguments, _DATA_DIR):
+    for names, options in (*command.arguments, *([DATA_DIR] if command.has_settings else [])):
         below.add_argument(*names, **options)
-    below.set_defaults(run=command.run)
+    below.set_defaults(run=command.run, has_settings=command.has_settings)
 
 
 if __name__ == "__main__":

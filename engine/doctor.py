@@ -3,14 +3,30 @@
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
+from audit.keys import KeyFileError, SigningKey, public_file, read_public_keys
+from audit.partitions import MONTHS_AHEAD_MIN
+from audit.status import OVERDUE, spool_files
 from engine import wiring
 from engine.settings import Settings
 from engine.wiring import Database
 
 FREE_BYTES_MIN = 1024**3  # a month of a busy site, and room for its indexes
-MONTHS_AHEAD_MIN = 2
+
+# What keeps rows out of PostgreSQL's own log, the value we set first. An error's very first line may quote a value.
+QUIET = {
+    "log_error_verbosity": ("terse",),
+    "log_min_messages": ("log", "fatal", "panic"),
+    "log_min_error_statement": ("panic", "fatal", "log"),
+    "log_statement": ("none", "ddl"),
+    "log_min_duration_statement": ("-1",),
+    "log_min_duration_sample": ("-1",),
+    "log_parameter_max_length": ("0",),
+    "log_parameter_max_length_on_error": ("0",),
+    "auto_explain.log_min_duration": ("-1",),
+}
 
 State = Literal["ok", "missing", "failed"]
 
@@ -30,9 +46,11 @@ async def examine(settings: Settings, database: Database) -> list[Finding]:
         "data folder": _data_folder,
         "database": _database,
         "durability": _durability,
+        "server log": _server_log,
         "migrations": _migrations,
         "roles": _roles,
         "partitions": _partitions,
+        "spool": _spool,
         "embedder": _embedder,
         "index": _index,
         "books": _books,
@@ -40,6 +58,8 @@ async def examine(settings: Settings, database: Database) -> list[Finding]:
         "keys": _keys,
         "generator": _generator,
         "vault": _vault,
+        "signing key": _signing_key,
+        "sealing": _sealing,
     }
     findings = []
     for part, check in checks.items():
@@ -65,16 +85,28 @@ async def _database(settings: Settings, database: Database) -> Finding:
 
 
 async def _durability(_: Settings, database: Database) -> Finding:
-    _names, rows = await database.read(
-        "affidavit_engine",
-        "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'",
-    )
-    if rows:
-        names = " and ".join(row[0] for row in rows)
+    found = await wiring.weaknesses_of(database)
+    if found:
+        return Finding("durability", "failed", " ".join(found))
+    return Finding("durability", "ok", "what is acknowledged survives a power cut")
+
+
+async def _server_log(_: Settings, database: Database) -> Finding:
+    """An error repeats the row that it is about; a server is told elsewhere what to keep of that."""
+    names = ", ".join(f"'{name}'" for name in QUIET)
+    statement = f"SELECT name, setting FROM pg_settings WHERE name IN ({names}) ORDER BY name"  # noqa: S608  our own names
+    _names, rows = await database.read("affidavit_engine", statement)
+    loud = [
+        f"{name} = {setting} (should be {QUIET[name][0]})"
+        for name, setting in rows
+        if setting not in QUIET[name]
+    ]
+    if loud:
         return Finding(
-            "durability", "failed", f"{names} off: a power cut loses records; switch on in postgresql.conf"
-        )
-    return Finding("durability", "ok", "fsync and full_page_writes are on")
+            "server log", "failed",
+            f"PostgreSQL's log may repeat what readers asked: {', '.join(loud)}; ALTER DATABASE … SET them",
+        )  # fmt: skip
+    return Finding("server log", "ok", "repeats no row and no statement")
 
 
 async def _migrations(_: Settings, database: Database) -> Finding:
@@ -101,6 +133,17 @@ async def _partitions(_: Settings, database: Database) -> Finding:
     if ahead < MONTHS_AHEAD_MIN:
         return Finding("partitions", "missing", f"{ahead} months ahead: run `affidavit audit partitions`")
     return Finding("partitions", "ok", f"{ahead} months ahead")
+
+
+async def _spool(settings: Settings, _: Database) -> Finding:
+    if not settings.audit.spool_dir:
+        return Finding("spool", "ok", "none: while the database is away, nothing is answered")
+    folder = settings.data_dir / settings.audit.spool_dir
+    waiting = [file for file in spool_files(folder) if file.entries]
+    if waiting:
+        entries = sum(file.entries for file in waiting)
+        return Finding("spool", "missing", f"{entries} entries in {folder}: see `affidavit audit status`")
+    return Finding("spool", "ok", f"{folder}, empty")
 
 
 async def _embedder(settings: Settings, _: Database) -> Finding:
@@ -173,3 +216,44 @@ async def _vault(settings: Settings, _: Database) -> Finding:
     if vault.get(key) != b"written once":
         return Finding("vault", "failed", "what is read back is not what was written")
     return Finding("vault", "ok", f"{settings.providers.vault}, write-once")
+
+
+async def _signing_key(settings: Settings, _: Database) -> Finding:
+    path = settings.data_dir / settings.audit.signing_key_file
+    if not path.exists():
+        return Finding("signing key", "missing", f"{path} is not there: run `affidavit audit key --new`")
+    try:
+        key, public = SigningKey.load(path), read_public_keys(public_file(path))
+    except KeyFileError as wrong:
+        return Finding("signing key", "failed", str(wrong))
+    if key.public not in public:
+        return Finding(
+            "signing key", "failed",
+            f"{public_file(path)} lacks {key.public}: nobody could check what it signs; add it as the last line",
+        )  # fmt: skip
+    return Finding(
+        "signing key", "ok", f"{key.key_id}, {len(public)} public keys in {public_file(path).name}"
+    )
+
+
+async def _sealing(settings: Settings, database: Database) -> Finding:
+    status = await wiring.status_of(settings, database)
+    now = wiring.now()
+    if status.unsealed.oldest and now - status.unsealed.oldest > OVERDUE:
+        return Finding(
+            "sealing", "failed",
+            f"{status.unsealed.count} records are not sealed, the oldest of {status.unsealed.oldest:%Y-%m-%d %H:%M:%S}"
+            " UTC; is `affidavit audit seal` running?",
+        )  # fmt: skip
+    late = [month["month"] for month in status.evidence if _is_late(month["waiting_since"], now)]
+    if late:
+        return Finding("sealing", "failed", f"{', '.join(late)} not anchored; can the vault be written?")
+    if not status.evidence:
+        return Finding("sealing", "ok", "nothing to seal yet")
+    last = status.evidence[-1]
+    words = f"{last['month']}: {last['tree_size']} sealed, {last['anchored_size'] or 0} anchored"
+    return Finding("sealing", "ok", f"{words}, last at {last['sealed_at']:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def _is_late(since: datetime | None, now: datetime) -> bool:
+    return since is not None and now - since > OVERDUE

@@ -12,6 +12,8 @@ AffidavitError
     ├── ForbiddenError        403  a good key without the right
     ├── UnknownBookError      404
     ├── UnknownPassageError   404
+    ├── UnknownRecordError    404
+    ├── NotSealedError        409  the record is there, its proof not yet
     ├── TooLargeError         413
     ├── InvalidFieldError     422  JSON, but not what the contract says
     ├── RateLimitedError      429
@@ -118,6 +120,24 @@ class UnknownPassageError(RequestError):
     error_type = "validation"
     title = "No such passage"
     detail = "There is no passage of this id here."
+
+
+class UnknownRecordError(RequestError):
+    """Also for a record of somebody else: whether there is one is not for everybody to know."""
+
+    status = 404
+    error_type = "validation"
+    title = "No such record"
+    detail = "There is no record of this query that your key may see and that can be proven."
+
+
+class NotSealedError(RequestError):
+    status = 409
+    error_type = "audit"
+    title = "The record is not sealed yet"
+    detail = "The record is there; its proof is a matter of seconds. Please ask again shortly."
+    retryable = True
+    retry_after_s = 10
 
 
 class TooLargeError(RequestError):

@@ -143,7 +143,9 @@ class Redis(Table):
 
 class Audit(Table):
     spool_dir: str
+    spool_bytes_max: Count
     seal_every_s: Seconds
+    seal_in_serve: bool
     anchor_every_s: Seconds
     hot_days: Count
     warm_days: Count

@@ -2,26 +2,34 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from hashlib import sha256
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from psycopg_pool import AsyncConnectionPool
 
 from audit import partitions
-from audit.ledger import Ledger
+from audit.durability import weaknesses
+from audit.evidence import Span, StoredEvidence
+from audit.keys import KeyFileError, SigningKey, public_file, read_public_keys
+from audit.ledger import Ledger, Spooling
+from audit.prover import Prover
+from audit.seal import LAST_S, Sealer
+from audit.status import Status, read_status
 from audit.vault import FolderVault
 from engine.answer import Engine, Rules
 from engine.calibrate import Gate, Weights
 from engine.errors import ConfigurationError, UnknownBookError
 from engine.keys import ApiKeys
+from engine.last_words import Absence
 from engine.migrate import migrate, pending
-from engine.ports import Embedder, Generator, Index, Limiter, Reranker
+from engine.ports import Embedder, Generator, Index, Library, Limiter, Reranker
 from engine.providers import postgres
 from engine.providers.claude import SENTINEL, Claude
 from engine.providers.cohere import CohereEmbedder, CohereReranker
@@ -31,6 +39,7 @@ from engine.providers.folders import InUse
 from engine.providers.memory_limits import MemoryLimits
 from engine.providers.minilm import MiniLm
 from engine.providers.qdrant import QdrantIndex
+from engine.remembered import RememberedKeys, RememberedLibrary
 from engine.retrieve import Retriever
 from engine.settings import CONFIG, HOUSE, Settings
 from engine.verify import Instructions
@@ -62,7 +71,12 @@ VAULTS: dict[str, Callable[[Settings], FolderVault]] = {
     "folder": lambda settings: FolderVault(settings.data_dir / "vault")
 }
 
+AUDITOR = "affidavit_auditor"
+
 PROBES_MIN = 50  # "nine in ten of them" needs some to count
+READY_MIN = (
+    3  # connections that the first readers after a quiet time need not wait for; settings ask for as many
+)
 CHECK_S = 5.0  # a cold index worker starts well within it
 PROMPT = CONFIG / "prompts" / "answer.md"
 SAMPLE_BOOK = CONFIG / "sample-book"
@@ -83,11 +97,11 @@ class Database:
     settings: Settings
 
     def pool(
-        self, role: str, size_max: int = 2, *, has_autocommit: bool = False
+        self, role: str, size_max: int = 2, *, has_autocommit: bool = False, size_min: int = 1
     ) -> AbstractAsyncContextManager[AsyncConnectionPool]:
         wait_s = self.settings.budget.audit_s
         return postgres.open_pool(
-            self.url, role, size_max=size_max, wait_s=wait_s, has_autocommit=has_autocommit
+            self.url, role, size_max=size_max, wait_s=wait_s, has_autocommit=has_autocommit, size_min=size_min
         )
 
     def migrate(self) -> list[str]:
@@ -115,6 +129,8 @@ class House:
     top_k: int
     body_bytes_max: int
     page_enabled: bool
+    prover: Prover
+    public_keys: Callable[[], list[str]]
 
     async def parts(self) -> dict[str, str]:
         """Each part that a question needs: "ready", or what it lacks. Asking also warms what a first reader would wait for."""
@@ -128,7 +144,7 @@ class House:
         return await partitions.count_months_ahead(self.pool, now().date()) > 0
 
     async def _holds_book(self) -> bool:
-        generation = await self.registry.live(self.default_book)
+        generation = await self.engine.library.live(self.default_book)
         return await self.index.count(generation.generation_id) > 0
 
     async def _embeds(self) -> bool:
@@ -171,7 +187,9 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
     """The assembled engine. Refuses to start on a book that another embedder made."""
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(
-            database.pool("affidavit_engine", settings.database.connections_max, has_autocommit=True)
+            database.pool(
+                "affidavit_engine", settings.database.connections_max, has_autocommit=True, size_min=READY_MIN
+            )
         )
         await partitions.make_months_ahead(pool, now().date())
         embedder = embedder_of(settings)
@@ -185,14 +203,21 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         stack.push_async_callback(generator.close)
         registry = Registry(pool)
         await _check_books(registry, embedder)
-        ledger = Ledger(pool)
+        absence = Absence(time.monotonic)
+        keyring, library = RememberedKeys(ApiKeys(pool), absence), RememberedLibrary(registry, absence)
+        stack.push_async_callback(keyring.close)
+        stack.push_async_callback(library.close)
+        library.prepare([book.book_id for book in await registry.books()])
+        if settings.audit.seal_in_serve:
+            await stack.enter_async_context(sealing(settings, database))
+        ledger = ledger_of(settings, pool)
         await ledger.start()
         stack.push_async_callback(ledger.stop)
         engine = Engine(
-            keyring=ApiKeys(pool),
+            keyring=keyring,
             limiter=_choose("limits", LIMITERS, settings.providers.limits)(settings),
-            library=registry,
-            retriever=_retriever(settings, embedder, index, registry, reranker),
+            library=library,
+            retriever=_retriever(settings, embedder, index, library, reranker),
             generator=generator,
             ledger=ledger,
             rules=_rules(settings),
@@ -203,6 +228,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         house = House(
             engine, registry, index, pool, settings.books.default, settings.retrieval.top_k,
             settings.limits.body_bytes, settings.page.enabled,
+            await stack.enter_async_context(open_prover(database)), lambda: _public_keys(settings),
         )  # fmt: skip
         await house.parts()
         yield house
@@ -231,6 +257,32 @@ async def open_ingest(settings: Settings, database: Database, progress: Progress
 
 
 @asynccontextmanager
+async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[Sealer]:
+    key, audit = signing_key_of(settings), settings.audit
+    public = public_file(settings.data_dir / audit.signing_key_file)
+    async with database.pool("affidavit_sealer") as pool:
+        yield Sealer(
+            pool, key, lambda: read_public_keys(public), vault_of(settings),
+            seal_every_s=audit.seal_every_s, anchor_every_s=audit.anchor_every_s, clock=now, monotonic=time.monotonic,
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def sealing(settings: Settings, database: Database) -> AsyncIterator[None]:
+    """Rows are sealed until the end of the block, and then once more, unless that takes too long."""
+    async with open_sealer(settings, database) as sealer:
+        stop = asyncio.Event()
+        running = asyncio.create_task(sealer.run(stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.wait([running], timeout=2 * LAST_S)
+            running.cancel()
+            await asyncio.wait([running])
+
+
+@asynccontextmanager
 async def open_keys(database: Database) -> AsyncIterator[ApiKeys]:
     async with database.pool("affidavit_owner") as pool:
         yield ApiKeys(pool)
@@ -240,6 +292,22 @@ async def open_keys(database: Database) -> AsyncIterator[ApiKeys]:
 async def open_registry(database: Database, role: str = "affidavit_engine") -> AsyncIterator[Registry]:
     async with database.pool(role) as pool:
         yield Registry(pool)
+
+
+@contextmanager
+def open_evidence(settings: Settings, database: Database, span: Span) -> Iterator[StoredEvidence]:
+    """What a verifier reads, as the auditor's role."""
+    with postgres.reading(database.url, AUDITOR) as connection:
+        evidence = StoredEvidence(connection, vault_of(settings), span, now())
+        evidence.begin()
+        yield evidence
+
+
+@asynccontextmanager
+async def open_prover(database: Database) -> AsyncIterator[Prover]:
+    wait_s = database.settings.budget.audit_s
+    async with postgres.open_lazily(database.url, AUDITOR, size_max=2, wait_s=wait_s) as pool:
+        yield Prover(pool)
 
 
 async def make_months_ahead(database: Database, today: date) -> list[str]:
@@ -252,6 +320,16 @@ async def count_months_ahead(database: Database, today: date) -> int:
         return await partitions.count_months_ahead(pool, today)
 
 
+async def status_of(settings: Settings, database: Database) -> Status:
+    spool = settings.data_dir / settings.audit.spool_dir if settings.audit.spool_dir else None
+    return await read_status(database.read, spool, now().date())
+
+
+async def weaknesses_of(database: Database) -> list[str]:
+    async with database.pool("affidavit_engine", 1) as pool, pool.connection() as connection:
+        return await weaknesses(connection)
+
+
 def embedder_of(settings: Settings) -> Embedder:
     return _choose("embedder", EMBEDDERS, settings.providers.embedder)(settings)
 
@@ -260,13 +338,48 @@ def vault_of(settings: Settings) -> FolderVault:
     return _choose("vault", VAULTS, settings.providers.vault)(settings)
 
 
+def signing_key_of(settings: Settings) -> SigningKey:
+    """The embedded default makes its key at first use; elsewhere one key is made for all replicas, on purpose."""
+    path = settings.data_dir / settings.audit.signing_key_file
+    try:
+        is_given = bool(settings.database.url.get_secret_value())
+        key = SigningKey.load(path) if is_given else SigningKey.ensured(path)
+        known = read_public_keys(public_file(path))
+    except KeyFileError as wrong:
+        raise ConfigurationError(f"{wrong} To make one: `affidavit audit key --new`.") from None
+    if key.public not in known:
+        raise ConfigurationError(
+            f"{public_file(path)} does not list the key of {path}, so nobody could check what it signs."
+            f" Restore it, or add the line: {key.public}"
+        )
+    return key
+
+
+def public_keys_file(settings: Settings) -> Path:
+    """Beside the private key, and outside of the database: who owns that alone can add no key."""
+    return public_file(settings.data_dir / settings.audit.signing_key_file)
+
+
+def _public_keys(settings: Settings) -> list[str]:
+    return [str(key) for key in read_public_keys(public_keys_file(settings))]
+
+
+def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
+    """With an empty spool_dir there is no spool: while the database is away nothing is answered."""
+    audit = settings.audit
+    spooling = (
+        Spooling(settings.data_dir / audit.spool_dir, audit.spool_bytes_max) if audit.spool_dir else None
+    )
+    return Ledger(pool, signing_key_of(settings), now, within_s=settings.budget.audit_s, spooling=spooling)
+
+
 def _retriever(
-    settings: Settings, embedder: Embedder, index: Index, registry: Registry, reranker: Reranker | None
+    settings: Settings, embedder: Embedder, index: Index, library: Library, reranker: Reranker | None
 ) -> Retriever:
     return Retriever(
         embedder=embedder,
         index=index,
-        library=registry,
+        library=library,
         reranker=reranker,
         weights=gate_of(settings).weights,
         candidates_each=settings.retrieval.candidates,

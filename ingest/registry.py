@@ -124,6 +124,20 @@ class Registry:
         except (psycopg.Error, PoolTimeout) as failure:
             raise DatabaseUnavailableError from failure
 
+    async def contents(self, generation: UUID, start: int, count: int) -> list[Passage]:
+        """The passages of a generation in order, from this position on."""
+        columns = ", ".join(f"c.{name}" for name in _PASSAGE_NAMES)
+        try:
+            async with self._pool.connection() as connection:
+                cursor = await connection.execute(
+                    f"SELECT {columns} FROM generation_chunks g JOIN chunks c USING (chunk_id)"  # noqa: S608  our own names
+                    " WHERE g.generation_id = %s AND g.position >= %s AND g.position < %s ORDER BY g.position",
+                    (generation, start, start + count),
+                )
+                return [_passage(row) for row in await cursor.fetchall()]
+        except (psycopg.Error, PoolTimeout) as failure:
+            raise DatabaseUnavailableError from failure
+
     async def holding(self, generation: UUID, needles: Sequence[str], after: str = "") -> list[list[Passage]]:
         try:
             async with self._pool.connection() as connection:

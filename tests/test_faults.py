@@ -25,6 +25,7 @@ import uvicorn
 
 from engine.answer import Engine
 from engine.http.app import create_app
+from engine.keys import ApiKeys
 from engine.ports import Embedder
 from engine.providers.claude import Claude
 from engine.providers.cohere import CohereEmbedder
@@ -40,10 +41,6 @@ SOON_S = 2.0  # a connection that is left is closed at once; a busy machine noti
 KEY = "sk-canary-of-the-key"
 QUESTION = {"query": "What does an IMU measure?"}
 TIMED_OUT = "Query processing timed out. Try a simpler question."
-
-# Of the database and the record: a machine that is busy with other things has too little time for thirty-two at once.
-OVERLOADED = frozenset({"audit", "database"})
-OVERLOADED_SHARE_MAX = 0.25
 
 REQUESTS = 10_000  # of a campaign
 WARM = 2_000  # from here on nothing more may stay
@@ -281,16 +278,13 @@ def rows_of(records: Records, answers: list[Told]) -> dict[str, dict[str, Any]]:
 
 
 def check_all(records: Records, answers: list[Told], expected: Expected) -> None:
-    """All are in time; those that the machine itself was too slow for say so, and are few."""
-    assert all(told.seconds <= PROMISE_S for told in answers)
-    met = [told for told in answers if told.body.get("error_type") not in OVERLOADED]
-    assert len(answers) - len(met) <= len(answers) * OVERLOADED_SHARE_MAX
-    rows = rows_of(records, met)
-    for told in met:
+    """Each of them; and nothing was shown that is not on record."""
+    rows = rows_of(records, answers)
+    for told in answers:
         row = rows[told.request_id]
         check(told, expected, row)
         shown = [data["text"] for name, data in told.events if name == "sentence"]
-        if shown:  # nothing was shown that is not on record
+        if shown:
             assert row["released_text"] == " ".join(shown)
 
 
@@ -315,17 +309,6 @@ def open_files() -> Iterator[str]:
     for number in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             yield str(number.readlink())
-
-
-@pytest.fixture(scope="module", autouse=True)
-async def grown(house: House) -> AsyncIterator[None]:
-    """All the connections that a house may have: making them takes longer than a burst of readers waits for one."""
-    size = house.pool.min_size
-    await house.pool.resize(house.pool.max_size)
-    await house.pool.wait()
-    house.pool.timeout = 4.0
-    yield
-    await house.pool.resize(size, house.pool.max_size)
 
 
 @pytest.fixture
@@ -380,7 +363,7 @@ async def test_g3_an_answer_just_in_time_is_an_answer(house: House, key: str, re
 
 STALLS = {
     "the keys": ("api_keys", Expected(504, "timeout", "request took longer than 4.5 s", request_id=None)),
-    "the book": ("books", Expected(504, "timeout", "request took longer than 4.5 s", request_id=None)),
+    "the book": ("books", Expected(504, "timeout", "book took longer than 2.0 s", request_id=None)),
     "the passages": ("chunks", Expected(504, "timeout", "retrieval took longer than 2.0 s", request_id=None)),
 }
 
@@ -393,13 +376,18 @@ def locked(database: Database, table: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+# What an engine that remembers nothing yet makes of it; of the other kind see test_remembered.py.
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("name", STALLS)
 async def test_g3_a_database_that_stalls(
     house: House, database: Database, key: str, records: Records, name: str
 ) -> None:
     table, expected = STALLS[name]
-    async with reading(house.engine, house, key) as reader:
+    retriever = replace(house.engine.retriever, library=house.registry)
+    forgetful = replace(
+        house.engine, keyring=ApiKeys(house.pool), library=house.registry, retriever=retriever
+    )
+    async with reading(forgetful, house, key) as reader:
         with locked(database, table):
             answers = await asyncio.gather(reader.ask(stream=False), reader.ask(stream=True))
     check_all(records, list(answers), expected)

@@ -1,33 +1,44 @@
-"""The record's canonical form and its hash: an auditor must get the same bytes in ten years."""
+"""The record's hash: an auditor must get the same bytes in ten years."""
 
 import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta, timezone
+from hashlib import sha256
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit import record
-from audit.record import COLUMNS, PERSONAL, UNHASHED, Trail, canonical_json, commitment, leaf_hash
+from audit import partitions
+from audit.canonical import canonical_json
+from audit.record import (
+    COLUMNS,
+    PERSONAL,
+    UNHASHED,
+    Row,
+    Trail,
+    bytes_of,
+    commitment,
+    commitments,
+    leaf_hash,
+    row_of,
+    sealed,
+    storable,
+)
 from engine.settings import HOUSE
+from engine.wiring import Database, now
 from tests.build import steady
+from tests.recorded import read_back, write
+from tests.test_canonical import values
 
 SALT = bytes(range(32))
 SECRET = "Élodie asked about her knee 🦿"
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
-
-texts = st.text(st.characters(codec="utf-8"))
-numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-values = st.recursive(
-    st.none() | st.booleans() | numbers | texts,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
-    max_leaves=10,
-)  # fmt: skip
 
 
 def trail(**changes: Any) -> Trail:
@@ -48,7 +59,7 @@ def trail(**changes: Any) -> Trail:
             model_requested="m", model_used="m-1", provider_request_id="p", stop_reason="end_turn",
             tokens_input=10, tokens_output=20, generation_latency_ms=30, total_latency_ms=40,
             limit_decision="allowed", repeat_count=1, prompt_sha256="aa", settings_sha256="bb",
-            code_version="0.1.0", spooled=False, schema_version=1, salt=SALT, leaf_hash=b"\x01" * 32,
+            code_version="0.1.0", spooled=False, schema_version=2, salt=SALT, leaf_hash=b"\x01" * 32,
             erased_at=WHEN, calibration_kind="self", best_score=0.8, filter_message=SECRET, rerank="model",
             released_text=SECRET, instruction_like=["question"],
         ),
@@ -72,29 +83,54 @@ def other(value: Any) -> Any:
     return steps[type(value)](value)
 
 
-def hashed(of: Trail) -> bytes:
-    return canonical_json(record._hashed_fields(of, SALT))
+def row(**changes: Any) -> Row:
+    return row_of(trail(**changes))
 
 
 def test_hash_of_a_known_row_never_changes() -> None:
     """If this fails, no row that was ever written can be proven any more."""
-    assert leaf_hash(trail()).hex() == "f8febf5cd817d5bf8071c533c3d650e6a3734026ac0032a1e99e5f2cccabf28f"
+    assert leaf_hash(row()).hex() == "2214bf550d1cf7da00bf3571948b9929ec31fe6a4fc7a637b58d95840138f4b2"
 
 
 def test_hash_of_a_known_row_without_values_never_changes() -> None:
-    """What is not there is null, of personal columns too: whether there was an end user is no secret."""
     bare = Trail(log_id=UUID(int=1), query_id=UUID(int=2), timestamp=WHEN, endpoint="/v1/query", salt=SALT)
-    assert leaf_hash(bare).hex() == "27ebb6206343dfdeb112fc1ad5fe0c895217365b31f2ae9b4cb472087721f178"
+    assert leaf_hash(row_of(bare)).hex() == "e63b1d07d522ae79259069f2a2db0e07a032bdabc0d948517cf8fe8e7fc136dc"
+
+
+def test_commitment_of_a_known_value_never_changes() -> None:
+    text = SALT + b"end_user" + b"\x00" + '"é"'.encode()
+    assert sha256(text).hexdigest() == "c6a67a95eb6ab038d8d758c62b638809cefee17a675303ffe60590677f044adb"
+    assert (
+        commitment(SALT, "end_user", "é")
+        == "c6a67a95eb6ab038d8d758c62b638809cefee17a675303ffe60590677f044adb"
+    )
+
+
+def test_hash_is_that_of_an_independent_path() -> None:
+    """Written from the words of the specification, with nothing of ours."""
+    plain = {name: value for name, value in row().items() if name not in PERSONAL | UNHASHED}
+    for name in PERSONAL:
+        value = json.dumps(row()[name], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        plain[name] = sha256(SALT + f"{name}\0{value}".encode()).hexdigest()
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert leaf_hash(row()) == sha256(b"\0" + text.encode()).digest()
 
 
 def test_every_column_has_a_value_here() -> None:
     assert [name for name, value in asdict(trail()).items() if value is None] == []
+    assert list(row()) == list(COLUMNS)
+
+
+# Seen red with `rerank` among what is not hashed, and with `filters` left out of the commitments.
+@pytest.mark.parametrize("name", [name for name in COLUMNS if name not in UNHASHED])
+def test_changed_column_changes_the_hash(name: str) -> None:
+    assert leaf_hash(row(**{name: other(getattr(trail(), name))})) != leaf_hash(row())
 
 
 @pytest.mark.parametrize("name", [name for name in COLUMNS if name not in UNHASHED])
-def test_changed_column_changes_the_hash(name: str) -> None:
-    changed = trail(**{name: other(getattr(trail(), name))})
-    assert leaf_hash(changed) != leaf_hash(trail())
+def test_column_taken_away_changes_the_hash(name: str) -> None:
+    less = {column: value for column, value in row().items() if column != name}
+    assert leaf_hash(less) != leaf_hash(row())
 
 
 @pytest.mark.parametrize(
@@ -102,40 +138,65 @@ def test_changed_column_changes_the_hash(name: str) -> None:
 )
 def test_missing_value_is_not_an_empty_value(name: str) -> None:
     empty: tuple[Any, ...] = (None, "", 0, [], {}, False)
-    hashes = {leaf_hash(trail(**{name: value})) for value in empty}
+    hashes = {leaf_hash(row(**{name: value})) for value in empty}
     assert len(hashes) == 6
+
+
+# Seen red with nulls hashed: a row of the day before the column was added had another hash.
+@pytest.mark.parametrize(
+    "name", [field.name for field in fields(Trail) if field.default is None and field.name not in UNHASHED]
+)
+def test_null_takes_no_part(name: str) -> None:
+    """Not in the record, and not if a reader of the table adds it."""
+    less = row(**{name: None})
+    assert name not in less
+    assert leaf_hash(less | {name: None}) == leaf_hash(less)
+
+
+def test_column_added_later_changes_no_older_hash() -> None:
+    read_in_ten_years = row() | {"a_later_column": None, "another": None}
+    assert leaf_hash(read_in_ten_years) == leaf_hash(row())
+    assert leaf_hash(row() | {"a_later_column": "value"}) != leaf_hash(row())
 
 
 @pytest.mark.parametrize("name", sorted(UNHASHED - {"salt"}))
 def test_how_a_row_is_kept_does_not_change_the_hash(name: str) -> None:
-    changed = trail(**{name: other(getattr(trail(), name))})
-    assert leaf_hash(changed) == leaf_hash(trail())
+    assert leaf_hash(row(**{name: other(getattr(trail(), name))})) == leaf_hash(row())
 
 
 def test_other_salt_is_another_hash() -> None:
-    assert leaf_hash(trail(salt=other(SALT))) != leaf_hash(trail())
+    assert leaf_hash(row(salt=other(SALT))) != leaf_hash(row())
 
 
 def test_row_without_salt_is_not_hashed() -> None:
     with pytest.raises(ValueError, match="salt"):
-        leaf_hash(trail(salt=None))
+        leaf_hash(row(salt=None))
+
+
+def test_sealing_adds_the_salt_and_the_hash_as_the_database_writes_them() -> None:
+    bare = row(salt=None, leaf_hash=None)
+    done = sealed(bare, SALT)
+    assert done["salt"] == "\\x" + SALT.hex()
+    assert bytes_of(done["leaf_hash"]) == leaf_hash(done) == leaf_hash(bare | {"salt": done["salt"]})
+    assert {name: value for name, value in done.items() if name not in {"salt", "leaf_hash"}} == bare
 
 
 def test_values_cannot_be_exchanged_between_columns() -> None:
     """Equal personal values have different commitments in different columns."""
     committed = [commitment(SALT, name, SECRET) for name in sorted(PERSONAL)]
     assert len(set(committed)) == len(PERSONAL)
-    swapped = trail(llm_prompt="a", llm_response="b"), trail(llm_prompt="b", llm_response="a")
+    swapped = row(llm_prompt="a", llm_response="b"), row(llm_prompt="b", llm_response="a")
     assert leaf_hash(swapped[0]) != leaf_hash(swapped[1])
 
 
-def test_no_personal_text_is_in_what_is_hashed() -> None:
-    """So erasing the personal columns and the salt leaves nothing to guess from, and the proof stands."""
-    plain = hashed(trail()).decode()
-    for word in SECRET.split():
-        assert word not in plain
-    kept = json.loads(plain)
-    assert {name for name, value in kept.items() if re.fullmatch(r"[0-9a-f]{64}", str(value))} == PERSONAL
+def test_hash_stands_when_the_personal_columns_and_the_salt_are_gone() -> None:
+    kept = commitments(row())
+    assert set(kept) == PERSONAL
+    erased = {name: value for name, value in row().items() if name not in PERSONAL | {"salt"}}
+    assert leaf_hash(erased, kept) == leaf_hash(row())
+    assert leaf_hash(erased, kept | {"end_user": "0" * 64}) != leaf_hash(row())
+    text = json.dumps(erased | kept, ensure_ascii=False)
+    assert not any(word in text for word in SECRET.split())
 
 
 def test_commitment_hides_its_value() -> None:
@@ -146,58 +207,101 @@ def test_commitment_hides_its_value() -> None:
     assert lengths == {64}
 
 
-def test_commitment_is_that_of_an_independent_verifier() -> None:
-    assert (
-        commitment(SALT, "end_user", "é")
-        == "c6a67a95eb6ab038d8d758c62b638809cefee17a675303ffe60590677f044adb"
-    )
-
-
 def test_every_column_is_hashed_personal_or_says_why_not() -> None:
     assert set(COLUMNS) >= PERSONAL | UNHASHED
-    assert set(json.loads(hashed(trail()))) == set(COLUMNS) - UNHASHED
+    assert not PERSONAL & UNHASHED
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ({"b": 1, "a": [1, 2.5, None, True]}, b'{"a":[1,2.5,null,true],"b":1}'),
-        ('é\n"\\/\x01🦿', b'"\xc3\xa9\\n\\"\\\\/\\u0001\xf0\x9f\xa6\xbf"'),
-        (UUID(int=255), b'"00000000-0000-0000-0000-0000000000ff"'),
-        (WHEN, b'"2026-01-02T03:04:05.678901Z"'),
-        (WHEN.replace(microsecond=0), b'"2026-01-02T03:04:05.000000Z"'),
-        (WHEN.astimezone(timezone(timedelta(hours=5, minutes=30))), b'"2026-01-02T03:04:05.678901Z"'),
-        ([], b"[]"),
-        (0.1 + 0.2, b"0.30000000000000004"),
+        (UUID(int=255), "00000000-0000-0000-0000-0000000000ff"),
+        (WHEN, "2026-01-02T03:04:05.678901Z"),
+        (WHEN.replace(microsecond=0), "2026-01-02T03:04:05.000000Z"),
+        (WHEN.astimezone(timezone(timedelta(hours=5, minutes=30))), "2026-01-02T03:04:05.678901Z"),
+        (b"\x00\xff", "\\x00ff"),
     ],
 )  # fmt: skip
-def test_canonical_form(value: Any, expected: bytes) -> None:
-    assert canonical_json(value) == expected
+def test_what_json_has_no_form_for_is_text(value: Any, expected: str) -> None:
+    assert row(error_message=value)["error_message"] == expected
+
+
+@pytest.mark.parametrize("text", ["", "00", "\\x0", "\\xgg", "x00"])
+def test_what_the_database_does_not_write_is_not_read_as_bytes(text: str) -> None:
+    with pytest.raises(ValueError, match="hex"):
+        bytes_of(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a\0b", "a\ufffdb"),
+        ("\ud83d", "\ufffd"),
+        ("\udfff\ud800", "\ufffd\ufffd"),
+        ("🦿 e\u0301 \u2028 \ufffd", "🦿 e\u0301 \u2028 \ufffd"),
+        ({"\0": ["\0", {"a": ("\ud800", 1)}]}, {"\ufffd": ["\ufffd", {"a": ["\ufffd", 1]}]}),
+        (None, None),
+        (1.5, 1.5),
+        (True, True),
+        ("\\u0000", "\\u0000"),
+    ],
+)
+def test_what_the_database_cannot_hold_is_recorded_as_a_mark(value: Any, expected: Any) -> None:
+    kept = storable({"a": value})
+    assert kept == {"a": expected}
+    assert storable(kept) == kept
 
 
 @steady
-@given(values)
-def test_canonical_form_survives_reading_and_writing(value: Any) -> None:
-    """PostgreSQL gives JSON back in an order of its own."""
-    assert canonical_json(json.loads(canonical_json(value))) == canonical_json(value)
+@given(
+    st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
+)
+def test_whatever_arrives_is_storable(value: Any) -> None:
+    kept = json.dumps(storable({"a": value}), ensure_ascii=False)
+    assert "\\u0000" not in re.sub(r"\\\\", "", kept)
+    assert kept.encode()
 
 
-@steady
-@given(st.dictionaries(texts, st.integers(), max_size=6))
-def test_order_of_keys_does_not_matter(value: dict[str, int]) -> None:
-    assert canonical_json(dict(reversed(value.items()))) == canonical_json(value)
+def as_json(kept: Row) -> bytes:
+    return canonical_json({name: kept[name] for name in COLUMNS if kept.get(name) is not None})
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": -float("inf")}])
-def test_what_is_no_json_number_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        canonical_json(value)
+async def test_rows_read_back_from_the_database_prove_themselves(database: Database) -> None:
+    """A value of each kind that hypothesis thinks of, through json_populate_recordset, the table and row_to_json."""
+    async with database.pool("affidavit_engine") as pool:
+        await partitions.make_months_ahead(pool, now().date())
+    doubles = st.floats(allow_nan=False, allow_infinity=False)
+    texts = st.text()
+    with psycopg.connect(database.url) as connection:
 
+        @steady
+        @given(
+            st.fixed_dictionaries(
+                {
+                    "user_query_text": texts,
+                    "answer_text": st.none() | texts,
+                    "confidence_score": doubles,
+                    "best_score": st.none() | doubles,
+                    "chunks_returned": st.none() | st.lists(values),
+                    "filters": st.dictionaries(texts, values),
+                    "success": st.none() | st.booleans(),
+                    "top_k": st.integers(-(2**31), 2**31 - 1),
+                    "instruction_like": st.none() | st.lists(texts),
+                    "session_id": st.none() | st.uuids(),
+                    "error_message": st.none() | texts,
+                    "timestamp": st.integers(0, 999_999).map(lambda n: now().replace(microsecond=n)),
+                }
+            )
+        )
+        def proves_itself(fields: dict[str, Any]) -> None:
+            asked = Trail(log_id=uuid4(), query_id=uuid4(), endpoint="test", **fields)
+            written = write(connection, asked)
+            found = read_back(connection, asked.log_id)
+            assert bytes_of(found["leaf_hash"]) == leaf_hash(found)
+            assert as_json(found) == as_json(written)
 
-@pytest.mark.parametrize("value", [b"bytes", {1, 2}, object(), [WHEN.date()]])
-def test_what_has_no_canonical_form_is_refused(value: Any) -> None:
-    with pytest.raises(TypeError, match="canonical form"):
-        canonical_json(value)
+        proves_itself()
+        connection.rollback()
 
 
 def test_fields_are_the_columns_of_the_table_in_order() -> None:

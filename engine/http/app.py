@@ -1,4 +1,9 @@
-"""The HTTP surface: routes, and what every response carries. The way of a question is in engine/answer.py."""
+"""The HTTP surface: routes, and what every response carries. The way of a question is in engine/answer.py.
+
+Every request leaves exactly one row, also one that is turned away before a route runs (problems.py). Only what serves
+nothing of a book and nobody's data, and is asked every few seconds, leaves none: `/healthz`, `/readyz`, `/metrics`,
+`/`, `/openapi.json`, `/v1/signing-keys`, as long as they serve. All others go through `Engine.answer` or `Engine.recorded`.
+"""
 
 import base64
 import functools
@@ -10,23 +15,25 @@ from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
+from uuid import UUID
 
 from fastapi import FastAPI, Header, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.answer import Asked
 from engine.errors import RequestError, TooLargeError, UnknownPassageError
-from engine.http import contracts, problems, stream
+from engine.http import arriving, contracts, problems, receipts, stream
 from engine.http.stream import Answering
-from engine.models import Question
+from engine.models import Client, Passage, Question, Trail
 from engine.wiring import House
 
 PAGE = Path(__file__).with_name("page.html")
 
 _CHUNK_ID = re.compile(r"[0-9a-f]{64}")
+_MAY_READ = frozenset({"ask", "audit"})
 _REQUEST_ID = re.compile(
     r"[\w.:-]{1,128}", re.ASCII
 )  # a client's own id is echoed if it is harmless in a log
@@ -46,6 +53,22 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         503: "A part is unavailable; without a record there is no answer",
         504: "The time is over",
     }.items()
+}
+
+_LOOKED_UP: dict[int | str, dict[str, Any]] = {
+    status: _PROBLEMS[status] for status in (401, 403, 404, 429, 500, 503, 504)
+}
+
+_PROVEN: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The proof bundle, byte for byte what `affidavit audit check` takes",
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    },
+    409: {
+        "description": "The record is not sealed yet: ask again in Retry-After seconds",
+        "content": {problems.MEDIA_TYPE: {}},
+        "model": problems.Problem,
+    },
 }
 
 _ANSWERED: dict[int | str, dict[str, Any]] = {
@@ -75,11 +98,13 @@ def create_app(open_house: Callable[[], AbstractAsyncContextManager[House]]) -> 
         description="Answers only from the book, quoted word for word, each with a record that proves it.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would be a response without a row
         lifespan=functools.partial(_lifespan, open_house),
     )
     app.add_middleware(Frame)
     app.add_exception_handler(RequestError, problems.on_request_error)
     app.add_exception_handler(HTTPException, problems.on_http_exception)
+    app.add_exception_handler(RequestValidationError, problems.on_invalid_request)
     app.add_exception_handler(Exception, problems.on_fault)
     body = {
         "required": True,
@@ -90,7 +115,9 @@ def create_app(open_house: Callable[[], AbstractAsyncContextManager[House]]) -> 
             path, response_model=contracts.QueryResponse, responses=_ANSWERED | _PROBLEMS,
             openapi_extra={"requestBody": body},
         )(endpoint)  # fmt: skip
-    app.get("/v1/chunks/{chunk_id}", responses={404: _PROBLEMS[404], 401: _PROBLEMS[401]})(passage)
+    app.get("/v1/chunks/{chunk_id}", responses=_LOOKED_UP)(passage)
+    app.get("/v1/receipts/{query_id}", response_class=Response, responses=_PROVEN | _LOOKED_UP)(receipt)
+    app.get("/v1/signing-keys")(signing_keys)
     app.get("/healthz")(alive)
     app.get("/readyz")(ready)
     app.get("/", include_in_schema=False)(page)
@@ -99,7 +126,7 @@ def create_app(open_house: Callable[[], AbstractAsyncContextManager[House]]) -> 
 
 async def query(request: Request, authorization: Authorization = None, end_user: EndUser = None) -> Response:
     """Ask the book that the settings name."""
-    return _ask(request, _house(request).default_book, authorization, end_user)
+    return _ask(request, arriving.house(request).default_book, authorization, end_user)
 
 
 async def query_book(
@@ -113,16 +140,40 @@ async def passage(
     request: Request, chunk_id: str, authorization: Authorization = None
 ) -> contracts.PassageBody:
     """A passage as it was cited; `start` and `end` of a citation count its characters."""
-    house = _house(request)
-    await house.engine.keyring.authenticate(_secret(authorization))
-    found = await house.engine.library.passages([chunk_id]) if _CHUNK_ID.fullmatch(chunk_id) else {}
-    if chunk_id not in found:
-        raise UnknownPassageError
-    cited = found[chunk_id]
+    engine = arriving.house(request).engine
+
+    async def serve(_: Client, trail: Trail) -> Passage:
+        if not _CHUNK_ID.fullmatch(chunk_id):
+            raise UnknownPassageError
+        trail.chunks_returned = [{"chunk_id": chunk_id}]
+        found = await engine.library.passages([chunk_id])
+        if chunk_id not in found:
+            raise UnknownPassageError
+        trail.book_id = found[chunk_id].book_id
+        return found[chunk_id]
+
+    cited = await engine.recorded(arriving.asked(request, authorization, scopes=_MAY_READ), serve)
     return contracts.PassageBody(
         chunk_id=cited.chunk_id, book_id=cited.book_id, chapter=cited.chapter, section=cited.section,
         filename=cited.filename, page=cited.start_page, url=cited.url, text=cited.text,
     )  # fmt: skip
+
+
+async def receipt(request: Request, query_id: UUID, authorization: Authorization = None) -> Response:
+    """The proof of a record: for the client that asked, and for auditors."""
+    house = arriving.house(request)
+
+    async def serve(client: Client, trail: Trail) -> bytes:
+        trail.filters = {"query_id": str(query_id)}
+        return await receipts.proof(house.prover, query_id, client)
+
+    content = await house.engine.recorded(arriving.asked(request, authorization, scopes=_MAY_READ), serve)
+    return Response(content, media_type="application/json")
+
+
+async def signing_keys(request: Request) -> dict[str, list[str]]:
+    """All public keys that ever signed, the newest last. Compare them with those you were given on another way."""
+    return {"keys": arriving.house(request).public_keys()}
 
 
 async def alive() -> dict[str, str]:
@@ -132,34 +183,27 @@ async def alive() -> dict[str, str]:
 
 async def ready(request: Request, response: Response) -> dict[str, str]:
     """The parts that a question needs, each with its state."""
-    parts = await _house(request).parts()
+    parts = await arriving.house(request).parts()
     response.status_code = 200 if all(state == "ready" for state in parts.values()) else 503
     return parts
 
 
 async def page(request: Request) -> HTMLResponse:
     """A plain page to ask on."""
-    if not _house(request).page_enabled:
+    if not arriving.house(request).page_enabled:
         raise HTTPException(404)
     html, policy = _page()
     return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
 
 
 def _ask(request: Request, book_id: str, authorization: str | None, end_user: str | None) -> Answering:
-    house = _house(request)
+    house = arriving.house(request)
 
     async def read() -> Question:
         body = await _body(request, house.body_bytes_max)
         return contracts.question(body, book_id, end_user, house.top_k)
 
-    asked = Asked(
-        endpoint=request.scope["route"].path,
-        request_id=problems.request_id_of(request),
-        read=read,
-        client_address=request.client.host if request.client else None,
-        secret=_secret(authorization),
-    )
-    return Answering(house.engine, asked, request)
+    return Answering(house.engine, arriving.asked(request, authorization, read=read), request)
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:
@@ -217,17 +261,6 @@ class _Opened:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         return await self._opening.__aexit__(kind, value, trace)
-
-
-def _house(request: Request) -> House:
-    house = request.state.house
-    assert isinstance(house, House)
-    return house
-
-
-def _secret(authorization: str | None) -> str | None:
-    scheme, _, secret = (authorization or "").partition(" ")
-    return secret.strip() or None if scheme.lower() == "bearer" else None
 
 
 @functools.cache

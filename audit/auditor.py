@@ -1,0 +1,151 @@
+"""The verifier of one record: `check` trusts a public key and nothing else. Pure, and good without network or database.
+
+    python -m audit.auditor FILE --public-key FILE
+
+runs with Python's standard library and `cryptography` alone. What a bundle and a receipt are stands in
+`audit/__init__.py`, precisely enough to write another verifier; tests/second_verifier.py is one.
+"""
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from audit import bundle
+from audit.bundle import Bundle, BundleError, UnknownVersionError
+from audit.checkpoint import NoteError, receipt_text
+from audit.checkpoint import opened as opened_note
+from audit.keys import KeyFileError, PublicKey, read_public_keys
+from audit.merkle import is_included
+from audit.record import leaf_hash
+from audit.verdict import Finding, Report, Verdict
+
+RECEIPT_FIELDS = {"log_id", "leaf_hash", "issued_at", "key_id", "signature"}
+GOOD = frozenset({Verdict.VALID, Verdict.ERASED})
+
+
+def main() -> None:
+    """Exit 0 if the record is proven, 1 if not, 2 for wrong usage."""
+    parser = argparse.ArgumentParser(prog="python -m audit.auditor", description="Check a record's proof.")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a proof bundle, a receipt, or an answer")
+    parser.add_argument("--public-key", type=Path, required=True, metavar="FILE", help="one key a line")
+    parser.add_argument(
+        "--receipt", type=Path, metavar="FILE", help="the proof must be of this receipt's record"
+    )
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    report = check_files(given.file, given.public_key, given.receipt)
+    print(json.dumps(report.as_json()) if given.json else report)
+    sys.exit(0 if report.verdict in GOOD else 1)
+
+
+def check_files(file: Path, public_key: Path, receipt: Path | None = None) -> Report:
+    """What cannot be read is said, and is no verdict about the record."""
+    try:
+        keys = read_public_keys(public_key)
+        content = file.read_bytes()
+        expected = receipt.read_bytes() if receipt else None
+    except (KeyFileError, OSError) as unreadable:
+        return _reported(Verdict.CANNOT_TELL, "file", str(unreadable))
+    return check(content, keys, expected)
+
+
+def check(content: bytes, keys: Sequence[PublicKey], receipt: bytes | None = None) -> Report:
+    """The verdict on a bundle or a receipt; with a receipt beside it, on whether the bundle is of the same record."""
+    if not keys:
+        return _reported(Verdict.CANNOT_TELL, "key", "There is no public key to check with")
+    alone = _receipt_of(content)
+    if alone is not None:
+        return _check_receipt(alone, keys)
+    report = _check_bundle(content, keys)
+    if receipt is not None and report.verdict in GOOD:
+        _compare(bundle.opened(content), receipt, keys, report)
+    return report
+
+
+def _check_bundle(content: bytes, keys: Sequence[PublicKey]) -> Report:
+    try:
+        proven = bundle.opened(content)
+        checkpoint = opened_note(proven.note, keys)
+        leaf = leaf_hash(proven.row, proven.commitments)
+    except UnknownVersionError as unknown:
+        return _reported(Verdict.CANNOT_TELL, "file", str(unknown))
+    except NoteError as wrong:
+        return _reported(Verdict.TAMPERED, "checkpoint", str(wrong))
+    except (BundleError, ValueError, TypeError) as wrong:
+        return _reported(Verdict.TAMPERED, "file", str(wrong))
+    place = {"month": proven.month, "leaf_index": proven.leaf_index, "log_id": proven.row["log_id"]}
+    if proven.month != checkpoint.month:
+        words = f"The record is of another month than the checkpoint, {checkpoint.month:%Y-%m}"
+        return _reported(Verdict.TAMPERED, "checkpoint", words, **place)
+    if not is_included(leaf, proven.leaf_index, checkpoint.size, proven.proof, checkpoint.root):
+        return _reported(Verdict.TAMPERED, "row", "The record is not what was sealed at this place", **place)
+    return _proven(proven, place)
+
+
+def _proven(proven: Bundle, place: dict[str, Any]) -> Report:
+    report = Report(checked=1)
+    if proven.commitments is not None:
+        words = "The record is proven; what pointed at a person was erased"
+        report.add(Finding(Verdict.ERASED, "row", words, **place))
+    return report
+
+
+def _check_receipt(receipt: dict[str, Any], keys: Sequence[PublicKey]) -> Report:
+    log_id = str(receipt["log_id"])
+    if not _is_signed(receipt, keys):
+        words = "None of the given keys signed this receipt, or it was changed"
+        return _reported(Verdict.TAMPERED, "receipt", words, log_id=log_id)
+    words = "The receipt is genuine, so the record must exist. Ask for its proof: GET /v1/receipts/{query_id}"
+    report = _reported(Verdict.UNSEALED, "receipt", words, log_id=log_id)
+    report.checked = 1
+    return report
+
+
+def _compare(proven: Bundle, content: bytes, keys: Sequence[PublicKey], report: Report) -> None:
+    receipt = _receipt_of(content)
+    leaf = leaf_hash(proven.row, proven.commitments).hex()
+    if receipt is None or not _is_signed(receipt, keys):
+        words = "None of the given keys signed this receipt, or it was changed"
+    elif (receipt["log_id"], receipt["leaf_hash"]) != (proven.row["log_id"], leaf):
+        words = f"The proof is of another record than the receipt, which names {receipt['log_id']}"
+    else:
+        return
+    report.add(
+        Finding(Verdict.TAMPERED, "receipt", words, proven.month, proven.leaf_index, proven.row["log_id"])
+    )
+
+
+def _receipt_of(content: bytes) -> dict[str, Any] | None:
+    """The receipt that the file is, or holds as an answer of the interface; None if it is something else."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    found = body.get("receipt", body) if isinstance(body, dict) else None
+    return found if isinstance(found, dict) and found.keys() == RECEIPT_FIELDS else None
+
+
+def _is_signed(receipt: dict[str, Any], keys: Sequence[PublicKey]) -> bool:
+    try:
+        issued_at = datetime.fromisoformat(receipt["issued_at"])
+        message = receipt_text(UUID(receipt["log_id"]), receipt["leaf_hash"], issued_at.astimezone(UTC))
+        signature = base64.b64decode(receipt["signature"], validate=True)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return False
+    return any(key.key_id == receipt["key_id"] and key.verify(signature, message) for key in keys)
+
+
+def _reported(verdict: Verdict, what: str, words: str, **place: Any) -> Report:
+    report = Report()
+    report.add(Finding(verdict, what, words, **place))
+    return report
+
+
+if __name__ == "__main__":
+    main()

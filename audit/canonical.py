@@ -1,0 +1,89 @@
+"""One text for one value: the JSON Canonicalization Scheme (RFC 8785). Pure.
+
+Whoever hashes a value gets the same bytes, in whatever language and after whatever database it went through: keys in
+order, no spaces, no needless escapes, and numbers as JavaScript writes them, so that 1, 1.0 and 1e0 are one number.
+"""
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from json.encoder import encode_basestring
+from typing import Any
+
+_EXACT = 2**53  # beyond it a double skips integers, so two of them could get one text
+_BITS_MAX = 1023  # no double is larger
+_PLAIN = (1e-4, 1e16)  # between these Python and JavaScript write a fraction alike
+_POINT_MAX, _POINT_MIN = 21, -6  # outside of these JavaScript writes an exponent
+
+
+def canonical_json(value: Any) -> bytes:
+    """The bytes that are hashed. `ValueError` or `TypeError` if the value has none."""
+    return canonical_text(value).encode()
+
+
+def canonical_text(value: Any) -> str:
+    """The value's one and only text."""
+    write = _WRITERS.get(type(value))
+    if write is None:
+        raise TypeError(f"{type(value).__name__} has no canonical form")
+    return write(value)
+
+
+def _object(value: dict[str, Any]) -> str:
+    members = [f"{encode_basestring(key)}:{canonical_text(value[key])}" for key in _ordered(value)]
+    return "{" + ",".join(members) + "}"
+
+
+def _array(value: Sequence[Any]) -> str:
+    return "[" + ",".join(map(canonical_text, value)) + "]"
+
+
+def _ordered(keys: dict[str, Any]) -> list[str]:
+    if "".join(keys).isascii():
+        return sorted(keys)
+    return sorted(keys, key=lambda key: key.encode("utf-16-be"))
+
+
+def _integer(value: int) -> str:
+    if -_EXACT <= value <= _EXACT:
+        return str(value)
+    if value.bit_length() > _BITS_MAX or int(float(value)) != value:
+        raise ValueError(f"{value} is not a number that every reader of JSON can tell from its neighbours")
+    return _as_javascript(float(value))
+
+
+def _fraction(value: float) -> str:
+    if _PLAIN[0] <= abs(value) < _PLAIN[1] and not value.is_integer():
+        return repr(value)
+    return _as_javascript(value)
+
+
+def _as_javascript(number: float) -> str:
+    """The shortest digits that give the number back; with an exponent only where it is very large or very small."""
+    if number == 0:
+        return "0"
+    if number - number != 0:
+        raise ValueError(f"{number} is not a number of JSON")
+    sign, figures, exponent = Decimal(repr(number)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    digits, minus = "".join(map(str, figures)), "-" * sign
+    point = len(digits) + exponent
+    if len(digits) <= point <= _POINT_MAX:
+        return minus + digits.ljust(point, "0")
+    if 0 < point <= _POINT_MAX:
+        return f"{minus}{digits[:point]}.{digits[point:]}"
+    if _POINT_MIN < point <= 0:
+        return f"{minus}0.{'0' * -point}{digits}"
+    fraction = f".{digits[1:]}" if digits[1:] else ""
+    return f"{minus}{digits[0]}{fraction}e{point - 1:+d}"
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    str: encode_basestring,
+    int: _integer,
+    float: _fraction,
+    dict: _object,
+    list: _array,
+    tuple: _array,
+    bool: lambda value: "true" if value else "false",
+    type(None): lambda _: "null",
+}

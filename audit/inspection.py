@@ -1,0 +1,331 @@
+"""The verifier of a whole log: every record against its leaf, every leaf against the signed trees and the vault. Pure.
+
+`inspect` is a fold over what `audit/evidence.py` reads, batch by batch, so it needs the same memory for any log. Where
+the vault knows a leaf, its word stands against the database's: it is written once, and outside of the database.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any, Literal, NamedTuple, Protocol
+
+from audit.bundle import COLUMN, are_commitments
+from audit.checkpoint import Checkpoint, Link, NoteError
+from audit.checkpoint import opened as opened_note
+from audit.keys import PublicKey
+from audit.merkle import Frontier
+from audit.record import PERSONAL, SCHEMA_VERSION, Row, leaf_hash
+from audit.verdict import Finding, Report, Verdict
+
+MonthState = Literal["there", "archived", "gone"]
+
+
+class Leaf(NamedTuple):
+    """A row of audit_leaves."""
+
+    leaf_index: int
+    log_id: str
+    leaf_hash: bytes
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the database and the vault hold of the leaves from `begin` to before `end`."""
+
+    begin: int
+    end: int
+    leaves: Sequence[Leaf]
+    checkpoints: Mapping[int, str]  # by the tree's size
+    anchors: Mapping[int, bytes]  # the vault's notes, by the tree's size
+    anchored: Mapping[int, bytes]  # the vault's leaf hashes, by index
+    rows: Sequence[str]  # as JSON
+    aside: frozenset[str] = frozenset()  # records that are there and were not asked for
+    commitments: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # of erased records, by log_id
+    anchors_lost: Sequence[int] = ()  # that the database remembers and the vault does not hold
+    anchors_damaged: Sequence[int] = ()  # whose leaves the vault holds in part, or in two ways
+
+
+class Evidence(Protocol):
+    """What there is to be inspected, all of it as it stood at one moment."""
+
+    def months(self) -> list[date]: ...
+
+    def state(self, month: date) -> MonthState: ...
+
+    def is_asked_for(self, month: date) -> bool: ...
+
+    def checkpoints_from_last(self, month: date) -> Iterator[tuple[int, str]]: ...
+
+    def anchors_from_last(self, month: date) -> Iterator[tuple[int, bytes]]: ...
+
+    def checkpoint(self, month: date, size: int) -> str | None: ...
+
+    def batches(self, month: date, end: int) -> Iterator[Batch]: ...
+
+    def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None: ...
+
+    def unsealed(self) -> Iterator[tuple[str, datetime, bool]]: ...
+
+
+def inspect(
+    evidence: Evidence, keys: Sequence[PublicKey], progress: Callable[[str, int, int], None]
+) -> Report:
+    """Recompute everything, and say what does not fit, and where."""
+    report = Report()
+    if not keys:
+        report.add(Finding(Verdict.CANNOT_TELL, "key", "There is no public key to check with"))
+        return report
+    origins: set[str] = set()
+    for month in evidence.months():
+        inspected = _Month(month, evidence, keys, report, origins)
+        end = inspected.find_end()
+        for batch in evidence.batches(month, end):
+            inspected.add(batch)
+            progress(f"{month:%Y-%m}", batch.end, end)
+        inspected.finish(end)
+    _count_unsealed(evidence, report)
+    return report
+
+
+def _count_unsealed(evidence: Evidence, report: Report) -> None:
+    for log_id, timestamp, is_late in evidence.unsealed():
+        if is_late:
+            words = (
+                "The record is not sealed, and should be since long. If it came late, through the spool, it is in a"
+                " moment; if not, the sealer does not run, or somebody put the record there"
+            )
+            month = timestamp.date().replace(day=1)
+            report.add(Finding(Verdict.UNSEALED, "row", words, month, log_id=log_id))
+        else:
+            report.count("records wait for the sealer")
+
+
+@dataclass(slots=True)
+class _Month:
+    """One month's tree as it grows again."""
+
+    month: date
+    evidence: Evidence
+    keys: Sequence[PublicKey]
+    report: Report
+    origins: set[str]  # of all checkpoints of the log; there must be one
+    tree: Frontier | None = field(default_factory=Frontier)  # None: a leaf is lost, so nothing grows on
+    agreed: int = 0  # the size up to which the tree has the roots that were signed
+    is_astray: bool = False
+    leaves_lost: list[int] = field(default_factory=list)  # first and last of a run
+    rows_lost: list[Leaf] = field(default_factory=list)
+    linked: Link | None = None
+
+    def find_end(self) -> int:
+        """The largest tree that was signed: what a database says of its size beyond that is nobody's word."""
+        ends = [0]
+        for size, note in self.evidence.checkpoints_from_last(self.month):
+            if checkpoint := self._opened(size, note, "checkpoint"):
+                ends.append(checkpoint.size)
+                break
+        for size, content in self.evidence.anchors_from_last(self.month):
+            if checkpoint := self._opened(size, content.decode(errors="replace"), "anchor"):
+                ends.append(checkpoint.size)
+                break
+        return max(ends)
+
+    def add(self, batch: Batch) -> None:
+        for size in batch.anchors_lost:
+            words = f"The vault does not hold the anchor of size {size} any more"
+            self._find(Verdict.MISSING, "anchor", words, size - 1)
+        for size in batch.anchors_damaged:
+            words = f"The leaves anchored with size {size} are not as they were written"
+            self._find(Verdict.TAMPERED, "anchor", words, size - 1)
+        leaves = {leaf.leaf_index: leaf for leaf in batch.leaves}
+        rows = _by_id(batch.rows)
+        self._check_columns(rows)
+        for index in range(batch.begin, batch.end):
+            self._add_leaf(index, leaves.get(index), batch, rows)
+            if index + 1 in batch.checkpoints or index + 1 in batch.anchors:
+                self._check_head(index + 1, batch)
+
+    def finish(self, end: int) -> None:
+        self._tell_lost_leaves()
+        self._tell_lost_rows()
+        if beyond := self.evidence.leaves_beyond(self.month, end):
+            count, index, log_id = beyond
+            words = f"No signed checkpoint holds this leaf ({count} of them)"
+            self._find(Verdict.TAMPERED, "leaf", words, index, log_id)
+        state = self.evidence.state(self.month)
+        if state == "there" or not end or not self.evidence.is_asked_for(self.month):
+            return
+        if state == "archived":
+            words = "The records are in the archive; their leaves were checked"
+            self._find(Verdict.ARCHIVED, "month", words)
+        else:
+            words = f"The month's partition is gone, and with it the records of leaves 0 to {end - 1}"
+            self._find(Verdict.MISSING, "month", words, 0)
+
+    def _add_leaf(self, index: int, leaf: Leaf | None, batch: Batch, rows: Mapping[str, list[Row]]) -> None:
+        anchored = batch.anchored.get(index)
+        sealed = anchored or (leaf.leaf_hash if leaf else None)
+        if sealed is None:
+            self.tree = None
+        elif self.tree is not None:
+            self.tree.append(sealed)
+        if leaf is None:
+            self.leaves_lost[1:] = [index] if self.leaves_lost else [index, index]
+            return
+        self._tell_lost_leaves()
+        is_changed = anchored is not None and anchored != leaf.leaf_hash
+        if is_changed:
+            words = "The database's leaf is not the one that was anchored in the vault"
+            self._find(Verdict.TAMPERED, "leaf", words, index, leaf.log_id)
+        if leaf.log_id in rows:
+            self._tell_lost_rows()
+            self._check_rows(leaf, sealed or leaf.leaf_hash, rows[leaf.log_id], batch)
+        elif leaf.log_id not in batch.aside and self._has_rows:
+            self.rows_lost[1:] = [leaf] if self.rows_lost else [leaf, leaf]
+
+    @property
+    def _has_rows(self) -> bool:
+        return self.evidence.is_asked_for(self.month) and self.evidence.state(self.month) == "there"
+
+    def _check_columns(self, rows: Mapping[str, list[Row]]) -> None:
+        first = next(iter(rows.values()), [{}])[0]
+        if strange := [name for name in first if not COLUMN.fullmatch(name)]:
+            self._find(
+                Verdict.TAMPERED, "month", f"The log has a column that is none of ours, {strange[0]!r}"
+            )
+
+    def _check_rows(self, leaf: Leaf, sealed: bytes, rows: Sequence[Row], batch: Batch) -> None:
+        self.report.checked += 1
+        if len(rows) > 1:
+            words = f"There are {len(rows)} records of one id"
+            self._find(Verdict.TAMPERED, "row", words, leaf.leaf_index, leaf.log_id)
+        for row in rows:
+            verdict, words = _judge(row, sealed, batch.commitments.get(leaf.log_id, ()))
+            if verdict is Verdict.ERASED:
+                self.report.count("records were erased, and are proven")
+            elif verdict is not Verdict.VALID:
+                self._find(verdict, "row", words, leaf.leaf_index, leaf.log_id)
+
+    def _check_head(self, size: int, batch: Batch) -> None:
+        """Signature, place and root of what was signed at this size."""
+        stored, anchor = batch.checkpoints.get(size), batch.anchors.get(size)
+        if anchor is not None and stored is None:
+            words = f"The checkpoint of size {size} is anchored in the vault and not in the database"
+            self._find(Verdict.MISSING, "checkpoint", words, size - 1)
+        elif anchor is not None and stored is not None and stored.encode() != anchor:
+            words = f"The checkpoint of size {size} is not the one that was anchored in the vault"
+            self._find(Verdict.TAMPERED, "checkpoint", words, size - 1)
+        if anchor is not None and (
+            checkpoint := self._opened(size, anchor.decode(errors="replace"), "anchor")
+        ):
+            self._check_root(checkpoint, "anchor")
+        if (
+            stored is not None
+            and stored.encode() != anchor
+            and (checkpoint := self._opened(size, stored, "checkpoint"))
+        ):
+            self._check_root(checkpoint, "checkpoint")
+
+    def _opened(self, size: int, note: str, what: str) -> Checkpoint | None:
+        try:
+            checkpoint = opened_note(note, self.keys)
+        except NoteError as wrong:
+            self._find(Verdict.TAMPERED, what, f"The {what} of size {size}: {wrong}", size - 1)
+            return None
+        if (checkpoint.month, checkpoint.size) != (self.month, size):
+            words = (
+                f"At size {size} there is a checkpoint of {checkpoint.month:%Y-%m} and size {checkpoint.size}"
+            )
+            self._find(Verdict.TAMPERED, what, words, size - 1)
+            return None
+        self.origins.add(checkpoint.origin)
+        if len(self.origins) > 1:
+            words = f"The {what} of size {size} is of another log, {checkpoint.origin}"
+            self._find(Verdict.TAMPERED, what, words, size - 1)
+        return checkpoint
+
+    def _check_root(self, checkpoint: Checkpoint, what: str) -> None:
+        size = checkpoint.size
+        if self.tree is not None and self.tree.root() == checkpoint.root:
+            self.agreed, self.is_astray = size, False
+        elif self.tree is not None and not self.is_astray:
+            self.is_astray = True
+            words = (
+                f"The tree does not have the root that the {what} of size {size} was signed for:"
+                f" something among the leaves {self.agreed} to {size - 1} was changed"
+            )
+            self._find(Verdict.TAMPERED, what, words, self.agreed)
+        if checkpoint.previous and checkpoint.previous != self.linked:
+            self.linked = checkpoint.previous
+            self._check_link(checkpoint.previous)
+
+    def _check_link(self, link: Link) -> None:
+        """The earlier month's own inspection compares its checkpoints with its tree; here, that it has this one."""
+        note = self.evidence.checkpoint(link.month, link.size)
+        place = f"the checkpoint of {link.month:%Y-%m} and size {link.size}"
+        try:
+            earlier = opened_note(note, self.keys) if note is not None else None
+        except NoteError:
+            return  # said where that month is inspected
+        if earlier is None:
+            words = f"{self.month:%Y-%m} was signed on top of {place}, which is not there"
+            self.report.add(Finding(Verdict.MISSING, "link", words, link.month, link.size - 1))
+        elif earlier.link != link:
+            words = f"{self.month:%Y-%m} was signed on top of another root than that of {place}"
+            self.report.add(Finding(Verdict.TAMPERED, "link", words, link.month, link.size - 1))
+
+    def _tell_lost_leaves(self) -> None:
+        if self.leaves_lost:
+            first, last = self.leaves_lost
+            words = "The leaf is missing" if first == last else f"The leaves {first} to {last} are missing"
+            self._find(Verdict.MISSING, "leaf", words, first)
+            self.leaves_lost.clear()
+
+    def _tell_lost_rows(self) -> None:
+        if self.rows_lost:
+            first, last = self.rows_lost
+            words = "The record is missing"
+            if first != last:
+                words = f"The records of leaves {first.leaf_index} to {last.leaf_index} are missing"
+            self._find(Verdict.MISSING, "row", words, first.leaf_index, first.log_id)
+            self.rows_lost.clear()
+
+    def _find(
+        self, verdict: Verdict, what: str, words: str, index: int | None = None, log_id: str | None = None
+    ) -> None:
+        self.report.add(Finding(verdict, what, words, self.month, index, log_id))
+
+
+def _by_id(rows: Sequence[str]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for text in rows:
+        row = json.loads(text)
+        found[row["log_id"]].append(row)
+    return found
+
+
+def _judge(row: Row, sealed: bytes, erasures: Sequence[Any]) -> tuple[Verdict, str]:
+    """Whether the record is the one that was sealed."""
+    if row["schema_version"] != SCHEMA_VERSION:
+        words = f"The record is of schema version {row['schema_version']}, whose hash is not known here"
+        return Verdict.CANNOT_TELL, words
+    if row["leaf_hash"] != f"\\x{sealed.hex()}":
+        return Verdict.TAMPERED, "The record's own hash is not the one that was sealed"
+    if row["erased_at"] is not None:
+        return _judge_erased(row, sealed, erasures)
+    try:
+        is_same = leaf_hash(row) == sealed
+    except (ValueError, TypeError):
+        return Verdict.TAMPERED, "The record has no hash: its salt is gone or not a salt"
+    return (Verdict.VALID, "") if is_same else (Verdict.TAMPERED, "The record is not what was sealed")
+
+
+def _judge_erased(row: Row, sealed: bytes, erasures: Sequence[Any]) -> tuple[Verdict, str]:
+    if row["salt"] is not None or any(row.get(name) for name in PERSONAL):
+        return Verdict.TAMPERED, "The record says that it was erased, and was not"
+    if not erasures:
+        return Verdict.CANNOT_TELL, "The record was erased, and what stands for it in its hash is not there"
+    if any(are_commitments(item) and leaf_hash(row, item) == sealed for item in erasures):
+        return Verdict.ERASED, ""
+    return Verdict.TAMPERED, "The erased record is not what was sealed"

@@ -1,0 +1,25 @@
+"""Whose proof is it, and is it there: what `GET /v1/receipts/{query_id}` may hand out."""
+
+from uuid import UUID
+
+from audit import prover
+from audit.prover import Prover
+from engine.errors import DatabaseUnavailableError, NotSealedError, UnknownRecordError
+from engine.models import Client
+
+AUDIT = "audit"
+
+
+async def proof(proofs: Prover, query_id: UUID, client: Client) -> bytes:
+    """The bundle of a record that this client may see."""
+    try:
+        row = await proofs.row(query_id)
+        if AUDIT not in client.scopes and row.get("client_id") != client.client_id:
+            raise UnknownRecordError
+        return await proofs.prove(row)
+    except prover.NotSealedError:
+        raise NotSealedError from None
+    except prover.AwayError:
+        raise DatabaseUnavailableError from None
+    except prover.UnprovenError:
+        raise UnknownRecordError from None

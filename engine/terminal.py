@@ -1,0 +1,90 @@
+"""What a command of the console script is, and how it speaks: results on stdout, everything else on stderr."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.settings import Settings
+from ingest.pipeline import Progress
+
+FOUND_SOMETHING = 1  # a command's exit when all went well and something is not
+BAR_WIDTH = 24
+
+Arguments = argparse.Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the console script, its arguments and one line that shows it used."""
+
+    run: Callable[[Settings, Arguments], Awaitable[int]] | Callable[[Arguments], Awaitable[int]]
+    example: str
+    arguments: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = ()
+    has_settings: bool = True  # else it gets only its arguments, and wrong settings do not matter
+
+
+def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    return names, options
+
+
+JSON = argument("--json", action="store_true", help="one JSON value on stdout")
+DATA_DIR = argument("--data-dir", type=Path, help="where everything embedded lives (default: ./.affidavit)")
+
+
+def print_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, empty: str) -> None:
+    if as_json:
+        print(json.dumps(rows, default=str))
+    elif not rows:
+        print(empty)
+    elif len(rows) == 1:
+        width = max(map(len, rows[0]))
+        print("\n".join(f"{name:<{width}}  {value}" for name, value in rows[0].items()))
+    else:
+        _print_table(rows)
+
+
+def _print_table(rows: Sequence[dict[str, Any]]) -> None:
+    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value: object) -> str:
+    text = str(value).replace("\n", " ")
+    return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004  a terminal's line
+
+
+def say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+def quiet(_: str) -> None: ...
+
+
+def progress() -> Progress:
+    """On a terminal a bar with rate and time left; on a pipe a line for each part."""
+    on_terminal = sys.stderr.isatty()
+    begun: dict[str, float] = {}
+
+    def show(what: str, done: int, of: int) -> None:
+        started = begun.setdefault(what, time.monotonic())
+        if on_terminal:
+            line = _bar(what, done, of, time.monotonic() - started)
+            print(f"\r\033[K{line}", end="\n" if done == of else "", file=sys.stderr, flush=True)
+        elif done == of:
+            say(f"  {what} {done}/{of}")
+
+    return show
+
+
+def _bar(what: str, done: int, of: int, seconds: float) -> str:
+    filled = BAR_WIDTH * done // of
+    rate = done / seconds if seconds else 0.0
+    left = f", {(of - done) / rate:.0f} s left" if rate and done < of else ""
+    return f"  {what} {'█' * filled}{'░' * (BAR_WIDTH - filled)} {done}/{of}, {rate:.0f}/s{left}"

@@ -1,0 +1,42 @@
+"""Rows as the writer inserts them and as an auditor reads them, without the writer."""
+
+import json
+import secrets
+from collections.abc import Iterable
+from datetime import date
+from uuid import UUID
+
+import psycopg
+
+from audit.record import Row, Trail, row_of, sealed
+
+_READ = """
+SELECT row_to_json(found) FROM (
+    SELECT *, to_char(timestamp AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS timestamp_utc
+    FROM audit_logs WHERE log_id = %s
+) AS found
+"""
+
+
+def write(connection: psycopg.Connection, *trails: Trail) -> Row:
+    """Insert them, each with a salt and its hash; the last one as it was written."""
+    rows = [
+        json.loads(sealed(row_of(trail), secrets.token_bytes(32)).text) | {"spooled": trail.spooled}
+        for trail in trails
+    ]
+    connection.execute(
+        "INSERT INTO audit_logs SELECT * FROM json_populate_recordset(NULL::audit_logs, %s::json)",
+        (json.dumps(rows),),
+    )
+    return rows[-1]
+
+
+def read_back(connection: psycopg.Connection, log_id: UUID) -> Row:
+    (row,) = connection.execute(_READ, (log_id,)).fetchone() or ({},)
+    found: Row = row | {"timestamp": row["timestamp_utc"]}
+    return {name: value for name, value in found.items() if name != "timestamp_utc"}
+
+
+def make_months(connection: psycopg.Connection, months: Iterable[date]) -> None:
+    for month in months:
+        connection.execute("SELECT audit_make_month(%s)", (month,))

@@ -1,0 +1,171 @@
+"""What weakens the database's word is found: no setting of the server, a database or a role, and no table goes unseen."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from audit.durability import weaknesses
+from engine import settings as settings_file
+from engine import wiring
+from engine.doctor import examine
+from engine.wiring import Database
+
+LOGIN = "durability_login"
+
+
+@pytest.fixture(scope="module")
+async def own(anyio_backend: str) -> AsyncIterator[Database]:
+    """A server of its own: its settings are spoilt here."""
+    with TemporaryDirectory(prefix="affidavit-test-", ignore_cleanup_errors=True) as folder:
+        settings = settings_file.load({}, data_dir=Path(folder))
+        async with wiring.open_database(settings, lambda _: None) as opened:
+            yield opened
+
+
+@pytest.fixture
+def superuser(own: Database) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(own.url, autocommit=True) as connection:
+        yield connection
+
+
+async def found(database: Database, user: str = "affidavit_engine") -> list[str]:
+    async with await psycopg.AsyncConnection.connect(make_conninfo(database.url, user=user)) as connection:
+        return await weaknesses(connection)
+
+
+async def test_our_own_server_has_none(own: Database) -> None:
+    assert await found(own) == []
+
+
+# Seen red with `full_page_writes` left out of what is looked at.
+@pytest.mark.parametrize("name", ["fsync", "full_page_writes"])
+async def test_a_setting_of_the_server_is_found(
+    own: Database, superuser: psycopg.Connection, name: str
+) -> None:
+    superuser.execute(f"ALTER SYSTEM SET {name} = off".encode())
+    superuser.execute("SELECT pg_reload_conf()")
+    try:
+        while superuser.execute(f"SHOW {name}".encode()).fetchone() != ("off",):
+            """The server reads its file when it comes to it."""
+        said = await found(own)
+        assert len(said) == 1
+        assert said[0].startswith(f"{name} is off: a power cut")
+    finally:
+        superuser.execute(f"ALTER SYSTEM RESET {name}".encode())
+        superuser.execute("SELECT pg_reload_conf()")
+        while superuser.execute(f"SHOW {name}".encode()).fetchone() != ("on",):
+            """Else the next test would see it."""
+
+
+# Each seen red with its part of the WHERE taken out.
+@pytest.mark.parametrize(
+    ("where", "value", "words"),
+    [
+        ("ROLE affidavit_engine", "off", "synchronous_commit=off for the role affidavit_engine in all databases"),
+        ("ROLE affidavit_sealer", "local", "synchronous_commit=local for the role affidavit_sealer in all databases"),
+        ("ROLE affidavit_owner", "remote_write", "=remote_write for the role affidavit_owner in all databases"),
+        ("ROLE affidavit_engine IN DATABASE affidavit", "FALSE", "the role affidavit_engine in this database"),
+        ("DATABASE affidavit", "'0'", "for all roles in this database"),
+        ("ROLE ALL", "no", "for all roles in all databases"),
+    ],
+)  # fmt: skip
+async def test_a_setting_of_a_role_or_database_is_found(
+    own: Database, superuser: psycopg.Connection, where: str, value: str, words: str
+) -> None:
+    superuser.execute(f"ALTER {where} SET synchronous_commit = {value}".encode())
+    try:
+        assert words in " ".join(await found(own))
+        assert words in " ".join(await found(own, "affidavit_auditor"))
+    finally:
+        superuser.execute(f"ALTER {where} RESET synchronous_commit".encode())
+    assert await found(own) == []
+
+
+async def test_what_the_login_of_this_session_got_from_elsewhere_is_found(own: Database) -> None:
+    url = make_conninfo(own.url, user="affidavit_engine", options="-c synchronous_commit=off")
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        (said,) = await weaknesses(connection)
+        assert said.startswith("synchronous_commit is off")
+        await connection.execute("SET LOCAL synchronous_commit = on")
+        assert len(await weaknesses(connection)) == 1
+
+
+@pytest.mark.parametrize("value", ["on", "remote_apply", "true"])
+async def test_what_is_as_strong_is_no_weakness(
+    own: Database, superuser: psycopg.Connection, value: str
+) -> None:
+    superuser.execute(f"ALTER ROLE affidavit_engine SET synchronous_commit = {value}".encode())
+    try:
+        assert await found(own) == []
+    finally:
+        superuser.execute("ALTER ROLE affidavit_engine RESET synchronous_commit")
+
+
+async def test_what_others_do_with_their_own_is_no_weakness_of_ours(
+    own: Database, superuser: psycopg.Connection
+) -> None:
+    """A role for reports, another database on the same server: the log must not stop for them."""
+    other = sql.Identifier(f"other_{uuid4().hex}")
+    superuser.execute(f"CREATE ROLE {LOGIN}".encode())
+    superuser.execute(sql.SQL("CREATE DATABASE {}").format(other))
+    try:
+        superuser.execute(f"ALTER ROLE {LOGIN} SET synchronous_commit = off".encode())
+        superuser.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(other))
+        assert await found(own) == []
+    finally:
+        superuser.execute(f"DROP ROLE {LOGIN}".encode())
+        superuser.execute(sql.SQL("DROP DATABASE {}").format(other))
+
+
+async def test_a_table_that_a_crash_would_empty_is_found(
+    own: Database, superuser: psycopg.Connection
+) -> None:
+    superuser.execute("ALTER TABLE audit_open SET UNLOGGED")
+    try:
+        (said,) = await found(own)
+        assert said.startswith("The table audit_open is not logged")
+    finally:
+        superuser.execute("ALTER TABLE audit_open SET LOGGED")
+
+
+async def of_doctor(own: Database, part: str) -> tuple[str, str]:
+    findings = {finding.part: finding for finding in await examine(own.settings, own)}
+    return findings[part].state, findings[part].words
+
+
+async def test_doctor_says_it(own: Database, superuser: psycopg.Connection) -> None:
+    assert (await of_doctor(own, "durability"))[0] == "ok"
+    superuser.execute("ALTER ROLE affidavit_engine SET synchronous_commit = off")
+    try:
+        state, words = await of_doctor(own, "durability")
+        assert (state, "affidavit_engine" in words) == ("failed", True)
+    finally:
+        superuser.execute("ALTER ROLE affidavit_engine RESET synchronous_commit")
+
+
+# Seen red with the settings of the server that the tests run on: `terse`, so nothing was found.
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("log_error_verbosity", "default"), ("log_min_messages", "warning"), ("log_min_error_statement", "error"),
+        ("log_statement", "mod"), ("log_min_duration_statement", "0"), ("log_parameter_max_length_on_error", "-1"),
+    ],
+)  # fmt: skip
+async def test_doctor_says_if_the_log_of_a_server_would_repeat_rows(
+    own: Database, superuser: psycopg.Connection, name: str, value: str
+) -> None:
+    assert (await of_doctor(own, "server log"))[0] == "ok"
+    superuser.execute(f"ALTER DATABASE affidavit SET {name} = '{value}'".encode())
+    try:
+        state, words = await of_doctor(own, "server log")
+        assert state == "failed"
+        assert f"{name} = " in words
+        assert words.count(" = ") == 1
+    finally:
+        superuser.execute(f"ALTER DATABASE affidavit RESET {name}".encode())
