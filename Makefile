@@ -26,6 +26,7 @@ bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/resu
 	@$(BIN)/python -m bench.retrieval
 	@$(BIN)/python -m bench.gate
 	@$(BIN)/python -m bench.engine
+	@$(BIN)/python -m bench.ledger
 
 bench-peers: $(PEERS)/.ready  ## What others search with, for `make bench` to measure beside ours (once)
 

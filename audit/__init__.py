@@ -1,12 +1,104 @@
-"""One durable record for each request. Imports no other room.
+r"""One durable record for each request, and the proof of it. Imports no other room.
 
-    record      what is recorded, its canonical bytes, its hash (pure)
-    ledger      the writer: open, close, close for the dead
-    partitions  the months of audit_logs, made ahead
-    vault       write-once bytes
+Writing
+    record, canonical      what is recorded, its one text, its hash (pure)
+    ledger                 the writer: open, note, close; behind it
+    entry, group_commit, statements, spool, orphans, durability      one transaction for many; what if the database is away
+    partitions             the months of audit_logs, made ahead
+Sealing
+    merkle, checkpoint, keys      the tree, its signed head, Ed25519 (pure)
+    seal                   gives rows their place, signs, anchors
+    vault                  write-once bytes
+Checking
+    verdict, bundle        what is found; what a proof is (pure)
+    auditor                checks one proof, offline; `python -m audit.auditor` (pure)
+    inspection             checks a whole log (pure), with what evidence reads
+    prover, quotations, status      makes a proof; cuts quotations again; how the log stands
 
-A row's hash is SHA-256 over a zero byte and the row's canonical JSON: keys sorted, no spaces, UTF-8, times as
-`2026-11-18T08:00:00.000000Z`. All columns take part but those that say how the row is kept (`spooled`, `salt`,
-`leaf_hash`, `erased_at`). A personal column that is not null takes part as the hex of
-SHA-256(salt + column name + zero byte + canonical JSON of the value), so that the hash survives the text.
+What follows is all that a second verifier needs. `tests/second_verifier.py` was written from it alone;
+`tests/data/proofs.json` has examples, good and bad. ‖ joins bytes; "hex" means small digits; text is UTF-8.
+
+1. Canonical JSON
+    RFC 8785. Objects with their keys in the order of their UTF-16 code units, no spaces. Strings with only the escapes
+    \" \\ \b \f \n \r \t and \u00xx (small digits) for other characters below U+0020. Numbers as JavaScript's
+    Number.toString writes the nearest double: the shortest digits that give it back; no fraction if it is whole; an
+    exponent, with its sign, only from 1e21 on and below 1e-6; -0 is 0. A whole number beyond 2^53 that is no double, NaN,
+    infinities and halves of surrogate pairs have no canonical form.
+
+2. The row
+    An object with a member for each column of `audit_logs` that is not null, under the column's name. Names are small
+    letters, digits and _, and begin with a letter. Numbers, booleans and JSON columns are themselves; ids are text with
+    hyphens and small digits; bytes are "\x" and hex; times are in UTC, 2026-11-18T14:00:00.000000Z, always six decimals.
+    This text is of `schema_version` 2; a verifier that meets another one cannot tell.
+
+3. Commitments
+    Personal columns are user_query_text, retrieval_query, chunks_returned, llm_prompt, llm_response, answer_text,
+    released_text, citations, selected_text, filters, filter_message, end_user and client_address. Each that is not null
+    has a commitment, the hex of
+
+        SHA-256(salt ‖ column name ‖ 0x00 ‖ canonical JSON of the value)
+
+    under the row's 32 random bytes in `salt`. Erasing a record nulls these columns and the salt, stores the commitments,
+    and changes no hash.
+
+4. The leaf
+    SHA-256(0x00 ‖ canonical JSON of the hashed row). The hashed row has the row's columns, but not spooled, salt,
+    leaf_hash and erased_at, which say how the row is kept; each personal column has its commitment as its value.
+
+5. The tree
+    One for each month, after the row's `timestamp` in UTC: the Merkle tree of RFC 6962 over the leaves in the order of
+    their leaf_index, which counts from 0 without gaps. The root of one leaf is the leaf. The root of n > 1 leaves is
+    SHA-256(0x01 ‖ root of the first k ‖ root of the others), where k is the largest power of two below n. An inclusion
+    proof is the list of the roots beside the way from the leaf up to the root, the lowest first. It has exactly as many
+    as the leaf's place in a tree of that size needs; one more or less is false.
+
+6. Keys
+    Ed25519. A public key is written `affidavit+<id>+<base64(0x01 ‖ the 32 bytes)>`; its id is the hex of the first four
+    bytes of SHA-256("affidavit" ‖ 0x0a ‖ 0x01 ‖ the 32 bytes), and `affidavit+<id>` is its key id. Base64 is always the
+    standard alphabet, padded, with unused bits zero. A file of keys has one a line, the newest last.
+
+7. The checkpoint
+    A signed note (C2SP), exactly these lines, each ended by 0x0a:
+
+        <origin>/<YYYY-MM>                        the log, printable ASCII, and the month
+        <size>                                    of the tree: decimal, no leading zero, at least 1
+        <base64 of the root>                      32 bytes
+        time <time>                               as in a row
+        previous <YYYY-MM> <size> <base64>        the last checkpoint of the latest earlier month; left out if there is none
+                                                  (an empty line)
+        — affidavit <base64(id's 4 bytes ‖ signature's 64 bytes)>
+
+    The dash is U+2014. The signature is over all lines before the empty one, with their line ends. The signature's id
+    must be that of a key that the verifier was given.
+
+8. The receipt
+    An object with log_id, leaf_hash (hex), issued_at, key_id and signature (base64): the signature over
+
+        affidavit receipt<0a><log_id><0a><leaf_hash><0a><issued_at, written as in a row><0a>
+
+    In the JSON of the interface `issued_at` may be any ISO 8601 of the same moment. A receipt proves that the record must
+    exist, and not that it does: its verdict is UNSEALED, or TAMPERED if none of the given keys signed it.
+
+9. The proof bundle
+    One line: the canonical JSON of an object, and 0x0a. The file must be these very bytes. Exactly these members:
+
+        format        "affidavit proof 1"
+        row           the row without spooled, leaf_hash and erased_at; its salt is there. No member is null.
+        leaf_index    a whole number
+        proof         the inclusion proof, each hash as hex
+        checkpoint    the signed note
+        commitments   only of an erased record: an object, not empty, from personal columns to their commitments; then
+                      the row has no personal column and no salt
+
+    The row has log_id, query_id (ids), timestamp and schema_version at least, and its salt is "\x" and 64 digits of hex.
+    It is proven if the checkpoint is signed by a given key, the row's month is the checkpoint's, 0 <= leaf_index < size,
+    and the proof leads from the row's leaf to the root. The size is taken from the signed checkpoint and nowhere else.
+    Verdicts: VALID; ERASED, if it is proven and has commitments; CANNOT_TELL for another schema_version; TAMPERED for
+    everything else.
+
+10. Anchors
+    Every so often a month's newest checkpoint is written into the vault, which holds each key once and for ever:
+    `anchors/<YYYY-MM>/<size, 12 digits>.note` is the note, and `anchors/<YYYY-MM>/<from>-<to>.leaves` the leaves from index
+    `from` to before `to`, 32 bytes each. Who compares them with the database finds also what the holder of the signing
+    key has rewritten, and what an older copy of the database lacks.
 """

@@ -75,6 +75,9 @@ async def _write(flush: Flush, entries: Sequence[Entry], dones: Sequence[asyncio
             await _write(flush, [entry], [done])
     except AwayError as away:
         _end(dones, away)
+    except Exception as fault:
+        _end(dones, AwayError(type(fault).__name__))
+        raise
     else:
         _end(dones, None)
 

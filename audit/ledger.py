@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
@@ -35,6 +36,8 @@ DATABASE_SHARE = 0.6  # of the time for a record; the rest is for the spool, sho
 DRAIN_PAUSE_S = 0.25  # between two tries to reach a database that is away
 LANES = 2  # while the database writes one batch, we make the next
 TEND_S = 15.0  # so that what a dead process left open is closed within a minute
+
+Work = Callable[[], Coroutine[None, None, None]]
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +96,11 @@ class Ledger:
 
     async def start(self) -> int:
         """Say that this process lives, then finish what dead ones left; how many requests they had open."""
-        self._begin(self._alive.run(), self._tend(), *(self._commits.run(lane.write) for lane in self._lanes))
+        self._begin(
+            self._alive.run, self._tend, *(partial(self._commits.run, lane.write) for lane in self._lanes)
+        )
         if self._spool and self._spooling:
-            self._begin(self._spooling.run(self._spool.append), self._drain())
+            self._begin(partial(self._spooling.run, self._spool.append), self._drain)
         async with asyncio.timeout(LOCK_S):
             await self._alive.is_known.wait()
         closed = await self.tend()
@@ -237,5 +242,15 @@ class Ledger:
             log.error("Only %s months of the log are ahead: run `affidavit audit partitions`", ahead)
         self._months_made_on = today
 
-    def _begin(self, *works: Coroutine[None, None, None]) -> None:
-        self._tasks += [asyncio.create_task(work) for work in works]
+    def _begin(self, *works: Work) -> None:
+        self._tasks += [asyncio.create_task(_for_ever(work)) for work in works]
+
+
+async def _for_ever(work: Work) -> None:
+    """A fault of ours in one round must not end what all records depend on."""
+    while True:
+        try:
+            await work()
+        except Exception as fault:  # noqa: BLE001  its words may repeat a row, so its kind must do
+            log.error("A fault in the ledger: %s", type(fault).__name__)  # noqa: TRY400
+            await asyncio.sleep(DRAIN_PAUSE_S)

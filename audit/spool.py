@@ -11,7 +11,8 @@ import fcntl
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Self
@@ -39,6 +40,9 @@ class Spool:
     durable_bytes: int = 0
     drained_bytes: int = 0
     in_flight: int = 0
+    hand: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "spool")
+    )  # never busy with others' work
 
     @classmethod
     def open(cls, folder: Path, owner: int, bytes_max: int) -> Self:
@@ -56,7 +60,7 @@ class Spool:
         lines = b"".join(map(line_of, entries))
         self.in_flight += 1
         try:
-            await asyncio.to_thread(self._append, lines)
+            await asyncio.get_running_loop().run_in_executor(self.hand, self._append, lines)
         except OSError as failure:
             raise AwayError(type(failure).__name__) from None
         finally:
@@ -80,6 +84,7 @@ class Spool:
 
     def close(self) -> None:
         """Its lock goes with it, and the file too if nothing waits in it."""
+        self.hand.shutdown()
         if not self.durable_bytes:
             self.path.unlink(missing_ok=True)
         os.close(self.descriptor)
@@ -147,14 +152,14 @@ def set_aside(folder: Path, lines: Sequence[bytes]) -> None:
 
 async def delivered(piece: Read, to: Statements, folder: Path) -> None:
     """To the database. What it will never take is set aside; raises `AwayError` if it does not answer."""
-    if piece.damaged:
-        set_aside(folder, piece.damaged)
     entries = last_words(piece.entries)
     try:
         await to.write(entries)
     except (RefusedError, MissingMonthError):
         for entry in entries:
             await _delivered_alone(entry, to, folder)
+    if piece.damaged:
+        set_aside(folder, piece.damaged)
 
 
 async def _delivered_alone(entry: Entry, to: Statements, folder: Path) -> None:
@@ -185,6 +190,8 @@ def _read(descriptor: int, start: int, end: int) -> Read:
         file.seek(start)
         while position < end and len(entries) < READ_MAX:
             line = file.readline(end - position)
+            if not line:  # somebody cut the file: there is nothing more to come
+                return Read(entries, damaged, end)
             position += len(line)
             digest, _, text = line[:-1].partition(b" ")
             if line.endswith(b"\n") and digest == _digest(text):

@@ -14,7 +14,7 @@ FROM audit_logs GROUP BY day, outcome;
 
 COMMENT ON VIEW audit_requests_by_day IS 'How many requests there were, by day and by how they ended.';
 COMMENT ON COLUMN audit_requests_by_day.day IS 'Day of the requests, in UTC.';
-COMMENT ON COLUMN audit_requests_by_day.outcome IS 'How they ended: answered, refused, failed, client_gone, abandoned, ….';
+COMMENT ON COLUMN audit_requests_by_day.outcome IS 'How they ended: answered, refused, served (a lookup), failed, client_gone, abandoned.';
 COMMENT ON COLUMN audit_requests_by_day.requests IS 'How many requests ended so; a record of a flood counts for all it stands for.';
 COMMENT ON COLUMN audit_requests_by_day.records IS 'How many records that are.';
 COMMENT ON COLUMN audit_requests_by_day.clients IS 'How many different clients asked, those without a valid key left out.';

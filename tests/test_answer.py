@@ -72,7 +72,7 @@ class Noting:
         if self.broken:
             raise LedgerUnavailableError
         self.rows.append(trail)
-        return Receipt(trail.log_id, "00", issued_at)
+        return Receipt(trail.log_id, "00", issued_at, "key", "signature")
 
 
 def draft(*claims: Claim, **fields: Any) -> Draft:

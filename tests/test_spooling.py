@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -245,7 +246,7 @@ async def test_a_month_that_is_missing_is_made_and_nothing_is_lost(
     assert (row["partition"], row["spooled"]) == ("audit_logs_2025_02", True)
 
 
-# Seen red with `_tend` closing orphans before it drained what dead processes left.
+# Seen red with what dead processes left not drained before their orphans are closed.
 async def test_what_a_dead_process_had_spooled_arrives_before_its_orphans_are_closed(
     log: Database, rows: Records, tmp_path: Path
 ) -> None:
@@ -349,7 +350,7 @@ async def test_no_setting_of_a_role_weakens_a_commit(log: Database, rows: Record
         asked = trail()
         async with log.pool(ENGINE, 3) as pool:
             ledger = ledger_on(pool)
-            ledger._begin(*(ledger._commits.run(lane.write) for lane in ledger._lanes))
+            ledger._begin(*(partial(ledger._commits.run, lane.write) for lane in ledger._lanes))
             ledger._alive.is_known.set()
             await ledger.open(
                 asked

@@ -1,0 +1,161 @@
+"""How fast a whole log is verified, and with how much memory: `affidavit audit verify` on records of the usual size.
+
+Run as `python -m bench.verify [--rows 40000]`. The verifier is bound to one core; PostgreSQL has the others. Beside it, on
+the same core: only parsing and hashing the same records, which no verifier can do without.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+from audit.record import Trail, leaf_hash, row_of, sealed
+from bench.results import Figure, record, show
+from engine import settings as settings_file
+from engine import wiring
+from engine.wiring import Database
+
+ROWS, BATCH = 40_000, 1_000
+GOAL_PER_S, GOAL_MB = 10_000, 300
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+ROOT = Path(__file__).resolve().parent.parent
+PASSAGE = (
+    "Passive compliance is obtained by a mechanism that yields without control, such as a spring or a soft cover,"
+    " while active compliance is obtained by measuring forces and moving accordingly. "
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    rows = parser.parse_args().rows
+    with tempfile.TemporaryDirectory(prefix="affidavit-verify-", ignore_cleanup_errors=True) as folder:
+        figures = asyncio.run(_measured(Path(folder), rows))
+    show(Figure(f"verify, {rows} records of {figures['bytes']} bytes: records/s on one core", figures["per_s"],
+                f">= {GOAL_PER_S}"))  # fmt: skip
+    show(Figure("the same records only parsed and hashed: records/s", figures["bare_per_s"], ""))
+    show(Figure("verify: peak memory, MB", figures["memory_mb"], f"<= {GOAL_MB}"))
+    record("verify", [figures])
+
+
+async def _measured(folder: Path, rows: int) -> dict[str, Any]:
+    settings = settings_file.load({}, data_dir=folder)
+    async with wiring.open_database(settings, lambda _: None) as database:
+        with psycopg.connect(database.url) as connection:
+            connection.execute("SELECT audit_make_month(%s)", (BEGIN.date(),))
+            sizes = [_insert(connection, batch) for batch in _batches(rows)]
+            connection.execute("ANALYZE audit_logs, audit_leaves")
+        async with wiring.open_sealer(settings, database) as sealer:
+            await sealer.seal_once()
+        bare_per_s = await asyncio.to_thread(_bare, database)
+        per_s, memory_mb = await asyncio.to_thread(_verify, folder, rows)
+    return {
+        "rows": rows, "bytes": round(sum(sizes) / rows), "per_s": per_s, "bare_per_s": bare_per_s,
+        "memory_mb": memory_mb,
+    }  # fmt: skip
+
+
+def _batches(rows: int) -> Iterator[list[str]]:
+    for begin in range(0, rows, BATCH):
+        yield [
+            sealed(row_of(_trail(place)), secrets.token_bytes(32)).text
+            for place in range(begin, min(begin + BATCH, rows))
+        ]
+
+
+def _insert(connection: psycopg.Connection, batch: list[str]) -> int:
+    rows = f"[{','.join(batch)}]".replace('"leaf_hash"', '"spooled":false,"leaf_hash"')
+    statement = "INSERT INTO audit_logs SELECT * FROM json_populate_recordset(NULL::audit_logs, %s::json)"
+    connection.execute(statement, (rows,))
+    return len(rows)
+
+
+def _bare(database: Database) -> float:
+    with psycopg.connect(database.url) as connection:
+        found = connection.execute("SELECT row_to_json(l)::text FROM audit_logs l LIMIT 5000").fetchall()
+    began = time.perf_counter()
+    for (text,) in found:
+        leaf_hash(json.loads(text))
+    return round(len(found) / (time.perf_counter() - began))
+
+
+def _verify(folder: Path, rows: int) -> tuple[float, float]:
+    """The command as an auditor runs it, less the time that it takes on nothing."""
+    empty_s, _ = _command(folder, "--to", "2001-01-01")
+    whole_s, memory_mb = _command(folder, expected=rows)
+    return round(rows / (whole_s - empty_s)), memory_mb
+
+
+def _command(folder: Path, *words: str, expected: int = 0) -> tuple[float, float]:
+    command = [
+        sys.executable,
+        "-m",
+        "engine.cli",
+        "audit",
+        "verify",
+        "--json",
+        "--data-dir",
+        str(folder),
+        *words,
+    ]
+    core = max(os.sched_getaffinity(0))
+    began = time.perf_counter()
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509  before any thread of ours
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        said = process.stdout.read()
+        _, _, usage = os.wait4(process.pid, 0)
+        process.returncode = 0
+    seconds = time.perf_counter() - began
+    assert json.loads(said)["checked"] == expected, said[:500]
+    return seconds, round(usage.ru_maxrss / 1024)
+
+
+def _trail(place: int) -> Trail:
+    candidates = [
+        {
+            "chunk_id": secrets.token_hex(32), "cosine": 0.71234567 + n / 97, "similarity": 0.812345, "bm25": 12.34567,
+            "attainment": 0.1454, "lexical": 0.8123, "score": 0.81234 - n / 71, "rerank": None,
+        }
+        for n in range(5)
+    ]  # fmt: skip
+    citations = [
+        {
+            "n": n, "chunk_id": secrets.token_hex(32), "section": "Compliance", "chapter": "Contact", "page": "156",
+            "filename": "contact.md", "url": "/docs/contact#compliance", "excerpt": PASSAGE, "start": 10, "end": 190,
+            "score": 0.8123,
+        }
+        for n in range(1, 4)
+    ]  # fmt: skip
+    return Trail(
+        log_id=uuid4(), query_id=uuid4(), answer_id=uuid4(), timestamp=BEGIN + timedelta(seconds=place),
+        endpoint="/v1/query", user_query_text="What is passive compliance?", source_mode="full-book",
+        retrieval_query="What is passive compliance?", chunks_retrieved_count=80, chunks_returned=candidates,
+        retrieval_latency_ms=12, llm_prompt=PASSAGE * 16, llm_response=PASSAGE * 3, answer_text=PASSAGE * 3,
+        confidence_score=0.87, citations=citations, success=True, request_id=str(uuid4()), client_id="docs-site",
+        key_id="1a2b3c4d5e", client_address="192.0.2.7", book_id="physical-ai", http_status=200, outcome="answered",
+        filters={"chapter": None, "section": None, "module": None, "difficulty": None, "tags": []}, top_k=5,
+        confidence_level="high", retrieval_confidence=0.83, generation_confidence=0.93, index_generation=uuid4(),
+        embedder="minilm", calibration_id="5d41402abc4b2a76", threshold=0.6, model_requested="claude-haiku-5-5",
+        model_used="claude-haiku-5-5", stop_reason="end_turn", tokens_input=1000, tokens_output=200,
+        generation_latency_ms=900, total_latency_ms=950, limit_decision="admitted", prompt_sha256="0" * 64,
+        settings_sha256="1" * 64, code_version="0.1.0", calibration_kind="self", best_score=0.83,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
