@@ -19,7 +19,7 @@ test: $(READY)  ## The whole test suite against real parts
 	@$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 campaign: $(READY)  ## The tests that kill and disturb, with many more rounds
-	@CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/test_ingest_crash.py tests/test_faults.py \
+	@CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/test_auditor.py tests/test_ingest_crash.py tests/test_faults.py \
 	  tests/test_crash_campaign.py tests/test_seal.py tests/test_auditor.py tests/test_outage.py
 
 bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
@@ -28,6 +28,7 @@ bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/resu
 	@$(BIN)/python -m bench.gate
 	@$(BIN)/python -m bench.engine
 	@$(BIN)/python -m bench.ledger
+	@$(BIN)/python -m bench.verify
 
 bench-peers: $(PEERS)/.ready  ## What others search with, for `make bench` to measure beside ours (once)
 

@@ -186,7 +186,7 @@ class StoredEvidence:
         remembered = self.connection.execute(_ANCHORS, (month, begin, end)).fetchall()
         anchored, damaged = anchors.leaves(self.vault, begin, end)
         batch = Batch(
-            begin, end, leaves, checkpoints, notes, anchored, rows=[], anchors_damaged=damaged,
+            begin, end, leaves, checkpoints, notes, anchored, rows={}, anchors_damaged=damaged,
             anchors_lost=[size for (size,) in remembered if size not in notes and not self._is_kept(month, size)],
         )  # fmt: skip
         if leaves and self.is_asked_for(month) and self.state(month) == "there":
@@ -197,7 +197,10 @@ class StoredEvidence:
         names = [leaf.log_id for leaf in batch.leaves]
         asked, whole = self.span.within(month), Span(_moment(month), _moment(following(month)))
         found = self.connection.execute(self._rows, (names, asked.since, asked.until), binary=True)
-        batch.rows = [text for (text,) in found]
+        rows = defaultdict(list)
+        for log_id, text in found:
+            rows[log_id].append(text)
+        batch.rows = rows
         if asked != whole:
             places = (names, whole.since, whole.until, asked.since, asked.until)
             batch.aside = frozenset(name for (name,) in self.connection.execute(_ASIDE, places))
@@ -306,7 +309,7 @@ def _anchors(vault: Vault) -> dict[date, _Anchors]:
 
 
 def rows_statement(columns: Iterable[tuple[str, bool]], condition: str) -> bytes:
-    """Rows as JSON: all columns, also those that were added later, written as they are hashed."""
+    """Their ids, and the rows as JSON: all columns, also those that were added later, written as they are hashed."""
     names = [
         sql.SQL(_TIME).format(sql.Identifier("l", name), sql.Identifier(name))
         if is_time
@@ -315,7 +318,7 @@ def rows_statement(columns: Iterable[tuple[str, bool]], condition: str) -> bytes
     ]
     listed = sql.SQL(", ").join(names).as_string()
     return (
-        f"SELECT row_to_json(r)::text FROM (SELECT {listed} FROM public.audit_logs l WHERE {condition}) r"  # noqa: S608
+        f"SELECT r.log_id::text, row_to_json(r)::text FROM (SELECT {listed} FROM public.audit_logs l WHERE {condition}) r"  # noqa: S608
     ).encode()
 
 

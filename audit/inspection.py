@@ -5,7 +5,6 @@ the vault knows a leaf, its word stands against the database's: it is written on
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -40,7 +39,7 @@ class Batch:
     checkpoints: Mapping[int, str]  # by the tree's size
     anchors: Mapping[int, bytes]  # the vault's notes, by the tree's size
     anchored: Mapping[int, bytes]  # the vault's leaf hashes, by index
-    rows: Sequence[str]  # as JSON
+    rows: Mapping[str, Sequence[str]]  # as JSON, by log_id
     aside: frozenset[str] = frozenset()  # records that are there and were not asked for
     commitments: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # of erased records, by log_id
     anchors_lost: Sequence[int] = ()  # that the database remembers and the vault does not hold
@@ -139,10 +138,9 @@ class _Month:
             words = f"The leaves anchored with size {size} are not as they were written"
             self._find(Verdict.TAMPERED, "anchor", words, size - 1)
         leaves = {leaf.leaf_index: leaf for leaf in batch.leaves}
-        rows = _by_id(batch.rows)
-        self._check_columns(rows)
+        self._check_columns(batch)
         for index in range(batch.begin, batch.end):
-            self._add_leaf(index, leaves.get(index), batch, rows)
+            self._add_leaf(index, leaves.get(index), batch)
             if index + 1 in batch.checkpoints or index + 1 in batch.anchors:
                 self._check_head(index + 1, batch)
 
@@ -163,7 +161,7 @@ class _Month:
             words = f"The month's partition is gone, and with it the records of leaves 0 to {end - 1}"
             self._find(Verdict.MISSING, "month", words, 0)
 
-    def _add_leaf(self, index: int, leaf: Leaf | None, batch: Batch, rows: Mapping[str, list[Row]]) -> None:
+    def _add_leaf(self, index: int, leaf: Leaf | None, batch: Batch) -> None:
         anchored = batch.anchored.get(index)
         sealed = anchored or (leaf.leaf_hash if leaf else None)
         if sealed is None:
@@ -178,9 +176,9 @@ class _Month:
         if is_changed:
             words = "The database's leaf is not the one that was anchored in the vault"
             self._find(Verdict.TAMPERED, "leaf", words, index, leaf.log_id)
-        if leaf.log_id in rows:
+        if rows := batch.rows.get(leaf.log_id):
             self._tell_lost_rows()
-            self._check_rows(leaf, sealed or leaf.leaf_hash, rows[leaf.log_id], batch)
+            self._check_rows(leaf, sealed or leaf.leaf_hash, rows, batch)
         elif leaf.log_id not in batch.aside and self._has_rows:
             self.rows_lost[1:] = [leaf] if self.rows_lost else [leaf, leaf]
 
@@ -188,20 +186,20 @@ class _Month:
     def _has_rows(self) -> bool:
         return self.evidence.is_asked_for(self.month) and self.evidence.state(self.month) == "there"
 
-    def _check_columns(self, rows: Mapping[str, list[Row]]) -> None:
-        first = next(iter(rows.values()), [{}])[0]
-        if strange := [name for name in first if not COLUMN.fullmatch(name)]:
+    def _check_columns(self, batch: Batch) -> None:
+        first = next(iter(batch.rows.values()), ["{}"])[0]
+        if strange := [name for name in json.loads(first) if not COLUMN.fullmatch(name)]:
             self._find(
                 Verdict.TAMPERED, "month", f"The log has a column that is none of ours, {strange[0]!r}"
             )
 
-    def _check_rows(self, leaf: Leaf, sealed: bytes, rows: Sequence[Row], batch: Batch) -> None:
+    def _check_rows(self, leaf: Leaf, sealed: bytes, rows: Sequence[str], batch: Batch) -> None:
         self.report.checked += 1
         if len(rows) > 1:
             words = f"There are {len(rows)} records of one id"
             self._find(Verdict.TAMPERED, "row", words, leaf.leaf_index, leaf.log_id)
         for row in rows:
-            verdict, words = _judge(row, sealed, batch.commitments.get(leaf.log_id, ()))
+            verdict, words = _judge(json.loads(row), sealed, batch.commitments.get(leaf.log_id, ()))
             if verdict is Verdict.ERASED:
                 self.report.count("records were erased, and are proven")
             elif verdict is not Verdict.VALID:
@@ -295,14 +293,6 @@ class _Month:
         self, verdict: Verdict, what: str, words: str, index: int | None = None, log_id: str | None = None
     ) -> None:
         self.report.add(Finding(verdict, what, words, self.month, index, log_id))
-
-
-def _by_id(rows: Sequence[str]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = defaultdict(list)
-    for text in rows:
-        row = json.loads(text)
-        found[row["log_id"]].append(row)
-    return found
 
 
 def _judge(row: Row, sealed: bytes, erasures: Sequence[Any]) -> tuple[Verdict, str]:

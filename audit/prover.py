@@ -22,6 +22,7 @@ from audit.verdict import Verdict
 CHUNK_LEAVES = 1_024  # a power of two: the tree over the chunks' roots is the tree over the leaves
 SEALED_IN_S = 10  # a sealer needs no longer
 
+_LEAVES_LACK = "Leaves are missing: see `affidavit audit verify`"
 _COVERED = """
 SELECT l.leaf_index, c.tree_size, c.note FROM public.audit_leaves l
 CROSS JOIN LATERAL (SELECT tree_size, note FROM public.audit_checkpoints c
@@ -69,7 +70,7 @@ class Prover:
             found = await (await connection.execute(statement, (query_id,))).fetchone()
         if found is None:
             raise UnknownRecordError(f"There is no record of query {query_id}")
-        row: Row = json.loads(found[0])
+        row: Row = json.loads(found[1])
         return row
 
     async def prove(self, row: Row) -> bytes:
@@ -93,7 +94,7 @@ class Prover:
         inside = await self._leaves(month, begin, min(begin + CHUNK_LEAVES, size))
         roots = await self._roots(month, size)
         if len(inside) <= place:
-            raise UnprovenError("Leaves are missing: see `affidavit audit verify`")
+            raise UnprovenError(_LEAVES_LACK)
         return [*merkle.inclusion_proof(inside, place), *merkle.inclusion_proof(roots, chunk)]
 
     async def _roots(self, month: date, size: int) -> list[bytes]:
@@ -101,6 +102,8 @@ class Prover:
         while len(kept) < size // CHUNK_LEAVES:
             begin = len(kept) * CHUNK_LEAVES
             leaves = await self._leaves(month, begin, begin + CHUNK_LEAVES)
+            if len(leaves) < CHUNK_LEAVES:
+                raise UnprovenError(_LEAVES_LACK)
             if len(kept) == begin // CHUNK_LEAVES:  # else another proof was faster
                 kept.append(merkle.root(leaves))
         full, rest = divmod(size, CHUNK_LEAVES)

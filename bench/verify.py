@@ -1,7 +1,7 @@
 """How fast a whole log is verified, and with how much memory: `affidavit audit verify` on records of the usual size.
 
-Run as `python -m bench.verify [--rows 40000]`. The verifier is bound to one core; PostgreSQL has the others. Beside it, on
-the same core: only parsing and hashing the same records, which no verifier can do without.
+Run as `python -m bench.verify [--rows 40000]`. The verifier is bound to one core, whose time is counted;
+PostgreSQL has the others. Beside it: only parsing and hashing the same records, which no verifier can do without.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     rows = parser.parse_args().rows
     with tempfile.TemporaryDirectory(prefix="affidavit-verify-", ignore_cleanup_errors=True) as folder:
-        figures = asyncio.run(_measured(Path(folder), rows))
-    show(Figure(f"verify, {rows} records of {figures['bytes']} bytes: records/s on one core", figures["per_s"],
-                f">= {GOAL_PER_S}"))  # fmt: skip
-    show(Figure("the same records only parsed and hashed: records/s", figures["bare_per_s"], ""))
-    show(Figure("verify: peak memory, MB", figures["memory_mb"], f"<= {GOAL_MB}"))
-    record("verify", [figures])
+        found = asyncio.run(_measured(Path(folder), rows))
+    size = f"{rows} records of {found['bytes']} bytes"
+    figures = [
+        Figure(
+            f"verify, {size}: records for each second of its core", found["per_core_s"], f"≥ {GOAL_PER_S}"
+        ),
+        Figure("the same records only parsed and hashed", found["bare_per_core_s"], ""),
+        Figure("verify: records/s by the clock, with whatever else this machine does", found["per_s"], ""),
+        Figure("verify: peak memory, MB", found["memory_mb"], f"≤ {GOAL_MB}"),
+    ]
+    for figure in figures:
+        show(figure)
+    record("verify", [asdict(figure) for figure in figures])
 
 
 async def _measured(folder: Path, rows: int) -> dict[str, Any]:
@@ -60,11 +68,8 @@ async def _measured(folder: Path, rows: int) -> dict[str, Any]:
         async with wiring.open_sealer(settings, database) as sealer:
             await sealer.seal_once()
         bare_per_s = await asyncio.to_thread(_bare, database)
-        per_s, memory_mb = await asyncio.to_thread(_verify, folder, rows)
-    return {
-        "rows": rows, "bytes": round(sum(sizes) / rows), "per_s": per_s, "bare_per_s": bare_per_s,
-        "memory_mb": memory_mb,
-    }  # fmt: skip
+        verified = await asyncio.to_thread(_verify, folder, rows)
+    return {"rows": rows, "bytes": round(sum(sizes) / rows), "bare_per_core_s": bare_per_s} | verified
 
 
 def _batches(rows: int) -> Iterator[list[str]]:
@@ -85,20 +90,24 @@ def _insert(connection: psycopg.Connection, batch: list[str]) -> int:
 def _bare(database: Database) -> float:
     with psycopg.connect(database.url) as connection:
         found = connection.execute("SELECT row_to_json(l)::text FROM audit_logs l LIMIT 5000").fetchall()
-    began = time.perf_counter()
+    began = time.process_time()
     for (text,) in found:
         leaf_hash(json.loads(text))
-    return round(len(found) / (time.perf_counter() - began))
+    return round(len(found) / (time.process_time() - began))
 
 
-def _verify(folder: Path, rows: int) -> tuple[float, float]:
+def _verify(folder: Path, rows: int) -> dict[str, float]:
     """The command as an auditor runs it, less the time that it takes on nothing."""
-    empty_s, _ = _command(folder, "--to", "2001-01-01")
-    whole_s, memory_mb = _command(folder, expected=rows)
-    return round(rows / (whole_s - empty_s)), memory_mb
+    empty = _command(folder, "--to", "2001-01-01")
+    whole = _command(folder, expected=rows)
+    return {
+        "per_s": round(rows / (whole["seconds"] - empty["seconds"])),
+        "per_core_s": round(rows / (whole["core_s"] - empty["core_s"])),
+        "memory_mb": whole["memory_mb"],
+    }
 
 
-def _command(folder: Path, *words: str, expected: int = 0) -> tuple[float, float]:
+def _command(folder: Path, *words: str, expected: int = 0) -> dict[str, float]:
     command = [
         sys.executable,
         "-m",
@@ -122,7 +131,8 @@ def _command(folder: Path, *words: str, expected: int = 0) -> tuple[float, float
         process.returncode = 0
     seconds = time.perf_counter() - began
     assert json.loads(said)["checked"] == expected, said[:500]
-    return seconds, round(usage.ru_maxrss / 1024)
+    core_s = usage.ru_utime + usage.ru_stime
+    return {"seconds": seconds, "core_s": core_s, "memory_mb": round(usage.ru_maxrss / 1024)}
 
 
 def _trail(place: int) -> Trail:

@@ -66,6 +66,40 @@ async def partitions(settings: Settings, _: Arguments) -> int:
     return 0
 
 
+async def seal(settings: Settings, arguments: Arguments) -> int:
+    """Give committed records their place in the month's signed tree, and anchor that in the vault, until stopped."""
+    if arguments.once:
+        return await _seal_once(settings, arguments)
+    async with wiring.open_database(settings, say) as database, wiring.sealing(settings, database):
+        say("Sealing. Ctrl-C seals what is left, and ends it.")
+        await asyncio.Event().wait()
+    return 0
+
+
+async def _seal_once(settings: Settings, arguments: Arguments) -> int:
+    async with (
+        wiring.open_database(settings, quiet) as database,
+        wiring.open_sealer(settings, database) as sealer,
+    ):
+        done = await sealer.seal_once()
+    failures = {f"{month:%Y-%m}": words for month, words in sealer.failures.items()}
+    if arguments.json:
+        print(json.dumps(asdict(done) | {"failures": failures}))
+    else:
+        print(f"{done.rows} records sealed, {done.anchors} tree heads anchored.")
+    return FOUND_SOMETHING if failures else 0
+
+
+async def key(settings: Settings, arguments: Arguments) -> int:
+    """The public keys that verify what is signed here, the newest last; --new makes a new signing key."""
+    if arguments.new:
+        wiring.make_signing_key(settings)
+        say("A new key signs from now on; what runs signs with the old one until it is started again.")
+    keys = [str(known) for known in _public_keys(settings, arguments)]
+    print(json.dumps(keys) if arguments.json else "\n".join(keys))
+    return 0
+
+
 async def verify(settings: Settings, arguments: Arguments) -> int:
     """Recompute every record, leaf, tree and signature of the log, and compare them with the anchors in the vault."""
     keys = _public_keys(settings, arguments)
@@ -137,10 +171,12 @@ def _printed(report: Report, arguments: Arguments) -> int:
 
 
 def _public_keys(settings: Settings, arguments: Arguments) -> list[PublicKey]:
+    named = getattr(arguments, "public_key", None)
+    hint = "Name another with --public-key." if named else "To make one: `affidavit audit key --new`."
     try:
-        return read_public_keys(arguments.public_key or wiring.public_keys_file(settings))
+        return read_public_keys(named or wiring.public_keys_file(settings))
     except KeyFileError as wrong:
-        raise ConfigurationError(f"{wrong} Name another with --public-key.") from None
+        raise ConfigurationError(f"{wrong} {hint}") from None
 
 
 def _span(arguments: Arguments) -> Span:
@@ -169,6 +205,14 @@ AUDIT_COMMANDS: dict[str, Command] = {
         (argument("sql", metavar="SQL"), JSON),
     ),
     "audit status": Command(status, "affidavit audit status --json", (JSON,)),
+    "audit seal": Command(
+        seal, "affidavit audit seal --once --json",
+        (argument("--once", action="store_true", help="only what is committed now, then end"), JSON),
+    ),
+    "audit key": Command(
+        key, "affidavit audit key --json",
+        (argument("--new", action="store_true", help="make one, or replace the one in use"), JSON),
+    ),
     "audit verify": Command(
         verify, "affidavit audit verify --from 2026-11-01 --json", (_FROM, _TO, _PUBLIC_KEY, JSON)
     ),

@@ -259,7 +259,7 @@ async def open_ingest(settings: Settings, database: Database, progress: Progress
 @asynccontextmanager
 async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[Sealer]:
     key, audit = signing_key_of(settings), settings.audit
-    public = public_file(settings.data_dir / audit.signing_key_file)
+    public = public_keys_file(settings)
     async with database.pool("affidavit_sealer") as pool:
         yield Sealer(
             pool, key, lambda: read_public_keys(public), vault_of(settings),
@@ -353,6 +353,14 @@ def signing_key_of(settings: Settings) -> SigningKey:
             f" Restore it, or add the line: {key.public}"
         )
     return key
+
+
+def make_signing_key(settings: Settings) -> SigningKey:
+    """A new one, in place of the old one if there is one. What that signed stays verifiable."""
+    try:
+        return SigningKey.rotate(settings.data_dir / settings.audit.signing_key_file)
+    except KeyFileError as wrong:
+        raise ConfigurationError(str(wrong)) from None
 
 
 def public_keys_file(settings: Settings) -> Path:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import psycopg
 
-from audit.record import Row, Trail, row_of, sealed
+from audit.record import SALT_BYTES, Row, Trail, row_of, sealed
 
 _READ = """
 SELECT row_to_json(found) FROM (
@@ -20,9 +20,9 @@ SELECT row_to_json(found) FROM (
 
 def write(connection: psycopg.Connection, *trails: Trail) -> Row:
     """Insert them, each with a salt and its hash; the last one as it was written."""
-    rows = [
-        json.loads(sealed(row_of(trail), secrets.token_bytes(32)).text) | {"spooled": trail.spooled}
-        for trail in trails
+    texts = [sealed(row_of(trail), secrets.token_bytes(SALT_BYTES)).text for trail in trails]
+    rows: list[Row] = [
+        json.loads(text) | {"spooled": trail.spooled} for text, trail in zip(texts, trails, strict=True)
     ]
     connection.execute(
         "INSERT INTO audit_logs SELECT * FROM json_populate_recordset(NULL::audit_logs, %s::json)",

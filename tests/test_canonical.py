@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.canonical import canonical_json
-from audit.record import storable
+from audit.record import text_of
 from engine.wiring import Database
 from tests.build import steady
 
@@ -87,7 +87,7 @@ def test_canonical_form_survives_the_database(database: Database) -> None:
         @given(values)
         def survives(value: Any) -> None:
             for column in ("jsonb", "json"):
-                written = canonical_json(storable({"a": value}))
+                written = canonical_json(json.loads(text_of({"a": value})))
                 query = f"SELECT (%s::{column})::text"
                 (read,) = connection.execute(query.encode(), (written.decode(),)).fetchone() or ("",)
                 assert canonical_json(json.loads(read)) == written

@@ -25,7 +25,7 @@ from psycopg.rows import dict_row
 from engine.providers.postgres import EmbeddedPostgres
 from tests.conftest import Running, running, sample_questions
 
-ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "1")) * 4
+ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "0")) * 10 or 4
 SABOTAGED_ROUNDS_MAX = 12
 READERS = 6
 ANSWER_S = 30

@@ -1,6 +1,7 @@
 """What weakens the database's word is found: no setting of the server, a database or a role, and no table goes unseen."""
 
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
@@ -11,10 +12,14 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from audit.durability import weaknesses
+from audit.keys import SigningKey, public_file
+from audit.record import Trail
+from audit.spool import ASIDE
 from engine import settings as settings_file
 from engine import wiring
 from engine.doctor import examine
 from engine.wiring import Database
+from tests.recorded import write
 
 LOGIN = "durability_login"
 
@@ -149,7 +154,7 @@ async def test_doctor_says_it(own: Database, superuser: psycopg.Connection) -> N
         superuser.execute("ALTER ROLE affidavit_engine RESET synchronous_commit")
 
 
-# Seen red with the settings of the server that the tests run on: `terse`, so nothing was found.
+# Seen red with each of them left out of `QUIET`.
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -169,3 +174,53 @@ async def test_doctor_says_if_the_log_of_a_server_would_repeat_rows(
         assert words.count(" = ") == 1
     finally:
         superuser.execute(f"ALTER DATABASE affidavit RESET {name}".encode())
+
+
+async def test_doctor_looks_after_the_signing_key(own: Database) -> None:
+    path = own.settings.data_dir / own.settings.audit.signing_key_file
+    path.unlink(missing_ok=True)
+    public_file(path).unlink(missing_ok=True)
+    assert await of_doctor(own, "signing key") == ("ok", "made at first use")
+    key = SigningKey.ensured(path)
+    assert await of_doctor(own, "signing key") == ("ok", f"{key.key_id}, 1 public keys in signing.key.pub")
+    public_file(path).write_text(f"{SigningKey.create(path.with_name('another.key')).public}\n")
+    state, words = await of_doctor(own, "signing key")
+    assert (state, f"lacks {key.public}" in words) == ("failed", True)
+    path.chmod(0o644)
+    state, words = await of_doctor(own, "signing key")
+    assert (state, "can be read by others" in words) == ("failed", True)
+    path.unlink()
+    public_file(path).unlink()
+
+
+async def test_doctor_says_what_waits_in_the_spool(own: Database) -> None:
+    folder = own.settings.data_dir / own.settings.audit.spool_dir
+    assert await of_doctor(own, "spool") == ("ok", f"{folder}, empty")
+    folder.mkdir(exist_ok=True)
+    aside = folder / ASIDE
+    aside.write_text("digest an entry\n")
+    try:
+        state, words = await of_doctor(own, "spool")
+        assert (state, words.startswith("1 entries in")) == ("missing", True)
+    finally:
+        aside.unlink()
+
+
+# Seen red with only the rows looked at: with the vault away, all seemed well.
+async def test_doctor_says_what_is_not_sealed_or_anchored(
+    own: Database, superuser: psycopg.Connection
+) -> None:
+    late = wiring.now() - timedelta(minutes=2)
+    superuser.execute("SELECT audit_make_month(%s)", (late.date(),))
+    write(superuser, Trail(log_id=uuid4(), query_id=uuid4(), timestamp=late, endpoint="test"))
+    state, words = await of_doctor(own, "sealing")
+    assert (state, words.startswith("1 records are not sealed")) == ("failed", True)
+    superuser.execute("SET session_replication_role = replica")
+    superuser.execute("DELETE FROM audit_logs")
+    superuser.execute("TRUNCATE audit_leaves, audit_checkpoints, audit_anchors")
+    superuser.execute("INSERT INTO audit_checkpoints VALUES ('2031-01-01', 3, 'note', %s)", (late,))
+    assert await of_doctor(own, "sealing") == ("failed", "2031-01 not anchored; can the vault be written?")
+    superuser.execute("INSERT INTO audit_anchors VALUES ('2031-01-01', 3, 'k', 'v', %s)", (late,))
+    state, words = await of_doctor(own, "sealing")
+    assert (state, words.startswith("2031-01: 3 sealed, 3 anchored, last at")) == ("ok", True)
+    superuser.execute("TRUNCATE audit_checkpoints, audit_anchors")

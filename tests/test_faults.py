@@ -23,12 +23,14 @@ import psycopg
 import pytest
 import uvicorn
 
+from engine import wiring
 from engine.answer import Engine
 from engine.http.app import create_app
 from engine.keys import ApiKeys
 from engine.ports import Embedder
 from engine.providers.claude import Claude
 from engine.providers.cohere import CohereEmbedder
+from engine.settings import Settings
 from engine.wiring import PROMPT, Database, House
 from tests.conftest import Records, free_port
 from tests.upstreams import _Server, embed, faults, messages
@@ -38,6 +40,8 @@ ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "1"))  # `make campaign` asks for
 AT_ONCE = 32
 PROMISE_S = 5.0 + 0.1  # what the product promises; so it is asserted
 SOON_S = 2.0  # a connection that is left is closed at once; a busy machine notices a little later
+DRAINED_S = 30
+PATIENCE_S = 1.5
 KEY = "sk-canary-of-the-key"
 QUESTION = {"query": "What does an IMU measure?"}
 TIMED_OUT = "Query processing timed out. Try a simpler question."
@@ -203,11 +207,20 @@ async def reading(engine: Engine, house: House, key: str) -> AsyncIterator[Reade
         yield Reader(http, url)
 
 
+def patient(engine: Engine) -> Engine:
+    """For thirty-two at once on a busy machine, where something else than the record is looked at. What is promised to
+    the reader stays as it is."""
+    rules = engine.rules
+    return replace(
+        engine, rules=replace(rules, audit_s=rules.audit_s + PATIENCE_S, total_s=rules.total_s + PATIENCE_S)
+    )
+
+
 @asynccontextmanager
 async def asking(house: House, key: str, url: str) -> AsyncIterator[Reader]:
     """A reader of an application whose model is at this address, and was never spoken to."""
     async with claude(url) as generator:
-        async with reading(replace(house.engine, generator=generator), house, key) as reader:
+        async with reading(patient(replace(house.engine, generator=generator)), house, key) as reader:
             yield reader
 
 
@@ -269,17 +282,19 @@ def stream_of(told: Told, last: str) -> list[str]:
     return ["sources", *("sentence" for name, _ in told.events if name == "sentence"), last]
 
 
-def rows_of(records: Records, answers: list[Told]) -> dict[str, dict[str, Any]]:
-    """Exactly one row for each."""
+async def rows_of(records: Records, answers: list[Told]) -> dict[str, dict[str, Any]]:
+    """Exactly one row for each, once the spool has been drained of those that the database was too slow for."""
     names = [told.request_id for told in answers]
-    rows = records.where("request_id = ANY(%s)", names)
+    async with asyncio.timeout(DRAINED_S):
+        while len(rows := records.where("request_id = ANY(%s)", names)) < len(names):  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(0.1)
     assert sorted(row["request_id"] for row in rows) == sorted(names)
     return {row["request_id"]: row for row in rows}
 
 
-def check_all(records: Records, answers: list[Told], expected: Expected) -> None:
+async def check_all(records: Records, answers: list[Told], expected: Expected) -> None:
     """Each of them; and nothing was shown that is not on record."""
-    rows = rows_of(records, answers)
+    rows = await rows_of(records, answers)
     for told in answers:
         row = rows[told.request_id]
         check(told, expected, row)
@@ -330,13 +345,13 @@ async def test_g3_a_model_that_misbehaves(house: House, key: str, records: Recor
         asking(house, key, upstream.url) as cold_stream,
     ):
         upstream.write = faults.true_blocks
-        check_all(records, [await warm.ask(stream=False)], GOOD)
+        await check_all(records, [await warm.ask(stream=False)], GOOD)
         upstream.fault = faults.FAULTS[name]
         for _ in range(ROUNDS):
             first, streamed, many = await asyncio.gather(
                 cold.ask(stream=False), cold_stream.ask(stream=True), warm.ask_often()
             )
-            check_all(records, [first, streamed, *many], EXPECTED[name])
+            await check_all(records, [first, streamed, *many], EXPECTED[name])
             await until(lambda: upstream.in_flight == 0)
         assert len(upstream.requests) <= 1 + ROUNDS * (2 + AT_ONCE)  # no second tries
 
@@ -346,7 +361,7 @@ async def test_g3_a_model_that_misbehaves(house: House, key: str, records: Recor
 async def test_g3_a_model_that_cannot_be_reached(house: House, key: str, records: Records, name: str) -> None:
     async with address_with(name) as url, asking(house, key, url) as reader:
         for _ in range(ROUNDS):
-            check_all(records, await reader.ask_often(), EXPECTED[name])
+            await check_all(records, await reader.ask_often(), EXPECTED[name])
 
 
 # A machine under load may take the missing tenth of a second itself: then it is a timeout, and its row says so.
@@ -354,7 +369,7 @@ async def test_g3_a_model_that_cannot_be_reached(house: House, key: str, records
 async def test_g3_an_answer_just_in_time_is_an_answer(house: House, key: str, records: Records) -> None:
     async with upstream_with(faults.FAULTS["2.4 s"]) as upstream, asking(house, key, upstream.url) as reader:
         answers = await asyncio.gather(*(reader.ask(stream=bool(n % 2)) for n in range(4)))
-    rows = rows_of(records, answers)
+    rows = await rows_of(records, answers)
     for told in answers:
         is_late = rows[told.request_id]["http_status"] == 504
         check(told, SLOW if is_late else GOOD, rows[told.request_id])
@@ -390,16 +405,26 @@ async def test_g3_a_database_that_stalls(
     async with reading(forgetful, house, key) as reader:
         with locked(database, table):
             answers = await asyncio.gather(reader.ask(stream=False), reader.ask(stream=True))
-    check_all(records, list(answers), expected)
+    await check_all(records, list(answers), expected)
+
+
+@pytest.fixture
+async def spoolless(house: House, settings: Settings) -> AsyncIterator[House]:
+    """Its records have nowhere to wait."""
+    audit = settings.audit.model_copy(update={"spool_dir": ""})
+    ledger = wiring.ledger_of(settings.model_copy(update={"audit": audit}), house.pool)
+    await ledger.start()
+    yield replace(house, engine=replace(house.engine, ledger=ledger))
+    await ledger.stop()
 
 
 # No record, no answer: and the reader is told so in time.
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("table", ["audit_open", "audit_logs"])
 async def test_g1_a_record_that_cannot_be_written_is_no_answer(
-    house: House, database: Database, key: str, records: Records, table: str
+    spoolless: House, database: Database, key: str, table: str
 ) -> None:
-    async with reading(house.engine, house, key) as reader:
+    async with reading(spoolless.engine, spoolless, key) as reader:
         with locked(database, table):
             answers = await asyncio.gather(reader.ask(stream=False), reader.ask(stream=True))
         for told in answers:
@@ -407,6 +432,17 @@ async def test_g1_a_record_that_cannot_be_written_is_no_answer(
             assert (told.body["status"], told.body["error_type"]) == (503, "audit")
             assert "answer" not in told.body
         assert (await reader.ask(stream=False)).body["outcome"] == "answered"
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("table", ["audit_open", "audit_logs"])
+async def test_g1_a_record_that_the_database_does_not_take_waits_in_the_spool(
+    house: House, database: Database, key: str, records: Records, table: str
+) -> None:
+    async with reading(house.engine, house, key) as reader:
+        with locked(database, table):
+            answers = await asyncio.gather(reader.ask(stream=False), reader.ask(stream=True))
+        await check_all(records, list(answers), replace(GOOD, request_id=None))
 
 
 @contextlib.contextmanager
@@ -426,22 +462,34 @@ def frozen(database: Database) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-# Seen red with one interruption at the end of the time instead of two: the driver waits for its session for ten seconds.
-@pytest.mark.usefixtures("nothing_left")
-async def test_g3_a_frozen_database(house: House, database: Database, key: str) -> None:
+async def ask_while_frozen(house: House, database: Database, key: str) -> list[Told]:
     async with reading(house.engine, house, key) as reader:
         assert (await reader.ask(stream=False)).status == 200
         with frozen(database):
             answers = await asyncio.gather(*(reader.ask(stream=bool(n % 2)) for n in range(4)))
-    for told in answers:
-        assert told.seconds <= PROMISE_S
-        assert told.status in {503, 504}
+    assert all(told.seconds <= PROMISE_S for told in answers)
+    return answers
+
+
+# Seen red with one interruption at the end of the time instead of two: the driver waits for its session for ten seconds.
+@pytest.mark.usefixtures("nothing_left")
+async def test_g3_a_frozen_database(spoolless: House, database: Database, key: str) -> None:
+    answers = await ask_while_frozen(spoolless, database, key)
+    assert {told.status for told in answers} <= {503, 504}
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_g3_a_frozen_database_is_done_without(
+    house: House, database: Database, key: str, records: Records
+) -> None:
+    answers = await ask_while_frozen(house, database, key)
+    await check_all(records, answers, replace(GOOD, request_id=None))
 
 
 @asynccontextmanager
 async def asking_with(embedder: Embedder, house: House, key: str) -> AsyncIterator[Reader]:
     retriever = replace(house.engine.retriever, embedder=embedder)
-    async with reading(replace(house.engine, retriever=retriever), house, key) as reader:
+    async with reading(patient(replace(house.engine, retriever=retriever)), house, key) as reader:
         yield reader
 
 
@@ -480,7 +528,7 @@ async def test_g3_an_embedder_that_misbehaves(house: House, key: str, records: R
         for attribute, value in told.items():
             setattr(upstream, attribute, value)
         async with asking_with(embedder, house, key) as reader:
-            check_all(records, await reader.ask_often(), expected)
+            await check_all(records, await reader.ask_often(), expected)
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -1,5 +1,6 @@
 """The signing key's file: nobody else's eyes, never overwritten, one key whoever comes first, and no public key lost."""
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,11 @@ from audit.keys import (
     public_file,
     read_public_keys,
 )
+from engine import settings as settings_file
+from engine import wiring
+from engine.errors import ConfigurationError
 from tests.conftest import ROOT
+from tests.test_cli import affidavit
 
 RACERS = 6
 
@@ -153,3 +158,42 @@ def test_a_public_key_is_written_in_one_way_only(path: Path) -> None:
     for other in wrong:
         with pytest.raises(ValueError, match="Not a public key"):
             PublicKey.of(other)
+
+
+def test_the_embedded_default_makes_its_key_at_first_use(tmp_path: Path) -> None:
+    settings = settings_file.load({}, data_dir=tmp_path)
+    key = wiring.signing_key_of(settings)
+    assert wiring.signing_key_of(settings).public == key.public
+    assert read_public_keys(wiring.public_keys_file(settings)) == [key.public]
+
+
+def test_with_a_database_of_its_own_a_missing_key_is_not_made_behind_the_operators_back(
+    tmp_path: Path,
+) -> None:
+    """Each replica would make one, and their receipts would need as many public files."""
+    settings = settings_file.load({"DATABASE_URL": "postgresql:///elsewhere"}, data_dir=tmp_path)
+    with pytest.raises(ConfigurationError, match="affidavit audit key --new"):
+        wiring.signing_key_of(settings)
+    made = wiring.make_signing_key(settings)
+    assert wiring.signing_key_of(settings).public == made.public
+
+
+def test_a_key_that_no_public_file_lists_signs_nothing(tmp_path: Path) -> None:
+    settings = settings_file.load({}, data_dir=tmp_path)
+    key = wiring.make_signing_key(settings)
+    file = wiring.public_keys_file(settings)
+    file.write_text(f"{SigningKey.create(tmp_path / 'other.key').public}\n")
+    with pytest.raises(ConfigurationError, match="add the line"):
+        wiring.signing_key_of(settings)
+    file.write_text(f"{file.read_text()}{key.public}\n")
+    assert wiring.signing_key_of(settings).public == key.public
+
+
+def test_the_command_prints_every_public_key_and_makes_the_next_one(tmp_path: Path) -> None:
+    assert "audit key --new" in affidavit("audit", "key", data_dir=tmp_path).stderr
+    (first,) = affidavit("audit", "key", "--new", data_dir=tmp_path).stdout.splitlines()
+    said = affidavit("audit", "key", "--new", "--json", data_dir=tmp_path)
+    keys = json.loads(said.stdout)
+    assert keys[0] == first
+    assert keys[1] == str(SigningKey.load(tmp_path / "signing.key").public)
+    assert affidavit("audit", "key", data_dir=tmp_path).stdout.splitlines() == keys

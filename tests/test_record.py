@@ -23,12 +23,11 @@ from audit.record import (
     Row,
     Trail,
     bytes_of,
-    commitment,
     commitments,
     leaf_hash,
     row_of,
     sealed,
-    storable,
+    text_of,
 )
 from engine.settings import HOUSE
 from engine.wiring import Database, now
@@ -87,6 +86,10 @@ def row(**changes: Any) -> Row:
     return row_of(trail(**changes))
 
 
+def commitment(salt: bytes, name: str, value: Any) -> str:
+    return commitments({"salt": "\\x" + salt.hex(), name: value})[name]
+
+
 def test_hash_of_a_known_row_never_changes() -> None:
     """If this fails, no row that was ever written can be proven any more."""
     assert leaf_hash(row()).hex() == "2214bf550d1cf7da00bf3571948b9929ec31fe6a4fc7a637b58d95840138f4b2"
@@ -118,10 +121,10 @@ def test_hash_is_that_of_an_independent_path() -> None:
 
 def test_every_column_has_a_value_here() -> None:
     assert [name for name, value in asdict(trail()).items() if value is None] == []
-    assert list(row()) == list(COLUMNS)
+    assert list(row()) == [name for name in COLUMNS if name != "spooled"]
 
 
-# Seen red with `rerank` among what is not hashed, and with `filters` left out of the commitments.
+# Seen red with `filters` left out of the commitments.
 @pytest.mark.parametrize("name", [name for name in COLUMNS if name not in UNHASHED])
 def test_changed_column_changes_the_hash(name: str) -> None:
     assert leaf_hash(row(**{name: other(getattr(trail(), name))})) != leaf_hash(row())
@@ -174,11 +177,22 @@ def test_row_without_salt_is_not_hashed() -> None:
 
 
 def test_sealing_adds_the_salt_and_the_hash_as_the_database_writes_them() -> None:
-    bare = row(salt=None, leaf_hash=None)
+    bare = row(salt=None, leaf_hash=None, erased_at=None)
     done = sealed(bare, SALT)
-    assert done["salt"] == "\\x" + SALT.hex()
-    assert bytes_of(done["leaf_hash"]) == leaf_hash(done) == leaf_hash(bare | {"salt": done["salt"]})
-    assert {name: value for name, value in done.items() if name not in {"salt", "leaf_hash"}} == bare
+    written = json.loads(done.text)
+    assert written == bare | {"salt": "\\x" + SALT.hex(), "leaf_hash": "\\x" + done.leaf_hash.hex()}
+    assert done.leaf_hash == leaf_hash(written)
+    assert canonical_json(written).decode() == done.text
+
+
+# Seen red with what was replaced being looked at again: whoever typed \u0000 in six characters had it replaced for ever.
+def test_what_is_hashed_is_what_is_written() -> None:
+    hostile = "a\0b \ud800 \\u0000"
+    bare = row(user_query_text=hostile, filters={hostile: [hostile]}, salt=None, leaf_hash=None)
+    done = sealed(bare, SALT)
+    written = json.loads(done.text)
+    assert written["user_query_text"] == "a\ufffdb \ufffd \\u0000"
+    assert done.leaf_hash == leaf_hash(written)
 
 
 def test_values_cannot_be_exchanged_between_columns() -> None:
@@ -207,7 +221,9 @@ def test_commitment_hides_its_value() -> None:
     assert lengths == {64}
 
 
+# Seen red with `rerank` among what is not hashed.
 def test_every_column_is_hashed_personal_or_says_why_not() -> None:
+    assert {"spooled", "salt", "leaf_hash", "erased_at"} == UNHASHED
     assert set(COLUMNS) >= PERSONAL | UNHASHED
     assert not PERSONAL & UNHASHED
 
@@ -247,9 +263,9 @@ def test_what_the_database_does_not_write_is_not_read_as_bytes(text: str) -> Non
     ],
 )
 def test_what_the_database_cannot_hold_is_recorded_as_a_mark(value: Any, expected: Any) -> None:
-    kept = storable({"a": value})
-    assert kept == {"a": expected}
-    assert storable(kept) == kept
+    kept = text_of({"a": value})
+    assert json.loads(kept) == {"a": expected}
+    assert text_of(json.loads(kept)) == kept
 
 
 @steady
@@ -257,8 +273,8 @@ def test_what_the_database_cannot_hold_is_recorded_as_a_mark(value: Any, expecte
     st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
 )
 def test_whatever_arrives_is_storable(value: Any) -> None:
-    kept = json.dumps(storable({"a": value}), ensure_ascii=False)
-    assert "\\u0000" not in re.sub(r"\\\\", "", kept)
+    kept = text_of({"a": value})
+    assert "\\u0000" not in kept.replace("\\\\", "")
     assert kept.encode()
 
 

@@ -96,6 +96,8 @@ class ReceiptBody(BaseModel):
     log_id: UUID
     leaf_hash: str
     issued_at: str
+    key_id: str
+    signature: str
 
 
 class QueryResponse(BaseModel):
@@ -194,6 +196,8 @@ def response(answer: Answer) -> QueryResponse:
                 "log_id": answer.receipt.log_id,
                 "leaf_hash": answer.receipt.leaf_hash,
                 "issued_at": answer.receipt.issued_at.isoformat(),
+                "key_id": answer.receipt.key_id,
+                "signature": answer.receipt.signature,
             },
         }
     )  # fmt: skip

@@ -1,0 +1,163 @@
+"""A log in a database and a vault of its own, sealed and anchored by the real sealer, and put back after each attack."""
+
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from audit.evidence import LAST_MOMENT, Span, StoredEvidence
+from audit.inspection import inspect
+from audit.keys import PublicKey, SigningKey, public_file, read_public_keys
+from audit.prover import Prover
+from audit.record import Row, Trail
+from audit.seal import Sealer
+from audit.vault import FolderVault
+from audit.verdict import Finding, Report
+from engine.providers import postgres
+from engine.wiring import AUDITOR, Database, now
+from tests.recorded import make_months, write
+
+JANUARY, FEBRUARY = date(2025, 1, 1), date(2025, 2, 1)
+EVIDENCE = ("audit_logs", "audit_leaves", "audit_checkpoints", "audit_anchors", "audit_keys", "audit_origin")
+EVER = Span(datetime.min.replace(tzinfo=UTC), LAST_MOMENT)
+
+
+def quiet(_: str, __: int, ___: int) -> None: ...
+
+
+def whole_trail(month: date, place: int, **given: Any) -> Trail:
+    """Every column filled, so that every column can be attacked."""
+    fields: dict[str, Any] = {
+        "log_id": uuid4(), "query_id": uuid4(), "answer_id": uuid4(),
+        "timestamp": datetime(month.year, month.month, 10, 12, tzinfo=UTC) + timedelta(minutes=place),
+        "user_query_text": f"Was misst „eine“ IMU? 🤖 {place}", "source_mode": "full-book", "retrieval_query": "IMU",
+        "chunks_retrieved_count": 50, "retrieval_latency_ms": 12, "llm_prompt": "p", "llm_response": "r",
+        "chunks_returned": [{"chunk_id": "ab", "cosine": 0.1 + 0.2, "bm25": 1e-7, "score": 1.0, "rerank": None}],
+        "answer_text": "It measures …", "confidence_score": 1 / 3, "success": True, "error_message": "none",
+        "citations": [{"n": 1, "excerpt": "é", "start": 0, "end": 10**12}], "request_id": "r", "client_id": "c",
+        "key_id": "k", "end_user": "user:1", "client_address": "::1", "session_id": uuid4(), "book_id": "b",
+        "endpoint": "/v1/query", "http_status": 200, "outcome": "answered", "reason": "r", "error_type": "e",
+        "selected_text": "s", "filters": {"tags": ["ä"], "module": 3, "chapter": None}, "top_k": 5,
+        "confidence_level": "low", "retrieval_confidence": 0.7, "generation_confidence": 0.3,
+        "index_generation": uuid4(), "embedder": "m", "calibration_id": "i", "threshold": 0.6,
+        "model_requested": "x", "model_used": "y", "provider_request_id": "z", "stop_reason": "end",
+        "tokens_input": 1, "tokens_output": 2, "generation_latency_ms": 3, "total_latency_ms": 4,
+        "limit_decision": "admitted", "prompt_sha256": "0", "settings_sha256": "1", "code_version": "2",
+        "calibration_kind": "self", "best_score": 2 / 3, "filter_message": "ü", "rerank": "r",
+        "released_text": "s", "instruction_like": ["question", "ab"],
+    }  # fmt: skip
+    return Trail(**(fields | given))
+
+
+@dataclass(slots=True)
+class SealedLog:
+    database: Database
+    folder: Path
+    key: SigningKey
+    rows: dict[tuple[date, int], Row] = field(default_factory=dict)  # by their leaf
+
+    @property
+    def url(self) -> str:
+        return self.database.url
+
+    @property
+    def vault(self) -> FolderVault:
+        return FolderVault(self.folder / "vault")
+
+    @property
+    def keys(self) -> list[PublicKey]:
+        return read_public_keys(public_file(self.folder / "signing.key"))
+
+    def log_id(self, month: date, index: int) -> str:
+        return str(self.rows[month, index]["log_id"])
+
+    def write(self, month: date, *places: int) -> None:
+        with psycopg.connect(self.url) as connection:
+            for place in places:
+                self.rows[month, place] = write(connection, whole_trail(month, place))
+
+    async def seal(self, key: SigningKey | None = None, vault: FolderVault | None = None) -> dict[date, str]:
+        """What could not be sealed, and why."""
+        async with self.database.pool("affidavit_sealer") as pool:
+            sealer = Sealer(
+                pool, key or self.key, lambda: [*self.keys, *([key.public] if key else [])], vault or self.vault,
+                seal_every_s=5, anchor_every_s=30, clock=now, monotonic=time.monotonic,
+            )  # fmt: skip
+            await sealer.seal_once()
+            return sealer.failures
+
+    def inspect(
+        self, keys: list[PublicKey] | None = None, span: Span = EVER, vault: FolderVault | None = None
+    ) -> Report:
+        with postgres.reading(self.url, AUDITOR) as connection:
+            evidence = StoredEvidence(connection, vault or self.vault, span, now())
+            evidence.begin()
+            return inspect(evidence, self.keys if keys is None else keys, quiet)
+
+    async def prove(self, row: Row) -> bytes:
+        async with postgres.open_lazily(self.url, AUDITOR, size_max=1, wait_s=5) as pool:
+            prover = Prover(pool)
+            return await prover.prove(await prover.row(UUID(row["query_id"])))
+
+    def attack(self, *statements: str, **values: Any) -> None:
+        """As a superuser whom no trigger stops."""
+        with psycopg.connect(self.url) as connection:
+            connection.execute("SET session_replication_role = replica")
+            for statement in statements:
+                assert connection.execute(statement.encode(), values or None).rowcount != 0, statement
+
+    def keep(self) -> None:
+        with psycopg.connect(self.url) as connection:
+            connection.execute("CREATE SCHEMA before")
+            for table in EVIDENCE:
+                connection.execute(f"CREATE TABLE before.{table} AS SELECT * FROM {table}".encode())
+        shutil.copytree(self.folder / "vault", self.folder / "kept")
+
+    def restore(self) -> None:
+        with psycopg.connect(self.url) as connection:
+            connection.execute("SET session_replication_role = replica")
+            connection.execute("DROP TABLE IF EXISTS audit_erasures")
+            make_months(connection, (JANUARY, FEBRUARY))
+            for table in EVIDENCE:
+                connection.execute(f"TRUNCATE {table}".encode())
+                connection.execute(f"INSERT INTO {table} SELECT * FROM before.{table}".encode())
+        shutil.rmtree(self.folder / "vault")
+        shutil.copytree(self.folder / "kept", self.folder / "vault")
+
+
+@asynccontextmanager
+async def sealed_log(database: Database, folder: Path) -> AsyncIterator[SealedLog]:
+    """January with 5 records; February with 12, in trees of 4, 8 and 12, each anchored."""
+    name = sql.Identifier(f"sealed_{uuid4().hex}")
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
+        made = Database(make_conninfo(database.url, dbname=name.as_string().strip('"')), database.settings)
+        made.migrate()
+        log = SealedLog(made, folder, SigningKey.create(folder / "signing.key"))
+        with psycopg.connect(made.url) as inside:
+            make_months(inside, (JANUARY, FEBRUARY))
+        log.write(JANUARY, *range(5))
+        for begin in range(0, 12, 4):
+            log.write(FEBRUARY, *range(begin, begin + 4))
+            assert await log.seal() == {}
+        log.keep()
+        yield log
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+def places(report: Report) -> set[tuple[str, str, str | None, int | None]]:
+    return {place(finding) for finding in report.findings}
+
+
+def place(finding: Finding) -> tuple[str, str, str | None, int | None]:
+    month = f"{finding.month:%Y-%m}" if finding.month else None
+    return str(finding.verdict), finding.what, month, finding.leaf_index
