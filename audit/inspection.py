@@ -5,7 +5,7 @@ the vault knows a leaf, its word stands against the database's: it is written on
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Literal, NamedTuple, Protocol
@@ -119,16 +119,29 @@ class _Month:
 
     def find_end(self) -> int:
         """The largest tree that was signed: what a database says of its size beyond that is nobody's word."""
-        ends = [0]
-        for size, note in self.evidence.checkpoints_from_last(self.month):
-            if checkpoint := self._opened(size, note, "checkpoint"):
-                ends.append(checkpoint.size)
-                break
-        for size, content in self.evidence.anchors_from_last(self.month):
-            if checkpoint := self._opened(size, content.decode(errors="replace"), "anchor"):
-                ends.append(checkpoint.size)
-                break
-        return max(ends)
+        stored, anchored = (
+            self.evidence.checkpoints_from_last(self.month),
+            self.evidence.anchors_from_last(self.month),
+        )
+        unsigned: list[Finding] = []
+        end = max(
+            self._last_signed("checkpoint", stored, unsigned),
+            self._last_signed(
+                "anchor", ((size, note.decode(errors="replace")) for size, note in anchored), unsigned
+            ),
+        )
+        for finding in unsigned:
+            if finding.leaf_index is not None and finding.leaf_index >= end:  # the others are met on the way
+                self.report.add(finding)
+        return end
+
+    def _last_signed(self, what: str, notes: Iterable[tuple[int, str]], unsigned: list[Finding]) -> int:
+        for size, note in notes:
+            found = self._opened(size, note, what)
+            if isinstance(found, Checkpoint):
+                return found.size
+            unsigned.append(found)
+        return 0
 
     def add(self, batch: Batch) -> None:
         for size in batch.anchors_lost:
@@ -214,34 +227,32 @@ class _Month:
         elif anchor is not None and stored is not None and stored.encode() != anchor:
             words = f"The checkpoint of size {size} is not the one that was anchored in the vault"
             self._find(Verdict.TAMPERED, "checkpoint", words, size - 1)
-        if anchor is not None and (
-            checkpoint := self._opened(size, anchor.decode(errors="replace"), "anchor")
-        ):
-            self._check_root(checkpoint, "anchor")
-        if (
-            stored is not None
-            and stored.encode() != anchor
-            and (checkpoint := self._opened(size, stored, "checkpoint"))
-        ):
-            self._check_root(checkpoint, "checkpoint")
+        if anchor is not None:
+            self._check_note(size, anchor.decode(errors="replace"), "anchor")
+        if stored is not None and stored.encode() != anchor:
+            self._check_note(size, stored, "checkpoint")
 
-    def _opened(self, size: int, note: str, what: str) -> Checkpoint | None:
+    def _check_note(self, size: int, note: str, what: str) -> None:
+        found = self._opened(size, note, what)
+        if isinstance(found, Finding):
+            self.report.add(found)
+            return
+        self.origins.add(found.origin)
+        if len(self.origins) > 1:
+            words = f"The {what} of size {size} is of another log, {found.origin}"
+            self._find(Verdict.TAMPERED, what, words, size - 1)
+        self._check_root(found, what)
+
+    def _opened(self, size: int, note: str, what: str) -> Checkpoint | Finding:
         try:
             checkpoint = opened_note(note, self.keys)
         except NoteError as wrong:
-            self._find(Verdict.TAMPERED, what, f"The {what} of size {size}: {wrong}", size - 1)
-            return None
-        if (checkpoint.month, checkpoint.size) != (self.month, size):
-            words = (
-                f"At size {size} there is a checkpoint of {checkpoint.month:%Y-%m} and size {checkpoint.size}"
-            )
-            self._find(Verdict.TAMPERED, what, words, size - 1)
-            return None
-        self.origins.add(checkpoint.origin)
-        if len(self.origins) > 1:
-            words = f"The {what} of size {size} is of another log, {checkpoint.origin}"
-            self._find(Verdict.TAMPERED, what, words, size - 1)
-        return checkpoint
+            words = f"The {what} of size {size}: {wrong}"
+        else:
+            if (checkpoint.month, checkpoint.size) == (self.month, size):
+                return checkpoint
+            words = f"The {what} of size {size} is one of {checkpoint.month:%Y-%m} and size {checkpoint.size}"
+        return Finding(Verdict.TAMPERED, what, words, self.month, size - 1)
 
     def _check_root(self, checkpoint: Checkpoint, what: str) -> None:
         size = checkpoint.size

@@ -1,5 +1,6 @@
 """A proof is accepted only if nobody has touched it; two verifiers that share no line say the same."""
 
+import argparse
 import asyncio
 import base64
 import json
@@ -19,8 +20,8 @@ import pytest
 from audit import auditor, bundle
 from audit.canonical import canonical_json
 from audit.keys import read_public_keys
-from audit.verdict import Verdict
-from engine import wiring
+from audit.verdict import Report, Verdict
+from engine import audit_commands, wiring
 from engine.wiring import Database
 from tests import proofs, second_verifier
 from tests.conftest import ROOT
@@ -247,6 +248,28 @@ def test_verify_at_the_command_line(log: SealedLog, tmp_path: Path) -> None:
     said = command(log, "verify", "--public-key", tmp_path / "empty.pub")
     assert (said.returncode, said.stdout) == (1, "") and "holds no public key" in said.stderr
     assert command(log, "verify", "--from", "yesterday").returncode == 2
+
+
+async def test_who_interrupts_gets_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 0 means VALID: an auditor's script must not take a stopped one for that."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def work(show: Any) -> Report:
+        loop.call_soon_threadsafe(begun.set)
+        try:
+            while True:
+                show("records", 1, 2)
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+
+    verifying = asyncio.create_task(audit_commands._verdict(work, argparse.Namespace(json=False)))
+    await begun.wait()
+    verifying.cancel()
+    assert await verifying == 1
+    assert capsys.readouterr().out == ""
+    async with asyncio.timeout(10):
+        await ended.wait()
 
 
 def test_what_is_found_names_its_place_at_the_command_line(log: SealedLog) -> None:

@@ -150,8 +150,8 @@ def asked_all(client: httpx.Client, key: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-# Seen red with `log_min_messages` and the other settings of the embedded server left out, with a traceback printed on a
-# validation error, with the words of a ValidationError in the problem, and with the address of a request printed.
+# Seen red with the words of a ValidationError in the problem, with them printed, and with each address printed
+# (uvicorn's own log of requests).
 @pytest.mark.parametrize(
     "place", ["server.log", "stdout", "stderr", "problems", "answers' headers", "/readyz", "/metrics"]
 )
@@ -228,8 +228,7 @@ async def words_of(work: Any) -> str:
     return ""
 
 
-# Seen red with `from failure` for `from None` in audit/statements.py and in audit/ledger.py, and with the failure's words
-# in what is logged there.
+# Seen red with `from failure` for `from None` in audit/statements.py and audit/ledger.py, and with the driver's words told on.
 async def test_no_failure_to_record_repeats_what_was_to_be_recorded(
     ledger: Ledger, data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,7 +242,6 @@ async def test_no_failure_to_record_repeats_what_was_to_be_recorded(
     assert_silent("\n".join(said), caplog.text, server_log(data_dir))
 
 
-# Seen red with the rows' own words in the exception: DETAIL names the key.
 async def test_a_second_row_of_a_request_repeats_neither(
     ledger: Ledger, data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -254,6 +252,7 @@ async def test_a_second_row_of_a_request_repeats_neither(
     assert_silent(await words_of(ledger.close(trail, now())), caplog.text, server_log(data_dir))
 
 
+# Seen red without `log_min_messages = log`: an error's first line quotes a value of the wrong type.
 async def test_an_auditors_mistake_stays_with_the_auditor(own_log: Database, data_dir: Path) -> None:
     """PostgreSQL's answer is theirs to read, and repeats a row; the server's log is read by others."""
     with psycopg.connect(own_log.url) as connection:

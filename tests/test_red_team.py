@@ -3,6 +3,7 @@
 Attacks are made as a superuser on one log, which is put back after each.
 """
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -203,6 +204,40 @@ def test_truncated_evidence_is_found(
 def test_a_dropped_partition_is_found(log: SealedLog) -> None:
     log.attack("DROP TABLE audit_logs_2025_02")
     assert places(log.inspect()) == {("MISSING", "month", "2025-02", 0)}
+
+
+def test_a_partition_that_went_to_the_archive_is_not_missing(log: SealedLog) -> None:
+    log.attack(
+        "DROP TABLE audit_logs_2025_02",
+        "CREATE TABLE audit_archives AS SELECT date '2025-02-01' AS month, 'dropped' AS state",
+        "GRANT SELECT ON audit_archives TO affidavit_auditor",
+    )
+    try:
+        assert places(log.inspect()) == {("ARCHIVED", "month", "2025-02", None)}
+        log.attack("UPDATE audit_archives SET state = 'uploaded'")
+        assert places(log.inspect()) == {("MISSING", "month", "2025-02", 0)}
+    finally:
+        log.attack("DROP TABLE audit_archives")
+
+
+# Seen red with the vault listed after the database's snapshot was taken.
+async def test_nothing_is_found_while_records_are_written_sealed_and_anchored(log: SealedLog) -> None:
+    is_over = asyncio.Event()
+
+    async def work() -> None:
+        for place in range(100, 160, 3):
+            await asyncio.to_thread(log.write, FEBRUARY, *range(place, place + 3))
+            assert await log.seal() == {}
+        is_over.set()
+
+    working = asyncio.create_task(work())
+    found = set()
+    while not is_over.is_set():
+        report = await asyncio.to_thread(log.inspect)
+        found |= {finding for finding in report.findings if finding.verdict is not Verdict.UNSEALED}
+    await working
+    assert found == set()
+    assert (await asyncio.to_thread(log.inspect)).verdict is Verdict.VALID
 
 
 def test_a_dropped_partition_without_its_leaves_and_checkpoints_is_found(log: SealedLog) -> None:

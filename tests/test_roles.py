@@ -172,7 +172,7 @@ def may(connection: psycopg.Connection, table: str, columns: list[str]) -> str:
 
 
 # Seen red with SELECT on audit_logs for the engine, UPDATE (reason) on a partition for the archiver, TRUNCATE on
-# audit_keys for the sealer, SELECT on a view for PUBLIC, and with a table that has no line.
+# audit_keys for the sealer, and with a table that has no line.
 @pytest.mark.parametrize("role", ROLES)
 def test_each_role_may_do_with_each_table_what_is_allowed_and_nothing_else(
     fresh: Database, role: str
@@ -191,6 +191,7 @@ def kind_of(table: str) -> str:
     return re.sub(r"^audit_logs_\d{4}_\d{2}$", "audit_logs_YYYY_MM", table)
 
 
+# Seen red with SELECT on a view for PUBLIC.
 def test_nobody_else_was_granted_anything(fresh: Database) -> None:
     """Not PUBLIC, not a role of elsewhere; and no right to hang triggers on a table or to refer to it."""
     with psycopg.connect(fresh.url) as connection:
