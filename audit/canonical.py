@@ -10,7 +10,6 @@ from json.encoder import encode_basestring
 from typing import Any
 
 _EXACT = 2**53  # beyond it a double skips integers, so two of them could get one text
-_BITS_MAX = 1023  # no double is larger
 _PLAIN = (1e-4, 1e16)  # between these Python and JavaScript write a fraction alike
 _POINT_MAX, _POINT_MIN = 21, -6  # outside of these JavaScript writes an exponent
 
@@ -40,15 +39,19 @@ def _array(value: Sequence[Any]) -> str:
 def _ordered(keys: dict[str, Any]) -> list[str]:
     if "".join(keys).isascii():
         return sorted(keys)
-    return sorted(keys, key=lambda key: key.encode("utf-16-be"))
+    return sorted(keys, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
 
 
 def _integer(value: int) -> str:
     if -_EXACT <= value <= _EXACT:
         return str(value)
-    if value.bit_length() > _BITS_MAX or int(float(value)) != value:
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError("No number of JSON is so large") from None
+    if int(Decimal(repr(number))) != value:  # PostgreSQL gives 1e23 back as 24 digits; only those stand for it
         raise ValueError(f"{value} is not a number that every reader of JSON can tell from its neighbours")
-    return _as_javascript(float(value))
+    return _as_javascript(number)
 
 
 def _fraction(value: float) -> str:

@@ -165,7 +165,7 @@ def sealed(row: Row, salt: bytes) -> Sealed:
     """The row in its final form. Each value is written once, for the hash and for the database alike."""
     texts = _texts(row)
     if not _is_storable("".join(texts.values())):
-        return sealed(_replaced(row), salt)
+        texts = _texts(_replaced(row))  # once: a reader may have typed these six characters, and they stay
     leaf = _leaf(texts, _committed(texts, salt))
     return Sealed(_object(texts | {"salt": f'"{_escaped(salt)}"', "leaf_hash": f'"{_escaped(leaf)}"'}), leaf)
 

@@ -12,6 +12,7 @@ Floors: imports only go down, and `make check` enforces it (pyproject.toml, impo
     http                                           routes, bodies, the shape of an error, the page
     wiring                                         the only file that names concrete providers
     answer | ingest | providers | migrate          the request; the book; one file a vendor; the schema
+    remembered                                     keys, editions and passages, while the database is away
     retrieve | gate | verify | cite | keys         the steps of a request, pure where they can be
     calibrate | lexical                            what a score means
     ports                                          the seams

@@ -15,11 +15,11 @@ from uuid import UUID
 
 from engine.errors import DatabaseUnavailableError, UnauthenticatedError, UnknownBookError
 from engine.keys import digest, key_id_of
-from engine.last_words import Absence, LastWords, Work
+from engine.last_words import ASK_S, Absence, LastWords, Work
 from engine.models import Client, Generation, Passage
 from engine.ports import Keyring, Library
 
-CHARACTERS_MAX = 64_000_000  # about twenty textbooks of a thousand pages
+CHARACTERS_MAX = 64_000_000  # about fifteen textbooks of a thousand pages, and 130 MB
 SENTENCE_CHARACTERS = 60  # of them for knowing where a sentence stands: that takes room too
 FILLED_AT_ONCE = 50  # passages: reading more at a time would hold up the requests beside it
 PAUSE_S = 1.0  # before a database that is away is asked again for what nobody waits for
@@ -128,8 +128,9 @@ class RememberedLibrary:
         """Nobody waits for it: one thing after the other, and again if the database is away."""
         while True:
             async with self._one_at_a_time:
-                with contextlib.suppress(DatabaseUnavailableError):
-                    return await ask()
+                with contextlib.suppress(DatabaseUnavailableError, TimeoutError):
+                    async with asyncio.timeout(ASK_S):
+                        return await ask()
             await asyncio.sleep(PAUSE_S)
 
 

@@ -1,5 +1,6 @@
 """Which books, documents, passages and generations exist. What readers see of a book changes in one statement."""
 
+import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -322,7 +323,9 @@ def _passage(row: tuple[object, ...]) -> Passage:
     fields = dict(zip(_PASSAGE_NAMES, row, strict=True))
     sentences = fields["sentences"]
     assert isinstance(sentences, list)
-    fields["sentences"] = tuple(Sentence(*sentence) for sentence in sentences)
+    fields["sentences"] = tuple(
+        Sentence(start, end, *map(sys.intern, where)) for start, end, *where in sentences
+    )  # many stand under one heading, and passages are kept in memory
     fields["tags"] = tuple(fields["tags"] or ())  # type: ignore[arg-type]  # a text array
     return Passage(**fields)  # type: ignore[arg-type]  # the columns are the fields
 

@@ -8,20 +8,21 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
-import psycopg
 import pytest
 
 from audit import auditor, bundle
 from audit.canonical import canonical_json
 from audit.keys import read_public_keys
 from audit.verdict import Report, Verdict
-from engine import audit_commands, wiring
+from engine import audit_commands, cli, wiring
+from engine import settings as settings_file
+from engine.errors import ConfigurationError
 from engine.wiring import Database
 from tests import proofs, second_verifier
 from tests.conftest import ROOT
@@ -30,6 +31,7 @@ from tests.sealed_log import FEBRUARY, SealedLog, sealed_log
 from tests.test_cli import affidavit
 
 MUTATIONS = int(os.environ.get("CAMPAIGN_ROUNDS", "0")) * 5_000 or 3_000  # `make campaign` makes 100,000
+Command = Callable[..., tuple[int, str, str]]  # of its words: exit code, stdout, stderr
 KEYS = [KEY.public, ROTATED.public]
 EXAMPLES = json.loads(proofs.FILE.read_text())
 WRITTEN = [(item["name"], item["verdict"], base64.b64decode(item["base64"])) for item in EXAMPLES["proofs"]]
@@ -173,23 +175,26 @@ def test_check_needs_no_settings(written: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("proof", "keys"), [(b"", None), (FILE[:-1], None), (FILE, b""), (FILE, b"x\n"), (FILE, b"\xff")], ids=str
+    ("proof", "keys"),
+    [(b"", None), (FILE[:-1], None), (FILE, b""), (FILE, b"x\n"), (FILE, b"\xff")],
+    ids=["empty", "cut", "no key", "not a key", "not text"],
 )
 def test_check_fails_on_what_is_no_proof_and_on_what_is_no_key(
-    written: tuple[Path, Path], proof: bytes, keys: bytes | None
+    written: tuple[Path, Path], command: Command, proof: bytes, keys: bytes | None
 ) -> None:
     written[0].write_bytes(proof)
     if keys is not None:
         written[1].write_bytes(keys)
-    said = affidavit("audit", "check", written[0], "--public-key", written[1])
-    assert said.returncode == 1
-    assert said.stdout.startswith("TAMPERED" if keys is None else "CANNOT_TELL")
-    assert said.stderr == ""
+    code, out, err = command("check", written[0], "--public-key", written[1])
+    assert (code, err) == (1, "")
+    assert out.startswith("TAMPERED" if keys is None else "CANNOT_TELL")
 
 
-def test_check_of_a_file_that_is_not_there_is_no_verdict_about_it(written: tuple[Path, Path]) -> None:
-    said = affidavit("audit", "check", "no-such-file", "--public-key", written[1], "--json")
-    assert (said.returncode, json.loads(said.stdout)["verdict"]) == (1, "CANNOT_TELL")
+def test_check_of_a_file_that_is_not_there_is_no_verdict_about_it(
+    written: tuple[Path, Path], command: Command
+) -> None:
+    code, out, _ = command("check", "no-such-file", "--public-key", written[1], "--json")
+    assert (code, json.loads(out)["verdict"]) == (1, "CANNOT_TELL")
 
 
 @pytest.fixture(scope="module")
@@ -198,8 +203,17 @@ async def log(database: Database, tmp_path_factory: pytest.TempPathFactory) -> A
         yield made
 
 
-def command(log: SealedLog, *words: object) -> subprocess.CompletedProcess[str]:
-    return affidavit("audit", *words, data_dir=log.folder, DATABASE_URL=log.url)
+@pytest.fixture
+def command(log: SealedLog, capsys: pytest.CaptureFixture[str]) -> Command:
+    """`affidavit audit …` in this process: starting it a dozen times would take longer than all that it does."""
+    settings = settings_file.load({"DATABASE_URL": log.url}, data_dir=log.folder)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        given = cli.parser().parse_args(["audit", *map(str, words)])
+        code = asyncio.run(given.run(settings, given) if given.has_settings else given.run(given))
+        return code, *capsys.readouterr()
+
+    return run
 
 
 async def test_every_record_of_a_log_has_a_proof(log: SealedLog) -> None:
@@ -216,38 +230,41 @@ async def test_proofs_reach_over_chunks_of_leaves(log: SealedLog, monkeypatch: p
     await test_every_record_of_a_log_has_a_proof(log)
 
 
-def test_a_proof_is_written_and_checked_at_the_command_line(log: SealedLog, tmp_path: Path) -> None:
+def test_a_proof_is_written_and_checked_at_the_command_line(
+    log: SealedLog, command: Command, tmp_path: Path
+) -> None:
     query_id = log.rows[FEBRUARY, 5]["query_id"]
     file = tmp_path / "proof.json"
-    assert command(log, "prove", query_id, "-o", file).returncode == 0
-    assert command(log, "prove", query_id).stdout.encode() == file.read_bytes()
-    said = affidavit("audit", "check", file, "--public-key", log.folder / "signing.key.pub")
-    assert (said.returncode, said.stdout) == (0, "VALID (1 checked)\n")
+    assert command("prove", query_id, "-o", file) == (0, "", "")
+    assert command("prove", query_id)[1].encode() == file.read_bytes()
+    keys = log.folder / "signing.key.pub"
+    assert command("check", file, "--public-key", keys) == (0, "VALID (1 checked)\n", "")
 
 
-def test_without_a_record_there_is_no_proof(log: SealedLog) -> None:
-    said = command(log, "prove", uuid4())
-    assert (said.returncode, said.stdout) == (1, "")
-    assert said.stderr.startswith("MISSING: There is no record")
+def test_without_a_record_there_is_no_proof(command: Command) -> None:
+    code, out, err = command("prove", uuid4())
+    assert (code, out) == (1, "")
+    assert err.startswith("MISSING: There is no record")
 
 
-def test_verify_at_the_command_line(log: SealedLog, tmp_path: Path) -> None:
-    said = command(log, "verify", "--json")
+def test_verify_at_the_command_line(log: SealedLog, command: Command, tmp_path: Path) -> None:
+    said = affidavit("audit", "verify", "--json", data_dir=log.folder, DATABASE_URL=log.url)
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout) == {
         "verdict": "VALID", "checked": 17, "findings": [], "findings_left_off": 0, "counted": {},
     }  # fmt: skip
-    said = command(log, "verify", "--from", "2025-02-01", "--to", "2025-02-10T12:03:00+00:00")
-    assert (said.returncode, said.stdout) == (0, "VALID (3 checked)\n")
-    said = command(log, "verify", "--from", "2026-01-01", "--json")
-    assert (said.returncode, json.loads(said.stdout)["verdict"]) == (1, "CANNOT_TELL")
+    code, out, _ = command("verify", "--from", "2025-02-01", "--to", "2025-02-10T12:03:00+00:00")
+    assert (code, out) == (0, "VALID (3 checked)\n")
+    code, out, _ = command("verify", "--from", "2026-01-01", "--json")
+    assert (code, json.loads(out)["verdict"]) == (1, "CANNOT_TELL")
     (tmp_path / "other.pub").write_text(f"{STRANGER.public}\n")
-    said = command(log, "verify", "--public-key", tmp_path / "other.pub")
-    assert said.returncode == 1 and said.stdout.startswith("TAMPERED")
+    code, out, _ = command("verify", "--public-key", tmp_path / "other.pub")
+    assert code == 1 and out.startswith("TAMPERED")
     (tmp_path / "empty.pub").write_text("")
-    said = command(log, "verify", "--public-key", tmp_path / "empty.pub")
-    assert (said.returncode, said.stdout) == (1, "") and "holds no public key" in said.stderr
-    assert command(log, "verify", "--from", "yesterday").returncode == 2
+    with pytest.raises(ConfigurationError, match="holds no public key"):
+        command("verify", "--public-key", tmp_path / "empty.pub")
+    with pytest.raises(SystemExit, match="2"):
+        command("verify", "--from", "yesterday")
 
 
 async def test_who_interrupts_gets_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,20 +289,16 @@ async def test_who_interrupts_gets_no_verdict(capsys: pytest.CaptureFixture[str]
         await ended.wait()
 
 
-def test_what_is_found_names_its_place_at_the_command_line(log: SealedLog) -> None:
-    with psycopg.connect(log.url) as connection:
-        connection.execute("SET session_replication_role = replica")
-        connection.execute(
-            "UPDATE audit_logs SET answer_text = 'else' WHERE log_id = %s", (log.log_id(FEBRUARY, 5),)
-        )
+def test_what_is_found_names_its_place_at_the_command_line(log: SealedLog, command: Command) -> None:
+    log.attack(f"UPDATE audit_logs SET answer_text = 'else' WHERE log_id = '{log.log_id(FEBRUARY, 5)}'")
     try:
-        said = command(log, "verify", "--json")
-        (finding,) = json.loads(said.stdout)["findings"]
-        assert said.returncode == 1
-        assert (finding["month"], finding["leaf_index"]) == ("2025-02", 5)
-        proof = command(log, "prove", log.rows[FEBRUARY, 5]["query_id"])
-        assert (proof.returncode, proof.stdout) == (1, "")
-        assert proof.stderr.startswith("TAMPERED")
+        code, out, _ = command("verify", "--json")
+        (finding,) = json.loads(out)["findings"]
+        assert (code, finding["month"], finding["leaf_index"]) == (1, "2025-02", 5)
+        assert f"2025-02, leaf 5, record {log.log_id(FEBRUARY, 5)}" in command("verify")[1]
+        code, out, err = command("prove", log.rows[FEBRUARY, 5]["query_id"])
+        assert (code, out) == (1, "")
+        assert err.startswith("TAMPERED")
     finally:
         log.restore()
 

@@ -213,7 +213,7 @@ def test_a_folder_may_have_any_name(data: Path, name: str, monkeypatch: pytest.M
         server.stop()
 
 
-# Seen red with `log_error_verbosity = default`.
+# Seen red with `log_min_messages = warning`: the first line of a wrong type's error quotes the value.
 def test_the_log_of_the_server_never_repeats_a_row(data: Path) -> None:
     server = EmbeddedPostgres(data)
     server.start()
@@ -225,6 +225,7 @@ def test_the_log_of_the_server_never_repeats_a_row(data: Path) -> None:
         "INSERT INTO referring VALUES (%s)",
         "INSERT INTO documents VALUES (%s)",
         "SELECT 1/0 WHERE %s <> ''",
+        "SELECT %s::text::int",
     )
     with connect(server) as connection:
         connection.execute(
@@ -243,5 +244,6 @@ def test_the_log_of_the_server_never_repeats_a_row(data: Path) -> None:
                 connection.execute(literal.encode())
     server.stop()
     log = (data / "postgres/server.log").read_text()
-    assert log.count("ERROR:") == 2 * len(violations)
+    assert "ERROR:" not in log
+    assert "database system is ready" in log
     assert CANARY not in log
