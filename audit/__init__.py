@@ -22,8 +22,8 @@ What follows is all that a second verifier needs. `tests/second_verifier.py` was
     RFC 8785. Objects with their keys in the order of their UTF-16 code units, no spaces. Strings with only the escapes
     \" \\ \b \f \n \r \t and \u00xx (small digits) for other characters below U+0020. Numbers as JavaScript's
     Number.toString writes the nearest double: the shortest digits that give it back; no fraction if it is whole; an
-    exponent, with its sign, only from 1e21 on and below 1e-6; -0 is 0. A whole number beyond 2^53 that is no double, NaN,
-    infinities and halves of surrogate pairs have no canonical form.
+    exponent, with its sign, only from 1e21 on and below 1e-6; -0 is 0. NaN, infinities, halves of surrogate pairs and
+    whole numbers beyond 2^53 with other digits than these have no canonical form.
 
 2. The row
     An object with a member for each column of `audit_logs` that is not null, under the column's name. Names are small

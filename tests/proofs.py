@@ -33,7 +33,19 @@ def made(seed: str) -> SigningKey:
 
 KEY, ROTATED, STRANGER = made("first"), made("second"), made("stranger")
 
-ODD_NUMBERS = [0.1 + 0.2, 1e-7, 1e-6, 1e21, -0.0, 5e-324, 1.7976931348623157e308, 2**53, 100.0]
+ODD_NUMBERS = [
+    0.1 + 0.2,
+    1e-7,
+    1e-6,
+    1e21,
+    123456789012345680000,
+    1.2345678901234568e20,
+    -0.0,
+    5e-324,
+    1.7976931348623157e308,
+    2**53,
+    100.0,
+]
 ODD_TEXT = 'Was misst\n\t„eine“ "IMU"? \\ / \b\f\r\x01\x1f\x7f\u2028 é e\u0301 机器人 🤖 \ue000'
 
 

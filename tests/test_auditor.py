@@ -59,6 +59,7 @@ def test_the_examples_are_those_that_are_made() -> None:
     assert proofs.FILE.read_text() == proofs.page()
 
 
+# Seen red with proofs longer than needed taken, and with a salt in large digits.
 @pytest.mark.parametrize(
     ("expected", "file"), [item[1:] for item in WRITTEN], ids=[item[0] for item in WRITTEN]
 )
@@ -108,8 +109,7 @@ def mutated(file: bytes, chance: random.Random, others: list[bytes]) -> bytes:
     return bytes(content)
 
 
-# Seen red with the salt read by `bytes.fromhex` alone, with the file not compared with its canonical form, and with
-# proofs longer than needed taken.
+# Seen red with the salt read by `bytes.fromhex` alone, and with the file not compared with its canonical form.
 def test_no_mutation_of_a_proof_is_accepted() -> None:
     chance = random.Random(20261118)
     valid = [file for _, verdict, file in WRITTEN if verdict in {"VALID", "ERASED"}]
@@ -120,7 +120,11 @@ def test_no_mutation_of_a_proof_is_accepted() -> None:
         if changed in valid:
             continue
         made += 1
-        if auditor.check(changed, KEYS).verdict in auditor.GOOD:
+        verdicts = {
+            auditor.check(changed, KEYS).verdict,
+            second_verifier.verdict(changed, EXAMPLES["public_keys"]),
+        }
+        if verdicts & auditor.GOOD:
             accepted.append(changed)
     assert accepted == []
 
