@@ -33,12 +33,16 @@ from engine.errors import (
     AuditUnavailableError,
     BadRequestError,
     ForbiddenError,
+    InvalidFieldError,
     OutOfTimeError,
     RequestError,
     UnexpectedError,
 )
+from engine.flood import Flood
 from engine.gate import refuse_weak_evidence
+from engine.limits import EndUser, end_user_of
 from engine.models import (
+    Allowance,
     Answer,
     Client,
     Draft,
@@ -69,6 +73,17 @@ async def no_question() -> Question:
     raise BadRequestError
 
 
+def nobody_follows(_: Trail) -> None: ...
+
+
+def nobody_hears(_: Allowance) -> None: ...
+
+
+async def by_itself(_: Client, question: Question) -> Question:
+    """A question of no session."""
+    return question
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request as it arrives, its body still unread. An operator at this machine's terminal needs no key."""
@@ -79,7 +94,11 @@ class Asked:
     client_address: str | None = None
     secret: str | None = None
     operator: Client | None = None
+    end_user: str | None = None  # behind the client, as it names them
+    hear: Callable[[Allowance], None] = nobody_hears  # what was decided about its limits, to be told
     scopes: frozenset[str] = ASK  # one of them is needed; empty: any key will do
+    recall: Callable[[Client, Question], Awaitable[Question]] = by_itself  # what was said before, for its owner
+    follow: Callable[[Trail], None] = nobody_follows  # is given the trail as it begins: for figures and the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +135,7 @@ class Engine:
 
     keyring: Keyring
     limiter: Limiter
+    flood: Flood
     library: Library
     retriever: Retriever
     generator: Generator
@@ -167,12 +187,16 @@ class Engine:
         """The one way in and out: whatever becomes of the work, its row is written before anybody hears of it."""
         started = self.monotonic()
         trail = self._trail(asked)
+        asked.follow(trail)
         try:
             async with _strictly_at_most(self.rules.total_s - self.rules.audit_s, "request"):
                 made = await _ours(work(trail))
         except RequestError as failure:
             _note_failure(trail, failure)
-            await self._close(trail, started)
+            if await self.flood.has_counted(trail):
+                _named(failure, trail)
+            else:
+                await self._close(trail, started)
             raise
         except asyncio.CancelledError:
             _note_gone(trail)
@@ -183,10 +207,13 @@ class Engine:
         return made, trail, receipt, _ms(closing, self.monotonic())
 
     async def _decide(self, asked: Asked, trail: Trail, listen: Listener | None) -> Released | Refusal:
-        await self._admit(asked, trail)  # (1) (2)
+        client = await self._admit(asked, trail)  # (1) (2)
         question = await asked.read()  # (3)
         _note_question(trail, question)
+        if not client.may_ask(question.book_id):
+            raise ForbiddenError("The API key is valid but not for this book.")
         await self._open(trail)  # (4)
+        question = await self._recall(asked, client, question, trail)
         generation = await self._live(question)
         found = await self._retrieve(question, generation, trail)  # (5)
         refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
@@ -199,7 +226,16 @@ class Engine:
         trail.client_id, trail.key_id = client.client_id, client.key_id
         if asked.scopes and not asked.scopes & client.scopes:
             raise ForbiddenError
-        trail.limit_decision = await self.limiter.admit(client)
+        reader = end_user_of(asked.end_user)
+        known = reader if isinstance(reader, EndUser) else None
+        trail.end_user = known.name if known else None
+        allowance = await self.limiter.admit(client, known)
+        trail.limit_decision = allowance.decision
+        asked.hear(allowance)
+        if allowance.refusal:
+            raise allowance.refusal
+        if isinstance(reader, InvalidFieldError):
+            raise reader
         return client
 
     async def _open(self, trail: Trail) -> None:
@@ -208,6 +244,12 @@ class Engine:
                 await self.ledger.open(trail)
         except (LedgerUnavailableError, OutOfTimeError) as failure:
             raise AuditUnavailableError from failure
+
+    async def _recall(self, asked: Asked, client: Client, question: Question, trail: Trail) -> Question:
+        async with _at_most(self.rules.retrieval_s, "session"):
+            question = await asked.recall(client, question)
+        trail.session_id = question.session_id
+        return question
 
     async def _live(self, question: Question) -> Generation:
         async with _at_most(self.rules.retrieval_s, "book"):
@@ -355,7 +397,7 @@ def _note_question(trail: Trail, question: Question) -> None:
     trail.selected_text = question.selected_text
     trail.book_id, trail.top_k = question.book_id, question.top_k
     trail.filters = json.loads(json.dumps(asdict(question.filters)))
-    trail.session_id, trail.end_user = question.session_id, question.end_user
+    trail.session_id, trail.end_user = question.session_id, trail.end_user or question.end_user
     if is_instruction_like(question.text):
         trail.instruction_like = ["question"]
 

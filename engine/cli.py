@@ -2,30 +2,28 @@
 
 import argparse
 import asyncio
-import contextlib
-import gc
 import json
-import os
+import logging
+import re
 import signal
-import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 
-import uvicorn
 from pydantic import SecretStr
 
-from engine import certify, evaluate, wiring
+from engine import certify, evaluate, logs, serving, wiring
 from engine import doctor as doctor_checks
 from engine import settings as settings_file
 from engine.answer import Asked
 from engine.audit_commands import AUDIT_COMMANDS
 from engine.errors import AffidavitError, RequestError
 from engine.http import contracts
-from engine.http.app import create_app
 from engine.labels import LabelsError
+from engine.limits import RATE
 from engine.models import Client, Question
 from engine.settings import Settings
 from engine.terminal import (
@@ -46,9 +44,10 @@ from ingest.read.export import FILENAME as CONTENT_FILE
 
 DEMO_CLIENT = "demo"
 EVALUATED_BOOK = "labelled-set"
+BOOK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_DURATION = re.compile(r"(?P<count>[0-9]{1,4})(?P<unit>[smhd])|0")
 SCOPES = ("ask", "audit", "erase", "admin")
-STOP_S = 6  # a question takes five seconds at most; who has not read its answer by then is not waited for
-UNREAD_S = 30  # as long as engine/http/stream.py waits for a reader
+WORKERS_MAX = 64  # more than any machine of today can feed
 
 
 def main() -> None:
@@ -78,27 +77,31 @@ async def _until_terminated(arguments: Arguments) -> int:
 
 async def up(settings: Settings, arguments: Arguments) -> int:
     """All embedded: database, index, sample book if there is none, a demo key, and the server."""
-    listening = _listen("127.0.0.1", arguments.port)
+    listening = serving.listen("127.0.0.1", arguments.port)
+    logs.begin(logging.WARNING)  # a person reads along
     async with wiring.open_database(settings, say) as database:
         await wiring.make_months_ahead(database, wiring.now().date())
         await _ensure_book(settings, database)
         async with wiring.open_keys(database) as keys:
             await keys.revoke(client_id=DEMO_CLIENT)
             secret = await keys.create(DEMO_CLIENT, ["ask"], None)
-        return await _serve(
+        return await serving.serve(
             settings, database, listening,
             f"Affidavit is ready at http://127.0.0.1:{arguments.port}\n"
             f"Demo key: {secret}\n(The key is for this run; Ctrl-C stops everything.)",
+            arguments.workers,
         )  # fmt: skip
 
 
 async def serve(settings: Settings, arguments: Arguments) -> int:
     """Serve with the settings given. The database must be migrated and hold a book."""
-    listening = _listen(arguments.host, arguments.port)
+    listening = serving.listen(arguments.host, arguments.port)
+    logs.begin(logging.INFO)
     async with wiring.open_database(settings, say) as database:
-        return await _serve(
-            settings, database, listening, f"Affidavit is ready at http://{arguments.host}:{arguments.port}"
-        )
+        return await serving.serve(
+            settings, database, listening,
+            f"Affidavit is ready at http://{arguments.host}:{arguments.port}", arguments.workers,
+        )  # fmt: skip
 
 
 async def migrate(settings: Settings, _: Arguments) -> int:
@@ -274,7 +277,7 @@ async def calibration(settings: Settings, arguments: Arguments) -> int:
 async def keys_create(settings: Settings, arguments: Arguments) -> int:
     """A new key. Its secret is printed once and kept nowhere."""
     async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
-        print(await keys.create(arguments.client, arguments.scope.split(","), arguments.limit))
+        print(await keys.create(arguments.client, arguments.scope, arguments.limit, arguments.book))
     return 0
 
 
@@ -286,12 +289,34 @@ async def keys_list(settings: Settings, arguments: Arguments) -> int:
     return 0
 
 
+async def keys_rotate(settings: Settings, arguments: Arguments) -> int:
+    """A new secret for the same client, scopes and books. The old one stays good for a while."""
+    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
+        secret = await keys.rotate(arguments.key_id, arguments.overlap)
+    if secret is None:
+        say(f"There is no key {arguments.key_id} that could be rotated: see `affidavit keys list`.")
+        return FOUND_SOMETHING
+    print(secret)
+    return 0
+
+
 async def keys_revoke(settings: Settings, arguments: Arguments) -> int:
     """From now on the key is refused."""
     async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
         revoked = await keys.revoke(key_id=arguments.key_id)
     print("Revoked." if revoked else f"There is no valid key {arguments.key_id}.")
     return 0 if revoked else FOUND_SOMETHING
+
+
+async def sessions_purge(settings: Settings, arguments: Arguments) -> int:
+    """Delete the sessions that nobody came back to for as long as the settings say. Run it daily."""
+    async with wiring.open_database(settings, quiet) as database:
+        async with wiring.open_sessions(settings, database) as sessions:
+            purged = await sessions.purge()
+    days = settings.sessions.purge_days
+    print(json.dumps({"purged": purged, "days": days}) if arguments.json
+          else f"{purged} sessions without activity for {days} days were deleted.")  # fmt: skip
+    return 0
 
 
 async def doctor(settings: Settings, arguments: Arguments) -> int:
@@ -317,64 +342,6 @@ async def _ensure_book(settings: Settings, database: Database) -> None:
     say(f"  {result.files_processed} chapters, {result.chunks_created} passages, {result.seconds:.1f} s")
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Taken before anything is started, so that a port in use is said at once."""
-    try:
-        listening = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
-    except OSError as failure:
-        raise OSError(
-            f"Port {port} cannot be used ({os.strerror(failure.errno or 0)}). Try another: --port {port + 1}"
-        ) from None
-    listening.setsockopt(
-        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-    )  # else each answer waits 40 ms for an acknowledgement
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # else a reader who stops reading keeps its connection for ever
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_S * 1000)
-    return listening
-
-
-class _Server(uvicorn.Server):
-    """Says when it is ready, and leaves signals to us: after the last request the database must be stopped too."""
-
-    ready = ""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        gc.collect()
-        gc.freeze()  # what lives as long as we do is not looked at again: a full collection would stop the loop for 30 ms
-        if self.started:
-            print(self.ready, flush=True)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-async def _serve(settings: Settings, database: Database, listening: socket.socket, ready: str) -> int:
-    async with wiring.open_registry(database) as registry:
-        for book in await registry.books():
-            _warn(f"{book.book_id}: {warning}" for warning in book.warnings)
-    app = create_app(lambda: wiring.open_house(settings, database))
-    server = _Server(
-        uvicorn.Config(
-            app, log_level="warning", lifespan="on", server_header=False, timeout_graceful_shutdown=STOP_S
-        )
-    )
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        server.should_exit = True
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    server.ready = ready
-    await server.serve(sockets=[listening])
-    say("Stopped.")
-    return 0 if server.started else FOUND_SOMETHING
-
-
 def _for_terminal(body: contracts.QueryResponse) -> str:
     lines = [body.answer, ""]
     lines += [f"  {item.n}. {item.chapter}, {item.section} ({item.url})" for item in body.citations]
@@ -387,13 +354,44 @@ def _for_terminal(body: contracts.QueryResponse) -> str:
     )
 
 
+def _scopes(text: str) -> list[str]:
+    scopes = text.split(",")
+    if unknown := set(scopes) - set(SCOPES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(SCOPES)}")
+    return scopes
+
+
+def _rate(text: str) -> str:
+    if not RATE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text} is not a rate such as 100/minute, 50/hour or 1000/day")
+    return text
+
+
+def _book(text: str) -> str:
+    if not BOOK_ID.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text} is not the ID of a book: small letters, digits and hyphens")
+    return text
+
+
+def _duration(text: str) -> timedelta:
+    found = _DURATION.fullmatch(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text} is not a time such as 30m, 24h or 7d, and not 0")
+    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+    return timedelta(**{units[found["unit"] or "s"]: int(found["count"] or 0)})
+
+
 _PORT = argument("--port", type=int, default=8000, help="default: 8000")
+_WORKERS = argument(
+    "--workers", type=int, choices=range(1, WORKERS_MAX + 1), default=1, metavar="N",
+    help="processes that share the port (default: 1); their limits need Redis to be counted together",
+)  # fmt: skip
 
 COMMANDS: dict[str, Command] = {
-    "up": Command(up, "affidavit up --port 8000", (_PORT,)),
+    "up": Command(up, "affidavit up --port 8000", (_PORT, _WORKERS)),
     "serve": Command(
-        serve, "affidavit serve --host 0.0.0.0",
-        (argument("--host", default="127.0.0.1", help="default: 127.0.0.1"), _PORT),
+        serve, "affidavit serve --host 0.0.0.0 --workers 4",
+        (argument("--host", default="127.0.0.1", help="default: 127.0.0.1"), _PORT, _WORKERS),
     ),
     "migrate": Command(migrate, "affidavit migrate"),
     "ingest": Command(
@@ -443,12 +441,27 @@ COMMANDS: dict[str, Command] = {
         keys_create, "affidavit keys create --client docs-site --limit 100/minute",
         (
             argument("--client", required=True, metavar="NAME", help="who will use it"),
-            argument("--scope", default="ask", help=f"comma-separated: {', '.join(SCOPES)} (default: ask)"),
-            argument("--limit", metavar="RATE", help="such as 100/minute (default: the one of the settings)"),
+            argument("--scope", type=_scopes, default=["ask"], help=f"comma-separated: {', '.join(SCOPES)} (default: ask)"),
+            argument("--limit", type=_rate, metavar="RATE", help="such as 100/minute (default: the one of the settings)"),
+            argument(
+                "--book", action="append", type=_book, default=[], metavar="ID",
+                help="the only book it may ask; again for more (default: every book)",
+            ),
         ),
     ),
     "keys list": Command(keys_list, "affidavit keys list --json", (JSON,)),
+    "keys rotate": Command(
+        keys_rotate, "affidavit keys rotate 1a2b3c4d5e --overlap 24h",
+        (
+            argument("key_id", metavar="ID"),
+            argument(
+                "--overlap", type=_duration, default="24h", metavar="TIME",
+                help="how long the old secret stays good, such as 30m, 24h or 7d; 0 for not at all (default: 24h)",
+            ),
+        ),
+    ),
     "keys revoke": Command(keys_revoke, "affidavit keys revoke 1a2b3c4d5e", (argument("key_id", metavar="ID"),)),
+    "sessions purge": Command(sessions_purge, "affidavit sessions purge --json", (JSON,)),
     **AUDIT_COMMANDS,
     "doctor": Command(doctor, "affidavit doctor", (JSON,)),
 }  # fmt: skip
@@ -464,7 +477,7 @@ def parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         group, _, word = name.rpartition(" ")
         if group not in groups:
-            about = {"keys": "API keys", "audit": "the audit log"}[group]
+            about = {"keys": "API keys", "audit": "the audit log", "sessions": "conversations"}[group]
             below = groups[""].add_parser(group, help=about, description=f"Commands for {about}.")
             groups[group] = below.add_subparsers(metavar="COMMAND", required=True)
         _add_command(groups[group], word, command)

@@ -7,16 +7,25 @@ AffidavitError
 ├── RerankFailedError         the reranker gave no usable order; the order of the blend stands
 ├── StatementError            an auditor's SQL cannot be run
 └── RequestError              one request failed
-    ├── BadRequestError       400  not JSON, not UTF-8, a NUL, a key twice
+    ├── BadRequestError       400  the body cannot be read; each reason is a class of its own
+    │   ├── NotUtf8Error
+    │   ├── NotJsonError
+    │   ├── TooDeepError
+    │   ├── TooManyItemsError
+    │   ├── KeyTwiceError
+    │   ├── NulError
+    │   └── HalfCharacterError
     ├── UnauthenticatedError  401  no key, or not one of ours
     ├── ForbiddenError        403  a good key without the right
     ├── UnknownBookError      404
     ├── UnknownPassageError   404
     ├── UnknownRecordError    404
+    ├── UnknownSessionError   404
     ├── NotSealedError        409  the record is there, its proof not yet
     ├── TooLargeError         413
     ├── InvalidFieldError     422  JSON, but not what the contract says
     ├── RateLimitedError      429
+    ├── LimiterUnavailableError 503  a reader's requests cannot be counted, so none is let through
     ├── IndexUnavailableError 503  the vector store does not answer
     ├── EmbedderUnavailableError 503  the embedding vendor does not answer
     ├── DatabaseUnavailableError 503
@@ -94,6 +103,41 @@ class BadRequestError(RequestError):
     detail = "The body must be one JSON object in UTF-8."
 
 
+class NotUtf8Error(BadRequestError):
+    title = "The request is not UTF-8"
+    detail = "The body is not valid UTF-8."
+
+
+class NotJsonError(BadRequestError):
+    title = "The request is not JSON"
+    detail = "The body is not a valid JSON object."
+
+
+class TooDeepError(BadRequestError):
+    title = "The request is nested too deeply"
+    detail = "The body has lists or objects in each other, deeper than any request needs."
+
+
+class TooManyItemsError(BadRequestError):
+    title = "The request has too many items"
+    detail = "A list or an object of the body has more items than any request needs."
+
+
+class KeyTwiceError(BadRequestError):
+    title = "The request has a key twice"
+    detail = "The body has the same key twice, so it is not clear which value is meant."
+
+
+class NulError(BadRequestError):
+    title = "The request contains a NUL character"
+    detail = "The body contains a NUL character, which no text may hold."
+
+
+class HalfCharacterError(BadRequestError):
+    title = "The request contains half of a character"
+    detail = "The body contains one half of a surrogate pair, which is no character."
+
+
 class UnauthenticatedError(RequestError):
     status = 401
     error_type = "auth"
@@ -131,6 +175,15 @@ class UnknownRecordError(RequestError):
     detail = "There is no record of this query that your key may see and that can be proven."
 
 
+class UnknownSessionError(RequestError):
+    """Also for a session of somebody else: whether there is one is not for everybody to know."""
+
+    status = 404
+    error_type = "validation"
+    title = "No such session"
+    detail = "There is no session of this id that is yours. Leave session_id out to begin a new one."
+
+
 class NotSealedError(RequestError):
     status = 409
     error_type = "audit"
@@ -161,6 +214,15 @@ class RateLimitedError(RequestError):
     detail = "The limit of this API key is reached. Try again a little later."
     retryable = True
     retry_after_s = 60
+
+
+class LimiterUnavailableError(RequestError):
+    status = 503
+    error_type = "rate_limit"
+    title = "The limits cannot be looked up"
+    detail = "How often this reader has asked cannot be counted at the moment. Please try again shortly."
+    retryable = True
+    retry_after_s = 5
 
 
 class IndexUnavailableError(RequestError):

@@ -4,29 +4,56 @@ The prefix lets scanners recognise a leaked key, the key id finds its row, the c
 asking the database.
 """
 
+import asyncio
 import hmac
+import logging
 import re
 import secrets
 import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from hashlib import sha256
+from typing import Any
 
 import psycopg
 from psycopg.rows import class_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from engine.errors import DatabaseUnavailableError, UnauthenticatedError
+from audit.ledger import Ledger, LedgerUnavailableError
+from audit.record import Trail
+from engine.errors import AuditUnavailableError, DatabaseUnavailableError, UnauthenticatedError
 from engine.models import Client
+from engine.ports import Clock, NewId
 
 PREFIX = "aff"
 KEY_ID_BYTES = 5
 SECRET_BYTES = 32  # 256 bits: nobody guesses it, so a fast hash is enough
+USE_S = 5.0  # to write a use, beside the requests
+PAUSE_S = 1.0  # before a database that did not take it is tried again
 
 _KEY = re.compile(
     rf"(?P<body>{PREFIX}_(?P<key_id>[0-9a-f]{{{2 * KEY_ID_BYTES}}})_[0-9a-f]{{{2 * SECRET_BYTES}}})(?P<checksum>[0-9a-f]{{8}})"
 )
 _NOBODY = b"\x00" * 32  # compared when there is no such key, so that all refusals take the same time
+_UNRECORDED = "The change cannot be recorded, so nothing was changed. Please try again shortly."
+
+_ALL = """
+SELECT key_id, client_id, scopes, books, rate_limit, created_at, revoked_at,
+       (SELECT max(day) FROM api_key_uses WHERE api_key_uses.key_id = api_keys.key_id) AS last_used_on
+FROM api_keys ORDER BY created_at
+"""
+_ONE = """
+SELECT digest, client_id, scopes, revoked_at IS NULL OR revoked_at > now(), rate_limit, books, revoked_at
+FROM api_keys WHERE key_id = %s
+"""
+_GOOD = """
+SELECT key_id, client_id FROM api_keys
+WHERE (revoked_at IS NULL OR revoked_at > now()) AND (key_id = %s OR client_id = %s) FOR UPDATE
+"""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,64 +63,197 @@ class Key:
     key_id: str
     client_id: str
     scopes: list[str]
+    books: list[str] | None
     rate_limit: str | None
     created_at: datetime
     revoked_at: datetime | None
+    last_used_on: date | None
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Where a change of a key is recorded: in the log of the requests, so that it is sealed and proven like them."""
+
+    open_ledger: Callable[[], AbstractAsyncContextManager[Ledger]]
+    clock: Clock
+    new_id: NewId
+
+    @asynccontextmanager
+    async def event(self, command: str, client_id: str, key_id: str, **about: Any) -> AsyncIterator[None]:
+        """What is going to be done is durable before it begins, and its row before it is in force: whoever enters here
+        commits afterwards. What fails in between leaves its row too."""
+        trail = Trail(
+            log_id=self.new_id(), query_id=self.new_id(), timestamp=self.clock(),
+            endpoint=f"affidavit keys {command}", client_id=client_id, key_id=key_id, filters=about,
+        )  # fmt: skip
+        try:
+            async with self.open_ledger() as ledger:
+                await ledger.open(trail)
+                try:
+                    yield
+                    trail.outcome, trail.success = "recorded", True
+                except BaseException as failure:
+                    trail.outcome, trail.success = "failed", False
+                    trail.error_message = f"Nothing was changed [{type(failure).__name__}]"
+                    raise
+                finally:
+                    await ledger.close(trail, self.clock())
+        except (LedgerUnavailableError, TimeoutError) as failure:
+            raise AuditUnavailableError(_UNRECORDED) from failure
 
 
 class ApiKeys:
-    """The keys of this deployment, in the table `api_keys`."""
+    """The keys of this deployment, in the table `api_keys`. Who only asks whose a key is needs no register."""
 
-    def __init__(self, pool: AsyncConnectionPool) -> None:
+    def __init__(self, pool: AsyncConnectionPool, register: Register | None = None) -> None:
         self._pool = pool
+        self._register = register
 
     async def authenticate(self, secret: str | None) -> Client:
         key_id = key_id_of(secret) if secret else None
         row = await self._row(key_id) if key_id else None
         expected = row[0] if row else _NOBODY
         is_same = hmac.compare_digest(digest(secret or ""), expected)
-        if row is None or not is_same or row[3]:
+        if row is None or not is_same or not row[3]:
             raise UnauthenticatedError
-        return Client(row[1], key_id, frozenset(row[2]), row[4])
+        _, client_id, scopes, _, rate_limit, books, ends_at = row
+        return Client(client_id, key_id, frozenset(scopes), rate_limit, frozenset(books or ()), ends_at)
 
-    async def create(self, client_id: str, scopes: list[str], rate_limit: str | None) -> str:
+    async def create(
+        self, client_id: str, scopes: Sequence[str], rate_limit: str | None, books: Sequence[str] = ()
+    ) -> str:
         """A new key; the returned secret is not kept anywhere."""
         key_id, secret = mint()
-        async with self._pool.connection() as connection:
-            await connection.execute(
-                "INSERT INTO api_keys (key_id, client_id, digest, scopes, rate_limit) VALUES (%s, %s, %s, %s, %s)",
-                (key_id, client_id, digest(secret), scopes, rate_limit),
-            )
+        granted = {"scopes": list(scopes), "rate_limit": rate_limit, "books": list(books) or None}
+        async with self._connection() as connection:
+            async with self._event("create", client_id, key_id, **granted):
+                await connection.execute(
+                    "INSERT INTO api_keys (key_id, client_id, digest, scopes, rate_limit, books)"
+                    " VALUES (%s, %s, %s, %s, %s, %s)",
+                    (key_id, client_id, digest(secret), *granted.values()),
+                )
+        return secret
+
+    async def rotate(self, key_id: str, overlap: timedelta) -> str | None:
+        """A new secret with the same rights; the old one is good for the overlap. None if there is no such key, or if
+        it was rotated before."""
+        new_id, secret = mint()
+        async with self._connection() as connection:
+            client_id = await _client_of(connection, key_id)
+            if client_id is None:
+                return None
+            about = {"new_key_id": new_id, "overlap_s": round(overlap.total_seconds())}
+            async with self._event("rotate", client_id, key_id, **about):
+                await connection.execute(
+                    "INSERT INTO api_keys (key_id, client_id, digest, scopes, rate_limit, books)"
+                    " SELECT %s, client_id, %s, scopes, rate_limit, books FROM api_keys WHERE key_id = %s",
+                    (new_id, digest(secret), key_id),
+                )
+                await connection.execute(
+                    "UPDATE api_keys SET revoked_at = clock_timestamp() + %s WHERE key_id = %s",
+                    (overlap, key_id),
+                )
         return secret
 
     async def all(self) -> list[Key]:
-        async with self._pool.connection() as connection:
+        async with self._connection() as connection:
             cursor = connection.cursor(row_factory=class_row(Key))
-            await cursor.execute(
-                "SELECT key_id, client_id, scopes, rate_limit, created_at, revoked_at FROM api_keys ORDER BY created_at"
-            )
+            await cursor.execute(_ALL)
             return await cursor.fetchall()
 
     async def revoke(self, *, key_id: str | None = None, client_id: str | None = None) -> int:
-        """Revoke one key, or all of a client; how many were valid until now."""
-        async with self._pool.connection() as connection:
-            cursor = await connection.execute(
-                "UPDATE api_keys SET revoked_at = now() WHERE revoked_at IS NULL AND (key_id = %s OR client_id = %s)",
-                (key_id, client_id),
-            )
-        return cursor.rowcount
+        """Revoke one key, or all of a client; how many were good until now."""
+        async with self._connection() as connection:
+            cursor = await connection.execute(_GOOD, (key_id, client_id))
+            found = await cursor.fetchall()
+            for name, owner in found:
+                async with self._event("revoke", owner, name):
+                    await connection.execute(
+                        "UPDATE api_keys SET revoked_at = clock_timestamp() WHERE key_id = %s", (name,)
+                    )
+                await connection.commit()  # each for itself: no later failure makes this row a lie
+        return len(found)
 
-    async def _row(self, key_id: str) -> tuple[bytes, str, list[str], bool, str | None] | None:
+    async def note_uses(self, uses: Sequence[tuple[str, date]]) -> None:
+        async with self._connection() as connection:
+            await connection.execute(
+                "INSERT INTO api_key_uses SELECT * FROM unnest(%s::text[], %s::date[]) ON CONFLICT DO NOTHING",
+                ([key_id for key_id, _ in uses], [day for _, day in uses]),
+            )
+
+    def _event(
+        self, command: str, client_id: str, key_id: str, **about: Any
+    ) -> AbstractAsyncContextManager[None]:
+        assert self._register, "Only who can record it may change a key"
+        return self._register.event(command, client_id, key_id, **about)
+
+    async def _row(
+        self, key_id: str
+    ) -> tuple[bytes, str, list[str], bool, str | None, list[str] | None, datetime | None] | None:
+        async with self._connection() as connection:
+            cursor = await connection.execute(_ONE, (key_id,))
+            return await cursor.fetchone()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
         try:
             async with self._pool.connection() as connection:
-                cursor = await connection.execute(
-                    "SELECT digest, client_id, scopes, revoked_at IS NOT NULL, rate_limit FROM api_keys"
-                    " WHERE key_id = %s",
-                    (key_id,),
-                )
-                return await cursor.fetchone()
+                yield connection
         except (psycopg.Error, PoolTimeout) as failure:
             raise DatabaseUnavailableError from failure
+
+
+class KeyUses:
+    """On which days a key was used. Each process writes a day of a key once, beside the requests, until it is written."""
+
+    def __init__(self, write: Callable[[Sequence[tuple[str, date]]], Awaitable[None]], clock: Clock) -> None:
+        self._write = write
+        self._clock = clock
+        self._noted: dict[str, date] = {}
+        self._unwritten: set[tuple[str, date]] = set()
+        self._writing: asyncio.Task[None] | None = None
+
+    def note(self, key_id: str) -> None:
+        """Of a good key, so there are no more of them than keys."""
+        today = self._clock().date()
+        if self._noted.get(key_id) == today:
+            return
+        self._noted[key_id] = today
+        self._unwritten.add((key_id, today))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_all())
+
+    async def close(self) -> None:
+        """One last try for what is not written yet."""
+        if self._writing:
+            self._writing.cancel()
+            await asyncio.wait([self._writing])
+        if self._unwritten and not await self._has_written():
+            log.error("The last uses of %s keys could not be written", len(self._unwritten))
+
+    async def _write_all(self) -> None:
+        while self._unwritten:
+            if not await self._has_written():
+                await asyncio.sleep(PAUSE_S)
+
+    async def _has_written(self) -> bool:
+        uses = sorted(self._unwritten)
+        try:
+            async with asyncio.timeout(USE_S):
+                await self._write(uses)
+        except Exception as failure:  # noqa: BLE001  whatever it is, the uses are kept and tried again
+            log.warning("Uses of keys could not be written (%s)", type(failure).__name__)
+            return False
+        self._unwritten.difference_update(uses)
+        return True
+
+
+async def _client_of(connection: psycopg.AsyncConnection, key_id: str) -> str | None:
+    cursor = await connection.execute(
+        "SELECT client_id FROM api_keys WHERE key_id = %s AND revoked_at IS NULL FOR UPDATE", (key_id,)
+    )
+    row = await cursor.fetchone()
+    return row[0] if row else None
 
 
 def mint() -> tuple[str, str]:

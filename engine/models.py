@@ -1,6 +1,7 @@
 """The nouns of the house. All frozen but the trail, which is the audit record being written."""
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -8,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.record import Receipt, Trail
+from engine.errors import RequestError
 
 __all__ = [
-    "Answer", "Calibration", "Candidate", "Citation", "Claim", "Client", "Curve", "Draft", "Evidence", "Excerpt", "Filters",
-    "Generation", "Hit", "Lexicon", "Passage", "Point", "Question", "Quoted", "Receipt", "Refusal", "Released", "Retrieved", "Sentence",
+    "Allowance", "Answer", "Calibration", "Candidate", "Citation", "Claim", "Client", "Curve", "Draft", "Evidence", "Excerpt", "Filters",
+    "Generation", "Hit", "Lexicon", "Passage", "Point", "Question", "Quota", "Quoted", "Receipt", "Refusal", "Released", "Retrieved", "Sentence",
     "SourceMode", "Term", "Trail", "Vector", "Windows",
 ]  # fmt: skip
 
@@ -31,6 +33,31 @@ class Client:
     key_id: str | None
     scopes: frozenset[str]
     rate_limit: str | None = None
+    books: frozenset[str] = frozenset()  # the only ones that may be asked; none named: all of them
+    ends_at: datetime | None = None  # from then on the key is refused
+
+    def may_ask(self, book_id: str) -> bool:
+        return not self.books or book_id in self.books
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How much is left of a limit."""
+
+    policy: str
+    limit: int
+    window_s: int
+    remaining: int
+    reset_s: int  # until there is more
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What was decided about a request's limits, and the one of them that is nearest to its end."""
+
+    decision: str  # for the record
+    quota: Quota | None = None
+    refusal: RequestError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +82,7 @@ class Question:
     filters: Filters = Filters()
     session_id: UUID | None = None
     end_user: str | None = None
+    context: str = ""  # what was asked before in the session: searched along, never shown to the model as the question
 
 
 class Sentence(NamedTuple):
@@ -183,7 +211,7 @@ class Retrieved:
     """What was found for a question, best first, and how."""
 
     evidence: tuple[Evidence, ...]
-    best_score: float  # of all candidates, kept or not: the gate looks at it
+    best_score: float  # of all candidates for the question by itself, kept or not: the gate looks at it
     considered: int
     query: str  # what was searched with
     searched: str | None = None  # the part of the book that was searched; None for all of it
@@ -282,3 +310,10 @@ class Answer:
     trail: Trail
     receipt: Receipt
     audit_latency_ms: int = field(default=0)
+    session_token: str | None = None  # of a session that begins here; said once
+    session_message: str | None = None  # if it could not be kept in its session
+
+    @property
+    def took_ms(self) -> int:
+        """From the request to its receipt."""
+        return (self.trail.total_latency_ms or 0) + self.audit_latency_ms

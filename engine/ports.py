@@ -5,7 +5,9 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
+from engine.limits import EndUser
 from engine.models import (
+    Allowance,
     Claim,
     Client,
     Curve,
@@ -129,5 +131,7 @@ class Keyring(Protocol):
 class Limiter(Protocol):
     """How often somebody may ask."""
 
-    async def admit(self, client: Client) -> str:
-        """What was decided, for the record; `RateLimitedError` if it was a no."""
+    async def admit(self, client: Client, reader: EndUser | None) -> Allowance:
+        """What was decided for this client and for the reader behind it. A no is a value: it has a quota too."""
+
+    async def close(self) -> None: ...

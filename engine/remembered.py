@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol, TypeVar
 from uuid import UUID
 
 from engine.errors import DatabaseUnavailableError, UnauthenticatedError, UnknownBookError
-from engine.keys import digest, key_id_of
+from engine.keys import KeyUses, digest, key_id_of
 from engine.last_words import ASK_S, Absence, LastWords, Work
 from engine.models import Client, Generation, Passage
 from engine.ports import Keyring, Library
@@ -36,8 +37,9 @@ class Books(Library, Protocol):
 class RememberedKeys:
     """API keys. A wrong one is forgotten after a second like any other, so that a new key is good at once."""
 
-    def __init__(self, keyring: Keyring, absence: Absence) -> None:
+    def __init__(self, keyring: Keyring, absence: Absence, uses: KeyUses | None = None) -> None:
         self._keyring = keyring
+        self._uses = uses
         self._clients = LastWords[Client](absence)
 
     async def authenticate(self, secret: str | None) -> Client:
@@ -45,8 +47,10 @@ class RememberedKeys:
         if secret is None or key_id_of(secret) is None:
             raise UnauthenticatedError
         client = await self._clients.about(digest(secret), partial(self._client, secret))
-        if client is None:
+        if client is None or _is_over(client):
             raise UnauthenticatedError
+        if self._uses and client.key_id:
+            self._uses.note(client.key_id)
         return client
 
     async def close(self) -> None:
@@ -157,6 +161,11 @@ class Shelf:
             self._passages.move_to_end(passage.chunk_id)
         while self._characters > self.characters_max:
             self._characters -= _characters(self._passages.popitem(last=False)[1])
+
+
+def _is_over(client: Client) -> bool:
+    """A rotated key ends at its hour, also while the database is away."""
+    return client.ends_at is not None and client.ends_at <= datetime.now(UTC)
 
 
 def _characters(passage: Passage) -> int:

@@ -54,17 +54,19 @@ class Retriever:
         rerank_until = asyncio.get_running_loop().time() + self.within_s - AFTER_RERANK_S
         if question.selected_text is not None:
             return await self._selected(question, question.selected_text, generation)
-        search = await self.prepare(question.text, generation)
+        query = "\n".join(filter(None, (question.text, question.context)))
+        search = await self.prepare(query, generation)
         ranked, searched = await self._widened(search, question.filters)
-        best_score, considered = max((item.score for item in ranked), default=0.0), len(ranked)
+        by_itself = await self._by_itself(question, generation, searched) if question.context else ranked
+        best_score, considered = max((item.score for item in by_itself), default=0.0), len(ranked)
         ranked = ranked[: max(question.top_k, RERANKED if self.reranker else 0)]
         passages = await self._passages(ranked)
-        ordered, note = await self._reranked(question.text, ranked, passages, rerank_until)
+        ordered, note = await self._reranked(query, ranked, passages, rerank_until)
         return Retrieved(
             evidence=tuple(Evidence(passages[item.chunk_id], item) for item in ordered[: question.top_k]),
             best_score=best_score,
             considered=considered,
-            query=question.text,
+            query=query,
             searched=described(searched) or None,
             filter_message=_filter_message(question.filters, searched),
             rerank=note,
@@ -83,6 +85,13 @@ class Retriever:
             search.generation.generation_id, search.dense, search.terms, self.candidates_each, filters, among
         )
         return rank(hits, search, self.weights)
+
+    async def _by_itself(
+        self, question: Question, generation: Generation, searched: Filters
+    ) -> list[Candidate]:
+        """What a follow-up question finds without its context. The gate looks at this: what the book was asked before
+        would lift any question over it."""
+        return await self.candidates(await self.prepare(question.text, generation), searched)
 
     async def _widened(self, search: Search, filters: Filters) -> tuple[list[Candidate], Filters]:
         """If nothing in the book fits the filters, the narrowest is dropped, and the next, until something does."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -21,13 +22,16 @@ from audit.keys import KeyFileError, SigningKey, public_file, read_public_keys
 from audit.ledger import Ledger, Spooling
 from audit.prover import Prover
 from audit.seal import LAST_S, Sealer
+from audit.standing import Standing, read_standing
 from audit.status import Status, read_status
 from audit.vault import FolderVault
 from engine.answer import Engine, Rules
 from engine.calibrate import Gate, Weights
 from engine.errors import ConfigurationError, UnknownBookError
-from engine.keys import ApiKeys
+from engine.flood import Flood
+from engine.keys import ApiKeys, KeyUses, Register
 from engine.last_words import Absence
+from engine.limits import Rates
 from engine.migrate import migrate, pending
 from engine.ports import Embedder, Generator, Index, Library, Limiter, Reranker
 from engine.providers import postgres
@@ -36,11 +40,12 @@ from engine.providers.cohere import CohereEmbedder, CohereReranker
 from engine.providers.edge import EdgeIndex
 from engine.providers.extractive import Extractive
 from engine.providers.folders import InUse
-from engine.providers.memory_limits import MemoryLimits
+from engine.providers.limits import MemoryLimits, RedisLimits
 from engine.providers.minilm import MiniLm
 from engine.providers.qdrant import QdrantIndex
 from engine.remembered import RememberedKeys, RememberedLibrary
 from engine.retrieve import Retriever
+from engine.sessions import Sessions, Turn
 from engine.settings import CONFIG, HOUSE, Settings
 from engine.verify import Instructions
 from ingest.pipeline import Ingest, Progress
@@ -65,7 +70,8 @@ GENERATORS: dict[str, Callable[[Settings, Embedder], Generator]] = {
     "extractive": lambda _, embedder: Extractive(embedder),
 }
 LIMITERS: dict[str, Callable[[Settings], Limiter]] = {
-    "memory": lambda settings: MemoryLimits(settings.limits.per_key)
+    "memory": lambda settings: MemoryLimits(_rates(settings)),
+    "redis": lambda settings: _redis_limits(settings),  # noqa: PLW0108  it stands below
 }
 VAULTS: dict[str, Callable[[Settings], FolderVault]] = {
     "folder": lambda settings: FolderVault(settings.data_dir / "vault")
@@ -131,6 +137,12 @@ class House:
     page_enabled: bool
     prover: Prover
     public_keys: Callable[[], list[str]]
+    standing: Callable[[], Awaitable[Standing]]
+    sessions: Sessions | None
+
+    def turn(self, token: str | None) -> Turn | None:
+        """The next turn of a conversation, if conversations are switched on."""
+        return Turn(self.sessions, token) if self.sessions else None
 
     async def parts(self) -> dict[str, str]:
         """Each part that a question needs: "ready", or what it lacks. Asking also warms what a first reader would wait for."""
@@ -204,7 +216,10 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         registry = Registry(pool)
         await _check_books(registry, embedder)
         absence = Absence(time.monotonic)
-        keyring, library = RememberedKeys(ApiKeys(pool), absence), RememberedLibrary(registry, absence)
+        keys = ApiKeys(pool)
+        uses = KeyUses(keys.note_uses, now)
+        keyring, library = RememberedKeys(keys, absence, uses), RememberedLibrary(registry, absence)
+        stack.push_async_callback(uses.close)
         stack.push_async_callback(keyring.close)
         stack.push_async_callback(library.close)
         library.prepare([book.book_id for book in await registry.books()])
@@ -213,9 +228,14 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         ledger = ledger_of(settings, pool)
         await ledger.start()
         stack.push_async_callback(ledger.stop)
+        flood = Flood(ledger, now, time.monotonic, within_s=settings.budget.audit_s)
+        stack.push_async_callback(flood.close)
+        limiter = _choose("limits", LIMITERS, settings.providers.limits)(settings)
+        stack.push_async_callback(limiter.close)
         engine = Engine(
             keyring=keyring,
-            limiter=_choose("limits", LIMITERS, settings.providers.limits)(settings),
+            limiter=limiter,
+            flood=flood,
             library=library,
             retriever=_retriever(settings, embedder, index, library, reranker),
             generator=generator,
@@ -229,6 +249,8 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             engine, registry, index, pool, settings.books.default, settings.retrieval.top_k,
             settings.limits.body_bytes, settings.page.enabled,
             await stack.enter_async_context(open_prover(database)), lambda: _public_keys(settings),
+            partial(standing_of, settings, database, pool),
+            Sessions(pool, settings.sessions.purge_days, uuid4) if settings.sessions.enabled else None,
         )  # fmt: skip
         await house.parts()
         yield house
@@ -284,14 +306,33 @@ async def sealing(settings: Settings, database: Database) -> AsyncIterator[None]
 
 @asynccontextmanager
 async def open_keys(database: Database) -> AsyncIterator[ApiKeys]:
+    """To look at and to change. Each change is recorded by a ledger of its own, in the role of the engine."""
     async with database.pool("affidavit_owner") as pool:
-        yield ApiKeys(pool)
+        yield ApiKeys(pool, Register(partial(_open_ledger, database), now, uuid4))
+
+
+@asynccontextmanager
+async def _open_ledger(database: Database) -> AsyncIterator[Ledger]:
+    """Patient, and without a spool: what it records needs the database itself."""
+    async with database.pool("affidavit_engine", has_autocommit=True) as pool:
+        ledger = Ledger(pool, signing_key_of(database.settings), now, within_s=CHECK_S)
+        try:
+            await ledger.start()
+            yield ledger
+        finally:
+            await ledger.stop()
 
 
 @asynccontextmanager
 async def open_registry(database: Database, role: str = "affidavit_engine") -> AsyncIterator[Registry]:
     async with database.pool(role) as pool:
         yield Registry(pool)
+
+
+@asynccontextmanager
+async def open_sessions(settings: Settings, database: Database) -> AsyncIterator[Sessions]:
+    async with database.pool("affidavit_engine") as pool:
+        yield Sessions(pool, settings.sessions.purge_days, uuid4)
 
 
 @contextmanager
@@ -321,8 +362,15 @@ async def count_months_ahead(database: Database, today: date) -> int:
 
 
 async def status_of(settings: Settings, database: Database) -> Status:
-    spool = settings.data_dir / settings.audit.spool_dir if settings.audit.spool_dir else None
-    return await read_status(database.read, spool, now().date())
+    return await read_status(database.read, _spool_folder(settings), now().date())
+
+
+async def standing_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> Standing:
+    return await read_standing(pool, partial(database.read, AUDITOR), _spool_folder(settings), now().date())
+
+
+def _spool_folder(settings: Settings) -> Path | None:
+    return settings.data_dir / settings.audit.spool_dir if settings.audit.spool_dir else None
 
 
 async def weaknesses_of(database: Database) -> list[str]:
@@ -460,6 +508,20 @@ def _cohere_key(settings: Settings, seam: str) -> str:
     if not key:
         raise ConfigurationError(f"The {seam} cohere needs a key: set COHERE_API_KEY.")
     return key
+
+
+def _rates(settings: Settings) -> Rates:
+    limits = settings.limits
+    return Rates(limits.per_key, limits.anonymous, limits.authenticated)
+
+
+def _redis_limits(settings: Settings) -> RedisLimits:
+    url = settings.redis.url.get_secret_value()
+    if not url.startswith(("redis://", "rediss://")):
+        raise ConfigurationError(
+            "The limits redis need an address: set REDIS_URL to redis://… or rediss://…."
+        )
+    return RedisLimits(_rates(settings), url, Absence(time.monotonic))
 
 
 def _qdrant(settings: Settings) -> QdrantIndex:

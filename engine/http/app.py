@@ -5,38 +5,37 @@ nothing of a book and nobody's data, and is asked every few seconds, leaves none
 `/`, `/openapi.json`, `/v1/signing-keys`, as long as they serve. All others go through `Engine.answer` or `Engine.recorded`.
 """
 
+import asyncio
 import base64
 import functools
 import re
-import uuid
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import FastAPI, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse
-from starlette.datastructures import Headers, MutableHeaders
+from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.errors import RequestError, TooLargeError, UnknownPassageError
-from engine.http import arriving, contracts, problems, receipts, stream
-from engine.http.stream import Answering
+from engine.errors import RequestError, TooLargeError, UnknownPassageError, UnknownSessionError
+from engine.http import adapters, arriving, contracts, metrics, openapi, problems, receipts, stream
+from engine.http.frame import Frame
+from engine.http.metrics import Figures, Metrics
+from engine.http.quotas import Quotas
+from engine.http.stream import Answering, Form
 from engine.models import Client, Passage, Question, Trail
+from engine.sessions import Owner, Turn, user_of
 from engine.wiring import House
 
 PAGE = Path(__file__).with_name("page.html")
 
 _CHUNK_ID = re.compile(r"[0-9a-f]{64}")
 _MAY_READ = frozenset({"ask", "audit"})
-_REQUEST_ID = re.compile(
-    r"[\w.:-]{1,128}", re.ASCII
-)  # a client's own id is echoed if it is harmless in a log
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"description": description, "content": {problems.MEDIA_TYPE: {}}, "model": problems.Problem}
@@ -71,6 +70,8 @@ _PROVEN: dict[int | str, dict[str, Any]] = {
     },
 }
 
+_UNREADY: dict[int | str, dict[str, Any]] = {503: {"description": "A part is not ready", "model": dict[str, str]}}
+
 _ANSWERED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Answered or refused. With `Accept: text/event-stream` as events: `sources`, each proven `sentence`,"
@@ -79,19 +80,27 @@ _ANSWERED: dict[int | str, dict[str, Any]] = {
     }
 }
 
-_SECURITY = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-}
-
 Authorization = Annotated[str | None, Header(description="`Bearer <API key>`")]
-EndUser = Annotated[str | None, Header(alias="X-End-User", description="`user:<uuid>` or `anon:<address>`")]
+EndUser = Annotated[
+    str | None,
+    Header(
+        alias="X-End-User",
+        description="`user:<uuid>` or `anon:<address>`",
+        json_schema_extra={"format": "end-user"},
+        examples=["anon:203.0.113.7"],
+    ),
+]
+SessionToken = Annotated[
+    str | None, Header(alias="X-Session-Token", description="Of a session that began without a `user:<uuid>`")
+]
 
 
-def create_app(open_house: Callable[[], AbstractAsyncContextManager[House]]) -> FastAPI:
-    """The application over a house that opens when the server starts and closes when it stops."""
+def create_app(
+    open_house: Callable[[], AbstractAsyncContextManager[House]], metrics_folder: Path | None = None
+) -> FastAPI:
+    """The application over a house that opens when the server starts and closes when it stops. Several workers meet in
+    the folder for their figures."""
+    figures = Figures()
     app = FastAPI(
         title="Affidavit",
         version="1",
@@ -99,41 +108,103 @@ def create_app(open_house: Callable[[], AbstractAsyncContextManager[House]]) -> 
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would be a response without a row
-        lifespan=functools.partial(_lifespan, open_house),
+        lifespan=functools.partial(_lifespan, open_house, figures, metrics_folder),
     )
-    app.add_middleware(Frame)
+    app.add_middleware(Quotas)
+    app.add_middleware(Frame, figures=figures)
     app.add_exception_handler(RequestError, problems.on_request_error)
     app.add_exception_handler(HTTPException, problems.on_http_exception)
     app.add_exception_handler(RequestValidationError, problems.on_invalid_request)
-    app.add_exception_handler(Exception, problems.on_fault)
     body = {
         "required": True,
         "content": {"application/json": {"schema": contracts.QueryRequest.model_json_schema()}},
     }
-    for path, endpoint in (("/v1/query", query), ("/v1/books/{book_id}/query", query_book)):
+    for path, endpoint in (
+        ("/v1/query", query), ("/v1/books/{book_id}/query", query_book), ("/chat/book/{book_id}/query", query_book),
+    ):  # fmt: skip
         app.post(
             path, response_model=contracts.QueryResponse, responses=_ANSWERED | _PROBLEMS,
             openapi_extra={"requestBody": body},
         )(endpoint)  # fmt: skip
+    for contract in adapters.CONTRACTS:
+        app.post(
+            contract.path, summary=contract.about, response_model=contract.says, openapi_extra=contract.request_body(),
+            responses=contract.streamed() | _PROBLEMS,
+        )(_endpoint(contract))  # fmt: skip
+    app.get("/v1/sessions/{session_id}", responses=_LOOKED_UP | {422: _PROBLEMS[422]})(session)
+    app.delete("/v1/sessions/{session_id}", responses=_LOOKED_UP | {422: _PROBLEMS[422]})(delete_session)
     app.get("/v1/chunks/{chunk_id}", responses=_LOOKED_UP)(passage)
     app.get("/v1/receipts/{query_id}", response_class=Response, responses=_PROVEN | _LOOKED_UP)(receipt)
     app.get("/v1/signing-keys")(signing_keys)
     app.get("/healthz")(alive)
-    app.get("/readyz")(ready)
-    app.get("/", include_in_schema=False)(page)
+    app.get("/readyz", responses=_UNREADY)(ready)
+    app.get("/metrics", response_class=PlainTextResponse)(figures_of_all)
+    app.get("/", response_class=HTMLResponse, responses={404: _PROBLEMS[404]})(page)
+    app.openapi = openapi.of(app)  # type: ignore[method-assign]  # the framework's way to say more
     return app
 
 
-async def query(request: Request, authorization: Authorization = None, end_user: EndUser = None) -> Response:
+async def query(
+    request: Request,
+    authorization: Authorization = None,
+    end_user: EndUser = None,
+    session_token: SessionToken = None,
+) -> Response:
     """Ask the book that the settings name."""
-    return _ask(request, arriving.house(request).default_book, authorization, end_user)
+    house = arriving.house(request)
+    return _ask(request, house.default_book, authorization, end_user, turn=house.turn(session_token))
 
 
 async def query_book(
-    request: Request, book_id: str, authorization: Authorization = None, end_user: EndUser = None
+    request: Request,
+    book_id: str,
+    authorization: Authorization = None,
+    end_user: EndUser = None,
+    session_token: SessionToken = None,
 ) -> Response:
     """Ask one book."""
-    return _ask(request, book_id, authorization, end_user)
+    turn = arriving.house(request).turn(session_token)
+    return _ask(request, book_id, authorization, end_user, turn=turn)
+
+
+async def session(
+    request: Request,
+    session_id: UUID,
+    authorization: Authorization = None,
+    end_user: EndUser = None,
+    session_token: SessionToken = None,
+) -> contracts.SessionBody:
+    """What was said in a session, for its owner."""
+    sessions = arriving.house(request).sessions
+
+    async def serve(client: Client, trail: Trail) -> dict[str, Any]:
+        trail.session_id = session_id
+        if sessions is None:
+            raise UnknownSessionError
+        return await sessions.read(session_id, Owner(client.client_id, user_of(end_user), session_token))
+
+    found = await arriving.house(request).engine.recorded(arriving.asked(request, authorization), serve)
+    return contracts.SessionBody.model_validate(found)
+
+
+async def delete_session(
+    request: Request,
+    session_id: UUID,
+    authorization: Authorization = None,
+    end_user: EndUser = None,
+    session_token: SessionToken = None,
+) -> contracts.DeletedBody:
+    """Delete a session and all that was said in it. The audit log keeps its own account of each question."""
+    sessions = arriving.house(request).sessions
+
+    async def serve(client: Client, trail: Trail) -> None:
+        trail.session_id = session_id
+        if sessions is None:
+            raise UnknownSessionError
+        await sessions.delete(session_id, Owner(client.client_id, user_of(end_user), session_token))
+
+    await arriving.house(request).engine.recorded(arriving.asked(request, authorization), serve)
+    return contracts.DeletedBody(id=session_id)
 
 
 async def passage(
@@ -142,12 +213,12 @@ async def passage(
     """A passage as it was cited; `start` and `end` of a citation count its characters."""
     engine = arriving.house(request).engine
 
-    async def serve(_: Client, trail: Trail) -> Passage:
+    async def serve(client: Client, trail: Trail) -> Passage:
         if not _CHUNK_ID.fullmatch(chunk_id):
             raise UnknownPassageError
         trail.chunks_returned = [{"chunk_id": chunk_id}]
         found = await engine.library.passages([chunk_id])
-        if chunk_id not in found:
+        if chunk_id not in found or not client.may_ask(found[chunk_id].book_id):
             raise UnknownPassageError
         trail.book_id = found[chunk_id].book_id
         return found[chunk_id]
@@ -188,6 +259,11 @@ async def ready(request: Request, response: Response) -> dict[str, str]:
     return parts
 
 
+async def figures_of_all(request: Request) -> PlainTextResponse:
+    """What was asked and how it ended, how long it took, and how the log stands, for Prometheus."""
+    return PlainTextResponse(await request.state.metrics.page(), media_type=metrics.MEDIA_TYPE)
+
+
 async def page(request: Request) -> HTMLResponse:
     """A plain page to ask on."""
     if not arriving.house(request).page_enabled:
@@ -196,14 +272,35 @@ async def page(request: Request) -> HTMLResponse:
     return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
 
 
-def _ask(request: Request, book_id: str, authorization: str | None, end_user: str | None) -> Answering:
+def _endpoint(contract: adapters.Contract) -> Callable[..., Any]:
+    async def ask(
+        request: Request, authorization: Authorization = None, end_user: EndUser = None
+    ) -> Response:
+        book_id = arriving.house(request).default_book
+        return _ask(request, book_id, authorization, end_user, contract.question, contract.form)
+
+    return ask
+
+
+def _ask(
+    request: Request,
+    book_id: str,
+    authorization: str | None,
+    end_user: str | None,
+    question: Callable[[bytes, str, str | None, int], Question] = contracts.question,
+    form: Form = stream.V1,
+    turn: Turn | None = None,
+) -> Answering:
     house = arriving.house(request)
 
     async def read() -> Question:
         body = await _body(request, house.body_bytes_max)
-        return contracts.question(body, book_id, end_user, house.top_k)
+        return question(body, book_id, end_user, house.top_k)
 
-    return Answering(house.engine, arriving.asked(request, authorization, read=read), request)
+    asked = arriving.asked(request, authorization, read=read)
+    if turn is None:
+        return Answering(house.engine, asked, request, form)
+    return Answering(house.engine, replace(asked, recall=turn.recall), request, form, turn.kept)
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:
@@ -216,51 +313,19 @@ async def _body(request: Request, bytes_max: int) -> bytes:
     return bytes(body)
 
 
-class Frame:
-    """Every request has an id; every response carries it and the security headers."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        given = Headers(scope=scope).get("X-Request-ID", "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
-        scope["state"]["request_id"] = request_id
-
-        async def framed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-ID"] = request_id
-                for name, value in _SECURITY.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self._app(scope, receive, framed)
-
-
-def _lifespan(
-    open_house: Callable[[], AbstractAsyncContextManager[House]], app: FastAPI
-) -> AbstractAsyncContextManager[dict[str, House]]:
-    del app
-    return _Opened(open_house())
-
-
-class _Opened:
-    """The house as the state of every request."""
-
-    def __init__(self, opening: AbstractAsyncContextManager[House]) -> None:
-        self._opening = opening
-
-    async def __aenter__(self) -> dict[str, House]:
-        return {"house": await self._opening.__aenter__()}
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._opening.__aexit__(kind, value, trace)
+@asynccontextmanager
+async def _lifespan(
+    open_house: Callable[[], AbstractAsyncContextManager[House]], figures: Figures, folder: Path | None, _: FastAPI
+) -> AsyncIterator[dict[str, Any]]:
+    """The house and what is measured in it, as the state of every request."""
+    async with open_house() as house:
+        measured = Metrics(figures, house.standing, folder)
+        sharing = asyncio.create_task(measured.share())
+        try:
+            yield {"house": house, "metrics": measured}
+        finally:
+            sharing.cancel()
+            await asyncio.wait([sharing])
 
 
 @functools.cache

@@ -1,10 +1,12 @@
 """What a request brings along, and the house that it comes to."""
 
+import functools
 from collections.abc import Awaitable, Callable
 
 from fastapi import Request
 
 from engine.answer import ASK, Asked, no_question
+from engine.limits import HEADER
 from engine.models import Question
 from engine.wiring import House
 
@@ -28,6 +30,9 @@ def asked(
         client_address=request.client.host if request.client else None,
         secret=_secret(authorization),
         scopes=scopes,
+        end_user=_once(request.headers.getlist(HEADER)),
+        hear=functools.partial(setattr, request.state, "allowance"),
+        follow=functools.partial(setattr, request.state, "trail"),
     )
 
 
@@ -43,6 +48,11 @@ def house(request: Request) -> House:
 
 def request_id(request: Request) -> str:
     return str(request.state.request_id)
+
+
+def _once(values: list[str]) -> str | None:
+    """Several together are no name of anybody, and so an error in the end."""
+    return ",".join(values) if values else None
 
 
 def _secret(authorization: str | None) -> str | None:

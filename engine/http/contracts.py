@@ -2,27 +2,74 @@
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from engine.errors import BadRequestError, InvalidFieldError, UnknownBookError
-from engine.models import Answer, Evidence, Filters, Question, Quoted, Refusal
+from engine.errors import (
+    HalfCharacterError,
+    InvalidFieldError,
+    KeyTwiceError,
+    NotJsonError,
+    NotUtf8Error,
+    NulError,
+    TooDeepError,
+    TooManyItemsError,
+    UnknownBookError,
+)
+from engine.models import Answer, Evidence, Filters, Question, Quoted, Receipt, Refusal
+from engine.sessions import sources
 
 QUESTION_CHARACTERS_MAX = 1000  # spec 002, decision 5
 SELECTION_WORDS_MAX = 200  # spec 000
 TOP_K_MAX = 10  # spec 001
+TAGS_MAX = 20
+JSON_DEPTH_MAX = 4  # the tags of the filters are the deepest that any contract goes, and lie in the third
+JSON_ITEMS_MAX = 100  # five times as many tags as any contract takes
+NAME_CHARACTERS_MAX = 100  # of a field that we do not know: it is told back, but it is the client's
 
 _BOOK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_HALF = re.compile("[\ud800-\udfff]")
+
+# Where pydantic's words are about pydantic, or repeat the client's.
+_WORDS = {
+    "missing": "is needed",
+    "extra_forbidden": "is no field of this request",
+    "uuid_parsing": "must be a UUID",
+    "uuid_type": "must be a UUID",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "list_type": "must be a list",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+}
+
+Body = TypeVar("Body", bound=BaseModel)
 
 
-def _fits(text: str) -> str:
-    """Counted without the space around it, kept with it."""
-    if not 1 <= len(text.strip()) <= QUESTION_CHARACTERS_MAX:
-        raise ValueError(f"must have 1 to {QUESTION_CHARACTERS_MAX} characters, and has {len(text.strip())}")
-    return text
+def fitting(characters_min: int) -> Any:
+    """The text of a question: counted without the space around it, kept with it. That 500 words are the most (spec 000)
+    needs no counting: 501 do not fit into a thousand characters."""
+
+    def fits(text: str) -> str:
+        characters = len(text.strip())
+        if not characters_min <= characters <= QUESTION_CHARACTERS_MAX:
+            raise ValueError(
+                f"must have {characters_min} to {QUESTION_CHARACTERS_MAX} characters, and has {characters}"
+            )
+        return text
+
+    said = {
+        "type": "string",
+        "minLength": characters_min,
+        "maxLength": QUESTION_CHARACTERS_MAX,
+        "pattern": r"\S" if characters_min == 1 else rf"\S[\s\S]{{{characters_min - 2},}}\S",
+    }
+    return Annotated[str, AfterValidator(fits), WithJsonSchema(said)]
 
 
 def _is_short_enough(selection: str | None) -> str | None:
@@ -33,6 +80,13 @@ def _is_short_enough(selection: str | None) -> str | None:
     return selection if count else None
 
 
+Selection = Annotated[
+    str | None,
+    AfterValidator(_is_short_enough),
+    Field(description=f"At most {SELECTION_WORDS_MAX} words of the book; only they are searched."),
+]
+
+
 class QueryFilters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -40,7 +94,7 @@ class QueryFilters(BaseModel):
     section: str | None = None
     module: Annotated[int, Field(strict=True, ge=1, le=10)] | None = None
     difficulty: Literal["beginner", "intermediate", "advanced"] | None = None
-    tags: Annotated[list[str], Field(max_length=20)] = []
+    tags: Annotated[list[str], Field(max_length=TAGS_MAX)] | None = None
 
 
 class QueryRequest(BaseModel):
@@ -50,12 +104,12 @@ class QueryRequest(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"query": "What does an IMU measure?"}]}
     )
 
-    query: Annotated[str, AfterValidator(_fits)]
-    selected_text: Annotated[str | None, AfterValidator(_is_short_enough)] = None
+    query: fitting(1)  # type: ignore[valid-type]  # the limits are an argument
+    selected_text: Selection = None
     session_id: UUID | None = None
-    user_id: str | None = None
+    user_id: UUID | None = None
     top_k: Annotated[int, Field(strict=True, ge=1, le=TOP_K_MAX)] | None = None
-    filters: QueryFilters = QueryFilters()
+    filters: QueryFilters | None = None
 
 
 class CitationBody(BaseModel):
@@ -79,10 +133,20 @@ class NearestBody(BaseModel):
     score: float
 
 
+class SourceBody(BaseModel):
+    """A quotation as spec 001 names its parts."""
+
+    chapter_id: str
+    chapter_title: str
+    relevance_score: Annotated[float, Field(ge=0, le=1)]
+    excerpt: str
+    position: Annotated[int, Field(ge=1)]
+
+
 class TokensBody(BaseModel):
-    input: int
-    output: int
-    total: int
+    input: Annotated[int, Field(ge=0)]
+    output: Annotated[int, Field(ge=0)]
+    total: Annotated[int, Field(ge=0)]
 
 
 class TimingsBody(BaseModel):
@@ -110,6 +174,8 @@ class QueryResponse(BaseModel):
     reason: str | None
     answer: str
     citations: list[CitationBody]
+    sources: list[SourceBody]
+    confidence: Annotated[float, Field(ge=0, le=1, description="0 in a refusal, else as confidence_score")]
     confidence_score: float | None
     confidence_level: Literal["high", "medium", "low"] | None
     retrieval_confidence: float | None
@@ -119,9 +185,42 @@ class QueryResponse(BaseModel):
     tokens_used: TokensBody
     timings: TimingsBody
     session_id: UUID | None
+    session_token: Annotated[
+        str | None, Field(description="Of a session that begins here: send it as X-Session-Token to go on.")
+    ]
+    session_message: Annotated[str | None, Field(description="Why this turn is not in its session.")]
     filter_message: str | None
     nearest: list[NearestBody]
     receipt: ReceiptBody
+
+
+class ChatMessageBody(BaseModel):
+    """What was asked or said in a session."""
+
+    id: UUID
+    session_id: UUID
+    query_id: UUID
+    role: Literal["user", "assistant"]
+    content: str
+    tokens_used: TokensBody | None
+    confidence: float | None
+    sources: list[SourceBody]
+    created_at: datetime
+
+
+class SessionBody(BaseModel):
+    """A conversation as it is kept."""
+
+    id: UUID
+    user_id: UUID | None
+    created_at: datetime
+    last_activity_at: datetime
+    messages: list[ChatMessageBody]
+
+
+class DeletedBody(BaseModel):
+    id: UUID
+    deleted: Literal[True] = True
 
 
 class PassageBody(BaseModel):
@@ -137,28 +236,37 @@ class PassageBody(BaseModel):
 
 def question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Question:
     """The body of a query, or the error that says what is wrong with it."""
-    if not _BOOK_ID.fullmatch(book_id):
-        raise UnknownBookError
-    try:
-        asked = QueryRequest.model_validate(_json_object(body))
-    except ValidationError as wrong:
-        first = wrong.errors(include_input=False, include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        raise InvalidFieldError(
-            f"{name}: {first['msg'].removeprefix('Value error, ')}.", field=name
-        ) from None
-    filters = asked.filters
+    check_book_id(book_id)
+    asked = read(body, QueryRequest)
+    filters = asked.filters or QueryFilters()
     return Question(
         text=asked.query,
         book_id=book_id,
         top_k=asked.top_k or top_k,
         selected_text=asked.selected_text,
         filters=Filters(
-            filters.chapter, filters.section, filters.module, filters.difficulty, tuple(filters.tags)
+            filters.chapter, filters.section, filters.module, filters.difficulty, tuple(filters.tags or ())
         ),
         session_id=asked.session_id,
-        end_user=end_user or asked.user_id,
+        end_user=end_user or (f"user:{asked.user_id}" if asked.user_id else None),
     )
+
+
+def check_book_id(book_id: str) -> None:
+    if not _BOOK_ID.fullmatch(book_id):
+        raise UnknownBookError
+
+
+def read(body: bytes, kind: type[Body]) -> Body:
+    """The body as what it should be, or the error that says what is wrong with it. Nothing in it is altered."""
+    try:
+        return kind.model_validate(_json_object(body))
+    except ValidationError as wrong:
+        first = wrong.errors(include_input=False, include_url=False, include_context=False)[0]
+    name = _name(first["loc"])
+    what = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+    said = "A field" if first["type"] == "extra_forbidden" else name  # it stands on record, and is not ours
+    raise InvalidFieldError(f"{said}: {what}.", field=name)
 
 
 def response(answer: Answer) -> QueryResponse:
@@ -174,6 +282,8 @@ def response(answer: Answer) -> QueryResponse:
             "reason": trail.reason,
             "answer": trail.answer_text,
             "citations": trail.citations or [],
+            "sources": sources(answer),
+            "confidence": share(trail.confidence_score),
             "confidence_score": trail.confidence_score,
             "confidence_level": trail.confidence_level,
             "retrieval_confidence": trail.retrieval_confidence,
@@ -187,20 +297,28 @@ def response(answer: Answer) -> QueryResponse:
                 "retrieval_ms": trail.retrieval_latency_ms or 0,
                 "generation_ms": trail.generation_latency_ms or 0,
                 "audit_ms": answer.audit_latency_ms,
-                "total_ms": (trail.total_latency_ms or 0) + answer.audit_latency_ms,
+                "total_ms": answer.took_ms,
             },
             "session_id": trail.session_id,
+            "session_token": answer.session_token,
+            "session_message": answer.session_message,
             "filter_message": trail.filter_message,
             "nearest": [_nearest(item) for item in refused.nearest] if refused else [],
-            "receipt": {
-                "log_id": answer.receipt.log_id,
-                "leaf_hash": answer.receipt.leaf_hash,
-                "issued_at": answer.receipt.issued_at.isoformat(),
-                "key_id": answer.receipt.key_id,
-                "signature": answer.receipt.signature,
-            },
+            "receipt": receipt(answer.receipt),
         }
     )  # fmt: skip
+
+
+def receipt(given: Receipt) -> ReceiptBody:
+    return ReceiptBody(
+        log_id=given.log_id, leaf_hash=given.leaf_hash, issued_at=given.issued_at.isoformat(), key_id=given.key_id,
+        signature=given.signature,
+    )  # fmt: skip
+
+
+def share(value: float | None) -> float:
+    """From 0 to 1, also where the settings' weights add up to more. Nothing is worth 0."""
+    return min(1.0, max(0.0, value or 0.0))
 
 
 def source(item: Evidence) -> dict[str, Any]:
@@ -216,33 +334,59 @@ def sentence(quoted: Quoted) -> dict[str, Any]:
 
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(body.decode("utf-8"), object_pairs_hook=_no_key_twice)
+        value = json.loads(body.decode("utf-8"), object_pairs_hook=_no_key_twice, parse_constant=_no_number)
     except UnicodeDecodeError:
-        raise BadRequestError("The body is not valid UTF-8.") from None
-    except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, brackets beyond counting
-        raise BadRequestError("The body is not valid JSON.") from None
+        raise NotUtf8Error from None
+    except RecursionError:
+        raise TooDeepError from None
+    except ValueError:  # no JSON, or a number of thousands of digits
+        raise NotJsonError from None
     if not isinstance(value, dict):
-        raise BadRequestError("The body must be a JSON object.")
-    _check_text(value)
+        raise NotJsonError
+    _check(value, ())
     return value
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise BadRequestError("The body has the same key twice.")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise KeyTwiceError(field=_name([name]))
+        found[name] = value
     return found
 
 
-def _check_text(value: Any) -> None:
-    """No string, wherever it stands, may hold what a database cannot store and a reader cannot have typed."""
+def _no_number(name: str) -> None:
+    """Python reads NaN and Infinity; JSON has no such numbers."""
+    raise ValueError(name)
+
+
+def _check(value: Any, path: tuple[str | int, ...]) -> None:
+    """What no field of any contract may hold, wherever it stands."""
+    if len(path) > JSON_DEPTH_MAX:
+        raise TooDeepError(field=_name(path[:1]))
     if isinstance(value, str):
-        if "\x00" in value:
-            raise BadRequestError("The body contains a NUL character.")
-        if any("\ud800" <= character <= "\udfff" for character in value):
-            raise BadRequestError("The body contains half of a character.")
-    for part in value if isinstance(value, list) else value.items() if isinstance(value, dict) else ():
-        _check_text(list(part) if isinstance(part, tuple) else part)
+        _check_text(value, path)
+    elif isinstance(value, list | dict):
+        if len(value) > JSON_ITEMS_MAX:
+            raise TooManyItemsError(field=_name(path))
+        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_text(str(name), path)
+            _check(part, (*path, name))
+
+
+def _check_text(text: str, path: tuple[str | int, ...]) -> None:
+    """What a database cannot store and a reader cannot have typed."""
+    if "\x00" in text:
+        raise NulError(field=_name(path))
+    if _HALF.search(text):
+        raise HalfCharacterError(field=_name(path))
+
+
+def _name(path: Iterable[str | int]) -> str | None:
+    """`filters.tags.0`, or nothing for the body itself. A name of the client's own is told back in part and as text."""
+    name = ".".join(map(str, path))[:NAME_CHARACTERS_MAX]
+    return name.encode(errors="replace").decode() or None
 
 
 def _nearest(item: Evidence) -> dict[str, Any]:

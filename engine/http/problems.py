@@ -1,5 +1,6 @@
 """The shape of an error: RFC 9457 with our fields. The only place that turns a failure into bytes for a client."""
 
+from typing import Any
 from uuid import UUID
 
 from fastapi import Request
@@ -7,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from engine.errors import ErrorType, InvalidFieldError, RequestError, UnexpectedError
 from engine.http import arriving
@@ -15,7 +17,8 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(BaseModel):
-    """RFC 9457, with what a client needs to decide what to do next."""
+    """RFC 9457, with what a client needs to decide what to do next. Two fields stand twice, the second time by the names
+    that the chat widgets of specification 003 read."""
 
     type: str
     title: str
@@ -23,6 +26,8 @@ class Problem(BaseModel):
     detail: str
     error_type: ErrorType
     retryable: bool
+    user_safe_message: str
+    retry_able: bool
     request_id: str
     query_id: UUID | None
     field: str | None = None
@@ -53,9 +58,16 @@ async def on_http_exception(request: Request, failure: Exception) -> JSONRespons
     known: dict[int, type[RequestError]] = {404: _NotFoundError, 405: _WrongMethodError}
     told = await _on_record(known.get(failure.status_code, UnexpectedError)(), request)
     response = _problem(told, request)
-    if told.status == failure.status_code:
-        response.headers.update(failure.headers or {})
+    if told.status == 405:  # noqa: PLR2004
+        response.headers["Allow"] = ", ".join(_methods(request))
     return response
+
+
+def _methods(request: Request) -> list[str]:
+    """All that the address takes; the framework would name those of its first route."""
+    path = request.scope["route"].path
+    routes = [route for route in request.app.routes if isinstance(route, Route) and route.path == path]
+    return sorted({method for route in routes for method in route.methods or ()})
 
 
 async def on_invalid_request(request: Request, failure: Exception) -> JSONResponse:
@@ -66,8 +78,8 @@ async def on_invalid_request(request: Request, failure: Exception) -> JSONRespon
     return _problem(await _on_record(wrong, request), request)
 
 
-async def on_fault(request: Request, _: Exception) -> JSONResponse:
-    """A fault of ours outside a question. The server logs it; the client learns only that."""
+async def on_fault(request: Request) -> JSONResponse:
+    """A fault of ours outside a question. The log has it; the client learns only that."""
     return _problem(await _on_record(UnexpectedError(), request), request)
 
 
@@ -83,6 +95,15 @@ async def _on_record(failure: RequestError, request: Request) -> RequestError:
 
 def problem(failure: RequestError, request: Request) -> Problem:
     """What the client learns of a failure: safe words, never a cause."""
+    return _told(failure, arriving.request_id(request), failure.query_id)
+
+
+def example(failure: RequestError) -> dict[str, Any]:
+    """As the interface's description shows it."""
+    return _told(failure, "3f6c1d0e-5b7a-4f43-9d7e-6a1f0c2b8e94", None).model_dump(mode="json")
+
+
+def _told(failure: RequestError, request_id: str, query_id: UUID | None) -> Problem:
     return Problem(
         type=f"urn:affidavit:problem:{type(failure).__name__.strip('_').removesuffix('Error')}",
         title=failure.title,
@@ -90,8 +111,10 @@ def problem(failure: RequestError, request: Request) -> Problem:
         detail=failure.detail,
         error_type=failure.error_type,
         retryable=failure.retryable,
-        request_id=arriving.request_id(request),
-        query_id=failure.query_id,
+        user_safe_message=failure.detail,
+        retry_able=failure.retryable,
+        request_id=request_id,
+        query_id=query_id,
         field=failure.field,
     )
 

@@ -8,9 +8,10 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -39,16 +40,66 @@ _WEIGHT = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)")
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
+class Events(Protocol):
+    """What a contract says while the answer comes, as lines for the client; nothing if it has no words for it."""
+
+    def heard(self, event: Sources | Quoted) -> str: ...
+
+    def done(self, answer: Answer) -> str: ...
+
+    def failed(self, problem: problems.Problem) -> str: ...
+
+
+class NamedEvents:
+    """The events of /v1."""
+
+    def heard(self, event: Sources | Quoted) -> str:
+        if isinstance(event, Sources):
+            return _event("sources", {"sources": [contracts.source(item) for item in event.evidence]})
+        return _event("sentence", contracts.sentence(event))
+
+    def done(self, answer: Answer) -> str:
+        return _event("done", contracts.response(answer).model_dump(mode="json"))
+
+    def failed(self, problem: problems.Problem) -> str:
+        return _event("error", problem.model_dump(mode="json"))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a contract puts an answer: as a body, and as events if it knows any."""
+
+    body: Callable[[Answer], BaseModel] = contracts.response
+    events: Callable[[], Events] | None = NamedEvents
+
+
+V1 = Form()
+
+
+async def as_it_is(answer: Answer, _: float) -> Answer:
+    """An answer of no session."""
+    return answer
+
+
 class Answering(Response):
     """A response that is worked out while the connection is watched."""
 
-    def __init__(self, engine: Engine, asked: Asked, request: Request) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        asked: Asked,
+        request: Request,
+        form: Form = V1,
+        keep: Callable[[Answer, float], Awaitable[Answer]] = as_it_is,
+    ) -> None:
         self._engine = engine
         self._request = request
+        self._form = form
+        self._keep = keep
         self._has_read = asyncio.Event()
         self._asked = replace(asked, read=_telling(asked.read, self._has_read))
         wishes = ",".join(request.headers.getlist("Accept"))
-        self._outbox = Outbox() if are_events_preferred(wishes) else None
+        self._outbox = Outbox(form.events()) if form.events and are_events_preferred(wishes) else None
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,15 +118,16 @@ class Answering(Response):
             return
         if isinstance(ended, RequestError):
             raise ended
-        body = contracts.response(ended).model_dump_json()
-        await Response(body, media_type="application/json")(scope, receive, send)
+        body = self._form.body(ended).model_dump_json()
+        await Response(body, media_type="application/json", headers=_proof(ended))(scope, receive, send)
 
     async def _ended(self) -> Answer | RequestError:
         """A task group would wrap what is raised in it."""
         try:
-            return await self._engine.answer(self._asked, self._hear if self._outbox else None)
+            answer = await self._engine.answer(self._asked, self._outbox.hear if self._outbox else None)
         except RequestError as failure:
             return failure
+        return await self._keep(answer, self._engine.rules.total_s - answer.took_ms / 1000)
 
     async def _watch(self, receive: Receive, answering: asyncio.Task[Any]) -> None:
         """Cancels once, as asyncio does: a scope of anyio would also cancel what the drivers do to clean up."""
@@ -84,50 +136,62 @@ class Answering(Response):
             """Nothing else is expected of a client that has said all."""
         answering.cancel()
 
-    def _hear(self, event: Sources | Quoted) -> None:
-        assert self._outbox
-        if isinstance(event, Sources):
-            self._outbox.put("sources", {"sources": [contracts.source(item) for item in event.evidence]})
-        else:
-            self._outbox.put("sentence", contracts.sentence(event))
-
     def _say_last(self, ended: Answer | RequestError | None, outbox: "Outbox") -> None:
         if isinstance(ended, Answer):
-            outbox.put("done", contracts.response(ended).model_dump(mode="json"))
+            outbox.put(outbox.events.done(ended))
         elif ended and outbox.is_used:
-            outbox.put("error", problems.problem(ended, self._request).model_dump(mode="json"))
+            outbox.put(outbox.events.failed(problems.problem(ended, self._request)))
         outbox.close()
 
 
 class Outbox:
     """Events that wait for their reader."""
 
-    def __init__(self) -> None:
-        self._events: asyncio.Queue[bytes] = asyncio.Queue()  # one answer is all it ever holds
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()  # one answer is all it ever holds
         self.is_used = False
 
-    def put(self, name: str, data: dict[str, Any]) -> None:
-        self.is_used = True
-        line = json.dumps(data, ensure_ascii=False).translate(_LINE_ENDS)
-        self._events.put_nowait(f"event: {name}\ndata: {line}\n\n".encode())
+    def hear(self, event: Sources | Quoted) -> None:
+        self.put(self.events.heard(event))
+
+    def put(self, lines: str) -> None:
+        if lines:
+            self.is_used = True
+            self._waiting.put_nowait(lines.encode())
 
     def close(self) -> None:
         """Nothing more can come."""
-        self._events.put_nowait(b"")
+        self._waiting.put_nowait(b"")
 
     async def deliver(self, send: Send) -> None:
         """Gives up on a reader who does not read: what is left is thrown away, and the record is there."""
-        event = await self._events.get()
+        event = await self._waiting.get()
         if not event:
             return
         try:
             await _sent(_START, send)
             while event:
                 await _sent({"type": "http.response.body", "body": event, "more_body": True}, send)
-                event = await self._events.get()
+                event = await self._waiting.get()
             await _sent({"type": "http.response.body", "body": b"", "more_body": False}, send)
         except TimeoutError:
             """The server closes the connection of a response that was not completed."""
+
+
+def data_line(data: dict[str, Any]) -> str:
+    """An event's data in one line."""
+    return f"data: {json.dumps(data, ensure_ascii=False).translate(_LINE_ENDS)}\n"
+
+
+def _event(name: str, data: dict[str, Any]) -> str:
+    return f"event: {name}\n{data_line(data)}\n"
+
+
+def _proof(answer: Answer) -> dict[str, str]:
+    """Every answer leaves with its receipt, also where a contract's body has no place for it."""
+    receipt = contracts.receipt(answer.receipt).model_dump_json()
+    return {"X-Query-ID": str(answer.trail.query_id), "X-Receipt": receipt}
 
 
 def are_events_preferred(wishes: str) -> bool:

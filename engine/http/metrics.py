@@ -1,0 +1,185 @@
+"""`/metrics`, in Prometheus' text format: what was asked, how it ended, how long it took, and how the log stands.
+
+All that is counted here only grows and can be added up, a histogram's parts too. So several workers need no more than a
+file each: whoever is asked adds the others' files, at most a second old, to its own figures. What a worker counted stays
+when it dies. Labels come from our own words and routes, never from what somebody sent.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from uuid import uuid4
+
+from audit.record import Trail
+from audit.standing import Standing
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SHARE_S = 1.0  # so old another worker's figures may be
+STANDING_S = 15.0  # so often the log is looked at, however often we are asked
+LOOK_S = 2.0  # a monitoring system does not wait for a database that is away
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 2.5, 5.0)  # the budget's limits among them
+SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7, 0.8, 0.9)  # finer around the gate
+
+FAMILIES = {
+    "affidavit_requests_total": ("counter", "Requests by endpoint, outcome, reason and HTTP status; 0: nobody was there to be answered."),
+    "affidavit_request_seconds": ("histogram", "From the request's head to the end of its response."),
+    "affidavit_stage_seconds": ("histogram", "The stages of a question."),
+    "affidavit_gate_score": ("histogram", "The best score of a question, which the gate looks at."),
+    "affidavit_limiter_decisions_total": ("counter", "What the limiter decided."),
+    "affidavit_tokens_total": ("counter", "Tokens of the language model."),
+    "affidavit_open_records": ("gauge", "Requests on record that have no row yet."),
+    "affidavit_unsealed_rows": ("gauge", "Rows that have no place in the tree yet."),
+    "affidavit_unsealed_age_seconds": ("gauge", "Age of the oldest of them."),
+    "affidavit_months_ahead": ("gauge", "Months of the log that are made ahead."),
+    "affidavit_spool_entries": ("gauge", "Records that wait for the database on this machine."),
+    "affidavit_spool_bytes": ("gauge", "Their size."),
+}  # fmt: skip
+
+Series = dict[str, float]  # by name and labels, as they stand in a line
+
+
+class Figures:
+    """What this process has counted."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, Series] = defaultdict(lambda: defaultdict(float))
+
+    def count(self, endpoint: str, status: int, seconds: float, trail: Trail | None) -> None:
+        """A request that has ended. One that never came as far as a record has no trail."""
+        self._add(
+            "affidavit_requests_total", endpoint=endpoint, outcome=(trail and trail.outcome) or "unrecorded",
+            reason=(trail and (trail.reason or trail.error_type)) or "", status=status,
+        )  # fmt: skip
+        self._observe("affidavit_request_seconds", SECONDS, seconds, endpoint=endpoint)
+        if trail:
+            self._count_stages(trail)
+            self._count_limits(trail)
+
+    def _count_stages(self, trail: Trail) -> None:
+        stages = {"retrieval": trail.retrieval_latency_ms, "generation": trail.generation_latency_ms}
+        for stage, latency_ms in stages.items():
+            if latency_ms is not None:
+                self._observe("affidavit_stage_seconds", SECONDS, latency_ms / 1000, stage=stage)
+        if trail.best_score is not None:
+            self._observe("affidavit_gate_score", SCORES, trail.best_score)
+        for direction, tokens in (("input", trail.tokens_input), ("output", trail.tokens_output)):
+            if tokens:
+                self._add("affidavit_tokens_total", tokens, direction=direction)
+
+    def _count_limits(self, trail: Trail) -> None:
+        decision = (
+            "refused" if trail.error_type == "rate_limit" else (trail.limit_decision or "").split(" ")[0]
+        )
+        if decision:
+            self._add("affidavit_limiter_decisions_total", decision=decision)
+
+    def _add(self, family: str, value: float = 1, **labels: object) -> None:
+        self.families[family][_series(family, labels)] += value
+
+    def _observe(self, family: str, limits: tuple[float, ...], value: float, **labels: object) -> None:
+        series = self.families[family]
+        reached = bisect_left(limits, value)
+        for place, limit in enumerate((*limits, "+Inf")):
+            series[_series(f"{family}_bucket", labels | {"le": limit})] += place >= reached
+        series[_series(f"{family}_sum", labels)] += value
+        series[_series(f"{family}_count", labels)] += 1
+
+
+class Metrics:
+    """The figures of all workers, and how the log stands."""
+
+    def __init__(
+        self, figures: Figures, look: Callable[[], Awaitable[Standing]], folder: Path | None = None
+    ) -> None:
+        self.figures = figures
+        self._look = look
+        self._own = folder / f"{uuid4()}.json" if folder else None
+        self._standing: Standing | None = None
+        self._looked_at = -STANDING_S
+        self._looking = asyncio.Lock()
+
+    async def page(self) -> str:
+        """One that cannot say how the log stands leaves those lines out: that is what an alert looks for."""
+        families = added(self.figures.families, *self._others())
+        standing = await self._latest()
+        if standing:
+            families |= _gauges(standing)
+        return "".join(_lines(families))
+
+    async def share(self) -> None:
+        """Keep our figures where the other workers find them, until cancelled, and once more then."""
+        if self._own is None:
+            return
+        try:
+            while True:
+                self._write(self._own)
+                await asyncio.sleep(SHARE_S)
+        finally:
+            self._write(self._own)
+
+    def _write(self, path: Path) -> None:
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(self.figures.families))
+        draft.rename(path)
+
+    def _others(self) -> Iterator[dict[str, Series]]:
+        if self._own is None:
+            return
+        for path in sorted(self._own.parent.glob("*.json")):
+            if path != self._own:
+                yield json.loads(path.read_text())
+
+    async def _latest(self) -> Standing | None:
+        async with self._looking:
+            if time.monotonic() - self._looked_at >= STANDING_S:
+                self._looked_at = time.monotonic()
+                self._standing = None
+                with contextlib.suppress(Exception):  # whatever the trouble, /readyz names it
+                    async with asyncio.timeout(LOOK_S):
+                        self._standing = await self._look()
+        return self._standing
+
+
+def added(*all_families: Mapping[str, Series]) -> dict[str, Series]:
+    total: dict[str, Series] = defaultdict(lambda: defaultdict(float))
+    for families in all_families:
+        for family, series in families.items():
+            for name, value in series.items():
+                total[family][name] += value
+    return total
+
+
+def _gauges(standing: Standing) -> dict[str, Series]:
+    values = {
+        "affidavit_open_records": standing.open_records,
+        "affidavit_unsealed_rows": standing.unsealed_rows,
+        "affidavit_unsealed_age_seconds": standing.unsealed_age_s,
+        "affidavit_months_ahead": standing.months_ahead,
+        "affidavit_spool_entries": standing.spool_entries,
+        "affidavit_spool_bytes": standing.spool_bytes,
+    }
+    return {family: {family: float(value)} for family, value in values.items()}
+
+
+def _lines(families: Mapping[str, Series]) -> Iterator[str]:
+    for family, (kind, words) in FAMILIES.items():
+        if families.get(family):
+            yield f"# HELP {family} {words}\n# TYPE {family} {kind}\n"
+            yield from (
+                f"{name} {value:g}\n" if value % 1 else f"{name} {int(value)}\n"
+                for name, value in families[family].items()
+            )
+
+
+def _series(name: str, labels: Mapping[str, object]) -> str:
+    return f"{name}{{{_joined(labels.items())}}}" if labels else name
+
+
+def _joined(labels: Iterable[tuple[str, object]]) -> str:
+    return ",".join(f'{name}="{value}"' for name, value in labels)

@@ -1,0 +1,229 @@
+"""`/openapi.json`: what the routes say of themselves, made whole. Each answer there is has its schema and an example."""
+
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from engine import errors
+from engine.errors import RequestError
+from engine.http import problems
+
+Json = dict[str, Any]
+
+SECURITY = {"type": "http", "scheme": "bearer", "description": "An API key: `affidavit keys create`."}
+_REQUEST_ID: Json = {
+    "description": "Names this request in the records and in our log. Send one, and it is kept if it is harmless.",
+    "schema": {"type": "string"},
+}
+_RETRY_AFTER: Json = {"description": "Seconds to wait before the next try", "schema": {"type": "integer"}}
+_PROBLEM: Json = {
+    "description": "A fault of ours",
+    "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+_INVALID: Json = _PROBLEM | {"description": "A part of the address is not what it should be"}
+_QUERY_ID = "5f0c3a52-7f0e-4c2e-9d55-0b8a4c1f6a10"
+_CHUNK_ID = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+# What a status looks like: the failure that has it most often.
+_TYPICAL: dict[int, type[RequestError]] = {
+    400: errors.BadRequestError,
+    401: errors.UnauthenticatedError,
+    403: errors.ForbiddenError,
+    404: errors.UnknownBookError,
+    409: errors.NotSealedError,
+    413: errors.TooLargeError,
+    422: errors.InvalidFieldError,
+    429: errors.RateLimitedError,
+    500: errors.UnexpectedError,
+    502: errors.ModelFailedError,
+    503: errors.AuditUnavailableError,
+    504: errors.OutOfTimeError,
+}
+
+_CITATION: Json = {
+    "n": 1, "chunk_id": _CHUNK_ID, "section": "Inertial measurement units", "chapter": "Sensors and state estimation",
+    "filename": "03-sensors-and-state-estimation.md", "page": "42", "url": "/docs/sensors#inertial-measurement-units",
+    "excerpt": "An IMU measures acceleration and angular velocity.", "start": 120, "end": 170, "score": 0.83,
+}  # fmt: skip
+_ANSWERED: Json = {
+    "query_id": _QUERY_ID, "answer_id": "0c6de6f7-9a2f-4a53-8f70-2f3f7a4c9b11", "book_id": "physical-ai",
+    "outcome": "answered", "reason": None,
+    "answer": "An IMU measures acceleration and angular velocity. [Source: Inertial measurement units (Page 42) -"
+    ' "An IMU measures acceleration and angular velocity."]',
+    "citations": [_CITATION],
+    "sources": [
+        {
+            "chapter_id": "03-sensors-and-state-estimation", "chapter_title": _CITATION["chapter"], "relevance_score": 0.83,
+            "excerpt": _CITATION["excerpt"], "position": 1,
+        }
+    ],
+    "confidence": 0.82, "confidence_score": 0.82, "confidence_level": "medium", "retrieval_confidence": 0.83,
+    "generation_confidence": 0.8, "source_mode": "full-book", "model_used": "extractive",
+    "tokens_used": {"input": 0, "output": 0, "total": 0},
+    "timings": {"retrieval_ms": 31, "generation_ms": 4, "audit_ms": 3, "total_ms": 44},
+    "session_id": None, "session_token": None, "session_message": None, "filter_message": None, "nearest": [],
+    "receipt": {
+        "log_id": "b8a1d2a4-3d0f-4d0e-8a53-8a8d1d3b6a52", "leaf_hash": "00" * 32,
+        "issued_at": "2026-01-15T10:30:00+00:00", "key_id": "7d1f2c3b", "signature": "…",
+    },
+}  # fmt: skip
+_REFUSED: Json = _ANSWERED | {
+    "answer_id": None, "outcome": "refused", "reason": "not_covered",
+    "answer": "This question is not covered in the book.", "citations": [], "sources": [], "confidence": 0, "confidence_score": None,
+    "confidence_level": None, "retrieval_confidence": None, "generation_confidence": None, "model_used": None,
+    "nearest": [
+        {"section": "Cameras", "chapter": "Sensors and state estimation", "url": "/docs/sensors#cameras", "score": 0.31}
+    ],
+}  # fmt: skip
+
+_PASSAGE: Json = {
+    "chunk_id": _CHUNK_ID, "book_id": "physical-ai", "chapter": _CITATION["chapter"], "section": _CITATION["section"],
+    "filename": _CITATION["filename"], "page": "42", "url": "/docs/sensors",
+    "text": "An IMU measures acceleration and angular velocity. It drifts.",
+}  # fmt: skip
+_SESSION: Json = {
+    "id": "4a6f4b0e-0f2b-4d8c-9f0e-2f1d7f3c5b60", "user_id": None, "created_at": "2026-01-15T10:30:00+00:00",
+    "last_activity_at": "2026-01-15T10:30:00+00:00",
+    "messages": [
+        {
+            "id": "e0f1b7a2-6d3c-4b1a-8d55-3c2a1b0f9e88", "session_id": "4a6f4b0e-0f2b-4d8c-9f0e-2f1d7f3c5b60",
+            "query_id": _QUERY_ID, "role": "user", "content": "What does an IMU measure?", "tokens_used": None,
+            "confidence": None, "sources": [], "created_at": "2026-01-15T10:30:00+00:00",
+        }
+    ],
+}  # fmt: skip
+
+# By the name of what is asked …
+REQUESTS: dict[str, Json] = {
+    "SearchBody": {"query": "What does an IMU measure?", "selected_text": None},
+    "MessageBody": {"question": "What does an IMU measure?"},
+    "AskBody": {"question": "What does an IMU measure?", "top_k": 5},
+}
+
+# … and of what is answered.
+EXAMPLES: dict[str, list[Json]] = {
+    "QueryResponse": [_ANSWERED, _REFUSED],
+    "PassageBody": [_PASSAGE],
+    "SessionBody": [_SESSION],
+    "DeletedBody": [{"id": _SESSION["id"], "deleted": True}],
+    "FoundBody": [
+        {
+            "answer": _ANSWERED["answer"],
+            "sources": [{name: _CITATION[name] for name in ("chapter", "section", "filename", "score")}],
+        }
+    ],
+    "ReplyBody": [
+        {"answer": _ANSWERED["answer"], "sources": [f"{_CITATION['chapter']}/{_CITATION['section']}"]}
+    ],
+    "ToldBody": [
+        {
+            "answer": _ANSWERED["answer"],
+            "citations": [
+                {
+                    "chapter": "03-sensors-and-state-estimation", "chapter_title": _CITATION["chapter"],
+                    "source_file": _CITATION["filename"], "excerpt": _CITATION["excerpt"],
+                }
+            ],
+            "confidence": 0.82,
+        }
+    ],
+}  # fmt: skip
+
+# What an answer leads to.
+_LINKS: Json = {
+    "receipt": {
+        "operationRef": "#/paths/~1v1~1receipts~1{query_id}/get",
+        "parameters": {"query_id": "$response.body#/query_id"},
+    },
+    "passage": {
+        "operationRef": "#/paths/~1v1~1chunks~1{chunk_id}/get",
+        "parameters": {"chunk_id": "$response.body#/citations/0/chunk_id"},
+    },
+}
+
+
+def of(app: FastAPI) -> Callable[[], Json]:
+    """Made once, at the first time it is asked for."""
+
+    def document() -> Json:
+        if app.openapi_schema is None:
+            found = get_openapi(
+                title=app.title, version=app.version, description=app.description, routes=app.routes
+            )
+            app.openapi_schema = whole(found)
+        return app.openapi_schema
+
+    return document
+
+
+def whole(document: Json) -> Json:
+    schemas = document["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):  # the framework's own; ours is a problem
+        schemas.pop(name, None)
+    document["components"]["securitySchemes"] = {"key": SECURITY}
+    for operation in _operations(document):
+        _share_parts(operation, schemas)
+        _move_key(operation)
+        _drop_null(operation)
+        responses = operation["responses"]
+        responses.setdefault("500", deepcopy(_PROBLEM))
+        if "HTTPValidationError" in str(responses.get("422")):
+            responses["422"] = deepcopy(_INVALID)
+        for status, response in responses.items():
+            _complete(int(status), response)
+    return document
+
+
+def _operations(document: Json) -> Iterator[Json]:
+    for path in document["paths"].values():
+        yield from path.values()
+
+
+def _move_key(operation: Json) -> None:
+    """OpenAPI has a place of its own for `Authorization`, and ignores it among the parameters."""
+    parameters = operation.get("parameters", [])
+    others = [parameter for parameter in parameters if parameter["name"].lower() != "authorization"]
+    if len(others) < len(parameters):
+        operation["security"] = [{"key": []}]
+        operation["parameters"] = others
+
+
+def _share_parts(operation: Json, schemas: Json) -> None:
+    """A body is described by itself, with its parts below it; in a document they stand with the others."""
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        text = json.dumps(content["schema"]).replace("#/$defs/", "#/components/schemas/")
+        content["schema"] = json.loads(text)
+        schemas |= content["schema"].pop("$defs", {})
+        if example := REQUESTS.get(content["schema"]["title"]):
+            content["schema"]["examples"] = [example]
+
+
+def _drop_null(operation: Json) -> None:
+    """A header that is left out is not one that says null."""
+    for parameter in operation.get("parameters", []):
+        kinds = parameter["schema"].pop("anyOf", [])
+        for kind in kinds:
+            if kind != {"type": "null"}:
+                parameter["schema"] |= kind
+
+
+def _complete(status: int, response: Json) -> None:
+    response["headers"] = {"X-Request-ID": _REQUEST_ID} | response.get("headers", {})
+    content = response.get("content", {})
+    if problems.MEDIA_TYPE in content:
+        content.pop("application/json", None)  # the framework's guess of the problem's media type
+        content[problems.MEDIA_TYPE] = {"schema": {"$ref": "#/components/schemas/Problem"}}
+        content[problems.MEDIA_TYPE]["example"] = problems.example(_TYPICAL[status]())
+        if _TYPICAL[status].retry_after_s:
+            response["headers"]["Retry-After"] = _RETRY_AFTER
+        return
+    body = content.get("application/json", {})
+    name = body.get("schema", {}).get("$ref", "").rpartition("/")[2]
+    if name in EXAMPLES:
+        body["examples"] = {str(number): {"value": value} for number, value in enumerate(EXAMPLES[name], 1)}
+    if name == "QueryResponse":
+        response["links"] = _LINKS

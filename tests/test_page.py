@@ -1,0 +1,191 @@
+"""The page at `/`, in a real browser: asked, streamed, cited, refused, failed, by keyboard, in light, dark and small."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser import CHROMIUM, Page, browser
+from tests.conftest import Running
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
+
+IMU = "Why do humanoid robots need an IMU?"
+OFF_TOPIC = "Who won the football world cup in 1998?"
+DONE = "!document.querySelector('#ask').disabled && document.querySelector('#result').childElementCount > 0"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Page]:
+    with browser() as page:
+        yield page
+
+
+@pytest.fixture
+def page(chromium: Page, server: Running) -> Page:
+    chromium.complaints.clear()
+    chromium.look()
+    chromium.open(f"{server.url}/")
+    return chromium
+
+
+def ask(page: Page, question: str, key: str) -> None:
+    page.focus("#key")
+    page.type(key)
+    page.focus("#question")
+    page.type(question)
+    page.press("Enter")
+
+
+def ask_and_wait(page: Page, question: str, key: str) -> None:
+    ask(page, question, key)
+    page.wait(DONE)
+
+
+def test_a_question_is_answered_with_its_quotations_and_nothing_is_complained_of(
+    page: Page, key: str
+) -> None:
+    ask_and_wait(page, IMU, key)
+    assert page.text("#status").startswith("Answered from the book with ")
+    assert page.read("document.querySelectorAll('#citations blockquote').length") >= 1
+    assert "confidence" in page.text("#confidence")
+    assert len(page.read("document.querySelector('[data-field=query_id]').textContent")) == 36
+    assert page.complaints == []
+
+
+def test_sentences_are_shown_as_they_come(page: Page, key: str) -> None:
+    page.read(
+        "window.seen = []; new MutationObserver(() => window.seen.push([...document.querySelectorAll('#answer sup')].length))"
+        ".observe(document.querySelector('#result'), {childList: true, subtree: true})"
+    )
+    ask_and_wait(page, "What is physical AI?", key)
+    assert page.read("performance.getEntriesByType('resource').some((it) => it.name.endsWith('/v1/query'))")
+    assert page.read("window.seen.length") >= 1
+    assert page.read("window.seen.indexOf(1)") >= 0  # one sentence stood there before the rest
+
+
+def test_a_citation_leads_to_its_excerpt_and_from_there_to_the_book(page: Page, key: str) -> None:
+    ask_and_wait(page, IMU, key)
+    page.focus("#ref-1")
+    page.press("Enter")
+    page.wait("location.hash === '#source-1'")
+    assert page.read("document.querySelector(':target').id") == "source-1"
+    link = page.read("document.querySelector('#source-1 a.place')?.getAttribute('href')")
+    assert link.startswith("/")
+    assert page.text("#source-1 blockquote")
+
+
+def test_a_refusal_says_why_and_shows_the_nearest_sections_as_links(page: Page, key: str) -> None:
+    ask_and_wait(page, OFF_TOPIC, key)
+    assert page.text("#answer") == "This question is not covered in the book."
+    assert page.text("#reason")
+    assert page.read("document.querySelectorAll('#nearest a').length") >= 1
+
+
+def test_a_wrong_key_is_said_where_it_stands(page: Page) -> None:
+    ask_and_wait(page, IMU, "aff_0000000000_" + "0" * 72)
+    assert page.text("#key-complaint") == "This API key was not accepted."
+    assert page.focused() == "key"
+    assert "A valid API key is needed" in page.text("#problem")
+    assert page.text("#request-id")
+
+
+def test_what_is_missing_is_said_before_anything_is_sent(page: Page, key: str) -> None:
+    page.focus("#question")
+    page.press("Enter")
+    assert page.text("#question-complaint") == "Please write a question first."
+    page.type(IMU)
+    page.press("Enter")
+    assert page.text("#key-complaint") == "Please enter your API key first."
+    assert page.focused() == "key"
+
+
+def test_a_server_that_is_away_is_said_with_what_to_do(page: Page, key: str) -> None:
+    offline = {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    page.call("Network.emulateNetworkConditions", **offline)
+    ask_and_wait(page, IMU, key)
+    page.call("Network.emulateNetworkConditions", **(offline | {"offline": False}))
+    assert "The server cannot be reached" in page.text("#problem")
+    page.focus("#retry")
+    page.press("Enter")
+    page.wait("document.querySelector('#answered') !== null")
+
+
+def test_everything_is_reached_by_keyboard_in_the_order_in_which_it_stands(page: Page, key: str) -> None:
+    found = []
+    page.focus("#key")
+    for _ in range(5):
+        found.append(page.focused())
+        page.press("Tab")
+    assert found == ["key", "question", "ask", "BUTTON", "BUTTON"]
+    page.focus("#question")
+    page.press("Enter", shift=True)
+    assert page.read("document.querySelector('#question').value") == "\n"
+
+
+def test_escape_lets_a_question_go(page: Page, key: str) -> None:
+    page.call(
+        "Network.emulateNetworkConditions",
+        offline=False,
+        latency=3000,
+        downloadThroughput=-1,
+        uploadThroughput=-1,
+    )
+    ask(page, IMU, key)
+    page.wait("document.querySelector('#ask').disabled")
+    page.press("Escape")
+    page.wait("!document.querySelector('#ask').disabled")
+    page.call(
+        "Network.emulateNetworkConditions",
+        offline=False,
+        latency=0,
+        downloadThroughput=-1,
+        uploadThroughput=-1,
+    )
+    assert page.text("#status") == "Stopped."
+    assert page.focused() == "question"
+    assert page.text("#result") == ""
+
+
+CONTRAST = """
+(() => {
+  const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = parse(getComputedStyle(node).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  return [...document.querySelectorAll('body *')]
+    .filter((node) => [...node.childNodes].some((it) => it.nodeType === 3 && it.data.trim()) && node.offsetParent)
+    .map((node) => [light(parse(getComputedStyle(node).color)), light(behind(node)), node.outerHTML.slice(0, 80)])
+    .map(([ink, paper, where]) => [(Math.max(ink, paper) + .05) / (Math.min(ink, paper) + .05), where])
+    .filter(([ratio]) => ratio < 4.5);
+})()
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1024])
+@pytest.mark.parametrize("question", [IMU, OFF_TOPIC], ids=["answered", "refused"])
+def test_it_can_be_read_in_light_and_dark_and_on_small_screens(
+    page: Page, key: str, tmp_path: Path, dark: bool, width: int, question: str
+) -> None:
+    page.look(width=width, dark=dark)
+    ask_and_wait(page, question, key)
+    assert page.read(CONTRAST) == []
+    assert page.read("document.documentElement.scrollWidth") <= width, "nothing is cut off at the side"
+    page.shoot(tmp_path / "page.png")  # for eyes: pytest --basetemp
+    assert (tmp_path / "page.png").stat().st_size > 10_000
+
+
+def test_no_text_of_a_question_is_read_as_html(page: Page, key: str) -> None:
+    hostile = "<img src=x onerror=\"document.title='hurt'\"> What does an IMU measure?"
+    ask_and_wait(page, hostile, key)
+    assert page.read("document.title") == "Affidavit"
+    assert hostile in page.text("#result h2")
+    assert json.dumps(page.complaints).count("Refused") == 0
