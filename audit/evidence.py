@@ -47,9 +47,10 @@ WITH RECURSIVE months AS (
 SELECT month FROM months WHERE month IS NOT NULL
 UNION SELECT month FROM public.audit_checkpoints UNION SELECT month FROM public.audit_anchors
 """
+# A real table: a view or a foreign one could show a verifier other rows than everybody else.
 _PARTITION = """
 SELECT FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid
-WHERE inhparent = 'public.audit_logs'::regclass AND c.relname = %s AND NOT inhdetachpending
+WHERE inhparent = 'public.audit_logs'::regclass AND c.relname = %s AND c.relkind = 'r' AND NOT inhdetachpending
 """
 _ARCHIVED = (
     "SELECT FROM public.audit_archives WHERE month = %s AND state IN ('verified', 'detached', 'dropped')"
