@@ -122,7 +122,7 @@ async def edition_seen(house: House, book: str) -> None:
     """Readers may be answered from the last edition for a second more."""
     published = await house.registry.live(book)
     async with asyncio.timeout(5):
-        while (await house.engine.library.live(book)).generation_id != published.generation_id:
+        while (await house.engine.library.live(book)).generation_id != published.generation_id:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
