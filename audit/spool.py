@@ -22,6 +22,7 @@ from audit.group_commit import AwayError, RefusedError
 from audit.statements import MissingMonthError, Statements
 
 READ_MAX = 256  # entries drained in one batch
+BLOCK_BYTES = 1 << 20
 ASIDE = "set-aside.log"  # lines that no database will ever take; never empty without somebody being told
 _IDENTITY = "identity"
 _SUFFIX = ".spool"
@@ -186,19 +187,29 @@ def _read(descriptor: int, start: int, end: int) -> Read:
     entries: list[Entry] = []
     damaged: list[bytes] = []
     position = start
-    with os.fdopen(os.dup(descriptor), "rb") as file:
-        file.seek(start)
-        while position < end and len(entries) < READ_MAX:
-            line = file.readline(end - position)
-            if not line:  # somebody cut the file: there is nothing more to come
-                return Read(entries, damaged, end)
-            position += len(line)
-            digest, _, text = line[:-1].partition(b" ")
-            if line.endswith(b"\n") and digest == _digest(text):
-                entries.append(Entry.of_line(text.decode()))
-            elif position < end or line.endswith(b"\n"):
-                damaged.append(line)
-    return Read(entries, damaged, position)
+    for line in _lines(descriptor, start, end):
+        position += len(line)
+        digest, _, text = line[:-1].partition(b" ")
+        if line.endswith(b"\n") and digest == _digest(text):
+            entries.append(Entry.of_line(text.decode()))
+        elif position < end or line.endswith(b"\n"):
+            damaged.append(line)
+        if len(entries) == READ_MAX:
+            return Read(entries, damaged, position)
+    if position < end:  # nobody may lose what was promised without a word
+        damaged.append(b"The file was cut: %d bytes are missing" % (end - position))
+    return Read(entries, damaged, end)
+
+
+def _lines(descriptor: int, start: int, end: int) -> Iterator[bytes]:
+    """By position: a file object shares its place in the file with whoever appends at the same time."""
+    rest = b""
+    while start < end and (block := os.pread(descriptor, min(BLOCK_BYTES, end - start), start)):
+        start += len(block)
+        *whole, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+    if rest:
+        yield rest
 
 
 def _is_free(descriptor: int) -> bool:

@@ -92,6 +92,37 @@ async def test_what_is_being_written_while_the_rest_is_drained_is_not_lost(
     assert steps(spool) == [last.log_id]
 
 
+# Seen red with a file object over the spool's own descriptor: an append moved its place, and the rest was passed over.
+async def test_what_is_appended_while_the_rest_is_read_does_not_hide_anything(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, late = [step("x" * 3000) for _ in range(100)], step()
+    await spool.append(written)
+    of_line, appended = Entry.of_line, []
+
+    def meanwhile(line: str) -> Entry:
+        if not appended:
+            appended.append(os.write(spool.descriptor, line_of(late)))
+        return of_line(line)
+
+    monkeypatch.setattr("audit.spool.Entry.of_line", meanwhile)
+    piece = spool.read()
+    assert [entry.log_id for entry in piece.entries] == [entry.log_id for entry in written]
+    assert piece.damaged == []
+
+
+async def test_a_file_that_was_cut_is_told_of(spool: Spool) -> None:
+    kept = step()
+    await spool.append([kept])
+    await spool.append([step()])
+    os.truncate(spool.path, len(line_of(kept)))
+    piece = spool.read()
+    assert [entry.log_id for entry in piece.entries] == [kept.log_id]
+    assert b"cut" in piece.damaged[0]
+    spool.drained(piece)
+    assert spool.is_empty
+
+
 @pytest.mark.parametrize("owner", [0, 2**63 - 1])
 def test_its_file_is_for_nobody_else_to_read(tmp_path: Path, owner: int) -> None:
     spool = Spool.open(tmp_path / "spool", owner, MANY)
