@@ -50,7 +50,7 @@ class Spool:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder / f"{owner:016x}{_SUFFIX}"
         draft = path.with_suffix(".draft")  # locked before anybody can take it for one that was left behind
-        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         draft.rename(path)
         _sync_folder(folder)
@@ -96,7 +96,7 @@ class Spool:
         try:
             written = 0
             while written < len(lines):
-                written += os.write(self.descriptor, lines[written:])
+                written += os.pwrite(self.descriptor, lines[written:], self.durable_bytes + written)
             os.fsync(self.descriptor)
         except OSError:
             with contextlib.suppress(OSError):
@@ -118,7 +118,7 @@ def left_behind(folder: Path) -> Iterator[Path]:
     """The files of processes that are dead; each is ours alone until the next one is asked for."""
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            if _is_free(file.fileno()):
+            if _is_free(file.fileno()) and path.exists():  # else another one drained it meanwhile
                 yield path
 
 
