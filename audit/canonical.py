@@ -49,7 +49,8 @@ def _integer(value: int) -> str:
         number = float(value)
     except OverflowError:
         raise ValueError("No number of JSON is so large") from None
-    if int(Decimal(repr(number))) != value:  # PostgreSQL gives 1e23 back as 24 digits; only those stand for it
+    written = int(Decimal(repr(number)))  # PostgreSQL gives 1e23 back as 24 digits; only those stand for it
+    if written != value:
         raise ValueError(f"{value} is not a number that every reader of JSON can tell from its neighbours")
     return _as_javascript(number)
 

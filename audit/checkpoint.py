@@ -40,6 +40,10 @@ class NoteError(ValueError):
     """Not a checkpoint of ours: damaged, written in another way, or signed by nobody whom we know."""
 
 
+class UnknownKeyError(NoteError):
+    """It may be signed well, by a key that was not given: one that is new, or nobody's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """Another month's head."""
@@ -105,7 +109,9 @@ def _check(signature: bytes, text: bytes, public_keys: Iterable[PublicKey]) -> N
     fingerprint = signature[:ID_BYTES]
     known = [key for key in public_keys if key.fingerprint == fingerprint]
     if not known:
-        raise NoteError(f"The key {NAME}+{fingerprint.hex()} that signed this is not among the given ones")
+        raise UnknownKeyError(
+            f"The key {NAME}+{fingerprint.hex()} that signed this is not among the given ones"
+        )
     if not any(key.verify(signature[ID_BYTES:], text) for key in known):
         raise NoteError(f"The signature of the key {NAME}+{fingerprint.hex()} does not fit the text")
 

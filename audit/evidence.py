@@ -34,8 +34,11 @@ SET jit = off;
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 """
 _TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS {}"""
+# A type that is none of ours could show one value to a reader and another as JSON; its column is named so that it is noticed.
 COLUMNS = """
-SELECT attname, atttypid = 'timestamptz'::regtype FROM pg_attribute
+SELECT attname, atttypid = 'timestamptz'::regtype, CASE WHEN atttypid = ANY (
+    '{uuid,text,varchar,int4,float8,bool,jsonb,bytea,timestamptz}'::regtype[]) THEN attname::text
+    ELSE format('%s of the type %s', attname, format_type(atttypid, NULL)) END FROM pg_attribute
 WHERE attrelid = 'public.audit_logs'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 _MONTHS = """
@@ -47,9 +50,10 @@ WITH RECURSIVE months AS (
 SELECT month FROM months WHERE month IS NOT NULL
 UNION SELECT month FROM public.audit_checkpoints UNION SELECT month FROM public.audit_anchors
 """
+# A real table: a view or a foreign one could show a verifier other rows than everybody else.
 _PARTITION = """
 SELECT FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid
-WHERE inhparent = 'public.audit_logs'::regclass AND c.relname = %s AND NOT inhdetachpending
+WHERE inhparent = 'public.audit_logs'::regclass AND c.relname = %s AND c.relkind = 'r' AND NOT inhdetachpending
 """
 _ARCHIVED = (
     "SELECT FROM public.audit_archives WHERE month = %s AND state IN ('verified', 'detached', 'dropped')"
@@ -308,13 +312,11 @@ def _anchors(vault: Vault) -> dict[date, _Anchors]:
     return found
 
 
-def rows_statement(columns: Iterable[tuple[str, bool]], condition: str) -> bytes:
+def rows_statement(columns: Iterable[tuple[str, bool, str]], condition: str) -> bytes:
     """Their ids, and the rows as JSON: all columns, also those that were added later, written as they are hashed."""
     names = [
-        sql.SQL(_TIME).format(sql.Identifier("l", name), sql.Identifier(name))
-        if is_time
-        else sql.Identifier("l", name)
-        for name, is_time in columns
+        sql.SQL(_TIME if is_time else "{} AS {}").format(sql.Identifier("l", name), sql.Identifier(told))
+        for name, is_time, told in columns
     ]
     listed = sql.SQL(", ").join(names).as_string()
     return (

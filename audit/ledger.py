@@ -83,6 +83,10 @@ class Ledger:
         self._spool = Spool.open(spooling.folder, self._owner, spooling.bytes_max) if spooling else None
         self._spooling = GroupCommit() if self._spool else None
         self._has_spooled = asyncio.Event()
+        self._is_away = False  # the database, when we last wrote or drained
+        self._by_spool: set[str] = (
+            set()
+        )  # requests with a step in the spool, which the next one must not overtake
         self._lanes = [Statements(pool.conninfo) for _ in range(LANES)]
         self._draining = Statements(pool.conninfo)
         self._commits = GroupCommit()
@@ -144,11 +148,17 @@ class Ledger:
         async with self._pool.connection() as connection:
             self._check(await weaknesses(connection))
         await self._make_months()
+        if self._weaknesses:
+            return (
+                0  # nothing leaves a spool for such a database, and nobody's end that waits in one is made up
+            )
         if self._spool:
             for path in left_behind(self._spool.folder):
                 for piece in pieces(path):
                     await delivered(piece, self._draining, self._spool.folder)
                 path.unlink()
+        if self.is_spooling:
+            return 0  # what looks forgotten may have its end in there
         async with self._pool.connection() as connection:
             return await self._orphans.close(connection, self._living)
 
@@ -172,14 +182,19 @@ class Ledger:
         return Receipt(log_id, leaf_hash, issued_at, self._key.key_id, base64.b64encode(signature).decode())
 
     async def _durable(self, make: Callable[[], Entry]) -> None:
-        """In the database, or else in the spool; in the spool at once as long as others wait there, so that order is kept."""
+        """In the database, or else in the spool."""
         try:
             entry = make()
-            if not self.is_spooling and not self._weaknesses and await self._is_in_database(entry):
+            if not self._must_wait(entry) and await self._is_in_database(entry):
                 return
             await self._spool_it(entry)
         except (AwayError, RefusedError, ValueError, TypeError) as failure:
             raise LedgerUnavailableError(type(failure).__name__) from None
+
+    def _must_wait(self, entry: Entry) -> bool:
+        """Whether it goes to the spool at once. Requests that began since the database is back do not, or it would never be empty."""
+        is_behind = self.is_spooling and (self._is_away or entry.log_id in self._by_spool)
+        return is_behind or bool(self._weaknesses)
 
     async def _is_in_database(self, entry: Entry) -> bool:
         try:
@@ -188,6 +203,7 @@ class Ledger:
                     await self._alive.is_known.wait()
                 await self._commits.write(entry)
         except (AwayError, TimeoutError) as failure:
+            self._is_away = True
             log.warning("The database did not take a record (%s)", type(failure).__name__)
             return False
         return True
@@ -195,6 +211,7 @@ class Ledger:
     async def _spool_it(self, entry: Entry) -> None:
         if self._spooling is None:
             raise AwayError("There is no spool")
+        self._by_spool.add(entry.log_id)
         await self._spooling.write(entry)
         self._has_spooled.set()
 
@@ -215,16 +232,19 @@ class Ledger:
         if self._weaknesses or not (piece.entries or piece.damaged):
             raise AwayError("Nothing can be drained yet")
         await delivered(piece, self._draining, spool.folder)
+        self._is_away = False
         spool.drained(piece)
         if spool.is_empty:
+            self._by_spool.clear()
             log.warning("The database has all records that waited in the spool")
 
     async def _tend(self) -> None:
         while True:
             await asyncio.sleep(TEND_S)
             try:
-                await self.tend()
-            except (psycopg.Error, PoolTimeout, AwayError, OSError) as failure:
+                async with asyncio.timeout(TEND_S):
+                    await self.tend()
+            except (psycopg.Error, PoolTimeout, AwayError, OSError, TimeoutError) as failure:
                 log.warning("The log could not be looked after (%s)", type(failure).__name__)
 
     def _check(self, found: list[str]) -> None:

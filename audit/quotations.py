@@ -79,7 +79,7 @@ def _compare(
         report.checked += 1
         try:
             differences = list(_differences(cited, passages.get(cited["chunk_id"])))
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             differences = [(Verdict.TAMPERED, "it is not written as a quotation")]
         for verdict, words in differences:
             found = Finding(verdict, "citation", f"Quotation {place}: {words}", month, log_id=row["log_id"])

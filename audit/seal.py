@@ -23,7 +23,7 @@ from psycopg.errors import UniqueViolation
 from psycopg_pool import AsyncConnectionPool
 
 from audit import merkle
-from audit.checkpoint import Checkpoint, Link, NoteError, opened, signed
+from audit.checkpoint import Checkpoint, Link, NoteError, UnknownKeyError, opened, signed
 from audit.keys import PublicKey, SigningKey
 from audit.merkle import Frontier
 from audit.vault import VaultConflictError
@@ -113,6 +113,10 @@ class EvidenceError(Exception):
     """What is stored is not what was signed. The message says of which month and size, and what does not fit."""
 
 
+class UnfamiliarError(EvidenceError):
+    """A key signed that is not in our public file: perhaps one that was rotated elsewhere a moment ago. Looked at again."""
+
+
 class Vault(Protocol):
     """Write-once bytes, out of the database's reach."""
 
@@ -178,6 +182,7 @@ class Sealer:
         self._clock = clock
         self._monotonic = monotonic
         self.failures: dict[date, str] = {}
+        self._unfamiliar: dict[date, str] = {}
         self._origin = ""
         self._trees: dict[date, _Tree] = {}
         self._anchored: dict[date, Frontier] = {}
@@ -225,6 +230,8 @@ class Sealer:
 
     async def _seal(self, since: datetime, lock: str) -> int:
         """Walk through what has no leaf, by time, a batch of one month after the other; how many rows were sealed."""
+        for month in self._unfamiliar:
+            self.failures.pop(month, None)
         await self._introduce()
         at, sealed, searched_s = (since, _NIL), 0, 0.0
         while True:
@@ -346,6 +353,8 @@ class Sealer:
     def _opened(self, month: date, size: int, note: str) -> Checkpoint:
         try:
             checkpoint = opened(note, self._public_keys())
+        except UnknownKeyError as wrong:
+            raise UnfamiliarError(f"{month:%Y-%m}: its checkpoint of size {size}: {wrong}") from None
         except NoteError as wrong:
             raise EvidenceError(f"{month:%Y-%m}: its checkpoint of size {size}: {wrong}") from None
         if (checkpoint.origin, checkpoint.month, checkpoint.size) != (self._origin, month, size):
@@ -412,7 +421,12 @@ class Sealer:
         try:
             yield
         except EvidenceError as wrong:
+            is_known = self._unfamiliar.get(month) == str(wrong)
             self.failures[month] = str(wrong)
+            if isinstance(wrong, UnfamiliarError):
+                self._unfamiliar[month] = str(wrong)
+            if is_known:
+                return
             log.error("Sealing of this month has stopped. %s. Look into it: `affidavit audit verify`.", wrong)  # noqa: TRY400  the place in our code explains nothing
 
     @contextlib.asynccontextmanager

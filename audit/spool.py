@@ -22,6 +22,7 @@ from audit.group_commit import AwayError, RefusedError
 from audit.statements import MissingMonthError, Statements
 
 READ_MAX = 256  # entries drained in one batch
+BLOCK_BYTES = 1 << 20
 ASIDE = "set-aside.log"  # lines that no database will ever take; never empty without somebody being told
 _IDENTITY = "identity"
 _SUFFIX = ".spool"
@@ -49,7 +50,7 @@ class Spool:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder / f"{owner:016x}{_SUFFIX}"
         draft = path.with_suffix(".draft")  # locked before anybody can take it for one that was left behind
-        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         draft.rename(path)
         _sync_folder(folder)
@@ -95,7 +96,7 @@ class Spool:
         try:
             written = 0
             while written < len(lines):
-                written += os.write(self.descriptor, lines[written:])
+                written += os.pwrite(self.descriptor, lines[written:], self.durable_bytes + written)
             os.fsync(self.descriptor)
         except OSError:
             with contextlib.suppress(OSError):
@@ -117,7 +118,7 @@ def left_behind(folder: Path) -> Iterator[Path]:
     """The files of processes that are dead; each is ours alone until the next one is asked for."""
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            if _is_free(file.fileno()):
+            if _is_free(file.fileno()) and path.exists():  # else another one drained it meanwhile
                 yield path
 
 
@@ -186,19 +187,29 @@ def _read(descriptor: int, start: int, end: int) -> Read:
     entries: list[Entry] = []
     damaged: list[bytes] = []
     position = start
-    with os.fdopen(os.dup(descriptor), "rb") as file:
-        file.seek(start)
-        while position < end and len(entries) < READ_MAX:
-            line = file.readline(end - position)
-            if not line:  # somebody cut the file: there is nothing more to come
-                return Read(entries, damaged, end)
-            position += len(line)
-            digest, _, text = line[:-1].partition(b" ")
-            if line.endswith(b"\n") and digest == _digest(text):
-                entries.append(Entry.of_line(text.decode()))
-            elif position < end or line.endswith(b"\n"):
-                damaged.append(line)
-    return Read(entries, damaged, position)
+    for line in _lines(descriptor, start, end):
+        position += len(line)
+        digest, _, text = line[:-1].partition(b" ")
+        if line.endswith(b"\n") and digest == _digest(text):
+            entries.append(Entry.of_line(text.decode()))
+        elif position < end or line.endswith(b"\n"):
+            damaged.append(line)
+        if len(entries) == READ_MAX:
+            return Read(entries, damaged, position)
+    if position < end:  # nobody may lose what was promised without a word
+        damaged.append(b"The file was cut: %d bytes are missing" % (end - position))
+    return Read(entries, damaged, end)
+
+
+def _lines(descriptor: int, start: int, end: int) -> Iterator[bytes]:
+    """By position: a file object shares its place in the file with whoever appends at the same time."""
+    rest = b""
+    while start < end and (block := os.pread(descriptor, min(BLOCK_BYTES, end - start), start)):
+        start += len(block)
+        *whole, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+    if rest:
+        yield rest
 
 
 def _is_free(descriptor: int) -> bool:

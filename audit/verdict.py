@@ -47,7 +47,10 @@ class Finding:
             f"leaf {self.leaf_index}" if self.leaf_index is not None else "",
             f"record {self.log_id}" if self.log_id else "",
         ]
-        return f"{self.verdict}: {self.words} ({', '.join(filter(None, where)) or self.what})"
+        told = f"{self.verdict}: {self.words} ({', '.join(filter(None, where)) or self.what})"
+        return "".join(
+            c if c.isprintable() else ascii(c)[1:-1] for c in told
+        )  # a file may say what a terminal obeys
 
 
 @dataclass(slots=True)

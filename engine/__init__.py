@@ -7,7 +7,7 @@ Rooms
 
 Floors: imports only go down, and `make check` enforces it (pyproject.toml, import-linter).
 
-    cli › audit_commands › terminal                the console script; its `audit …` commands; how they print
+    cli, audit_commands, terminal                  the console script; its `audit …` commands; how they print
     doctor                                         what is there, what is missing
     http                                           routes, bodies, the shape of an error, the page
     wiring                                         the only file that names concrete providers

@@ -138,8 +138,14 @@ class Work:
     def begin(self, work: Coroutine[Any, Any, Said]) -> asyncio.Task[Said]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._end)
         return task
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        """A failure has been heard by those who waited; if all had left, nobody needs to know."""
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     async def close(self) -> None:
         """The database's driver, once interrupted, waits for a server that does not answer; twice, it lets go."""

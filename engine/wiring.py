@@ -196,7 +196,9 @@ async def open_database(settings: Settings, say: Callable[[str], None]) -> Async
 
 @asynccontextmanager
 async def open_house(settings: Settings, database: Database) -> AsyncIterator[House]:
-    """The assembled engine. Refuses to start on a book that another embedder made."""
+    """The assembled engine. Refuses to start on a book that another embedder made, or on an older schema."""
+    if pending := await asyncio.to_thread(database.pending):
+        raise ConfigurationError(f"The database lacks {', '.join(pending)}. Run `affidavit migrate`.")
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(
             database.pool(

@@ -18,6 +18,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
+from audit.keys import SigningKey
 from engine import cli, doctor, wiring
 from engine import settings as settings_file
 from engine.calibrate import Certificate
@@ -51,6 +52,7 @@ def shelf_settings(database: Database) -> Iterator[Settings]:
     ):
         connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
         url = make_conninfo(database.url, dbname=name.as_string().strip('"'))
+        SigningKey.create(Path(folder, "signing.key"))
         few = Path(folder, "few.txt")
         few.write_text("\n".join(ASKED))
         environment = {

@@ -15,6 +15,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from audit.keys import SigningKey
 from engine import settings as settings_file
 from engine import wiring
 from engine.answer import Asked
@@ -42,6 +43,7 @@ def shelf_settings(database: Database) -> Iterator[Settings]:
     ):
         connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
         url = make_conninfo(database.url, dbname=name.as_string().strip('"'))
+        SigningKey.create(Path(folder, "signing.key"))
         yield settings_file.load({"DATABASE_URL": url}, data_dir=Path(folder))
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
@@ -116,6 +118,14 @@ async def ask(house: House, book: str, text: str = QUESTION, filters: Filters | 
     return await house.engine.answer(Asked("test", "test", read, operator=OPERATOR))
 
 
+async def edition_seen(house: House, book: str) -> None:
+    """Readers may be answered from the last edition for a second more."""
+    published = await house.registry.live(book)
+    async with asyncio.timeout(5):
+        while (await house.engine.library.live(book)).generation_id != published.generation_id:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
 def cited(answer: Answer) -> set[str]:
     return (
         {item.filename for item in answer.outcome.excerpts} if isinstance(answer.outcome, Released) else set()
@@ -175,6 +185,7 @@ async def test_a_removed_file_is_no_longer_cited(
     result = await ingest.run([folder], book, "One chapter")
     assert_published(result, created=0)
     assert result.chunks_removed > 0
+    await edition_seen(readers, book)
     assert SENSORS not in cited(await ask(readers, book))
     (line,) = (line for line in await ingest.registry.books() if line.book_id == book)
     assert (line.documents, line.passages) == (1, result.chunks_reused)
@@ -311,6 +322,7 @@ async def test_while_a_book_goes_in_readers_see_the_old_one(
     assert not running.done()
     second = await running
     assert await live(readers, book) == second.generation != first.generation
+    await edition_seen(readers, book)
     answer = await ask(readers, book)
     assert str(answer.trail.index_generation) == second.generation
     assert cited(answer) == {SENSORS}
@@ -332,6 +344,7 @@ async def test_a_book_whose_index_was_lost_on_the_way_is_not_published(
         await running
     assert await live(readers, book) == first.generation
     assert_published(await ingest.run([large], book, "Large"))
+    await edition_seen(readers, book)
     assert cited(await ask(readers, book)) == {SENSORS}
 
 
@@ -351,6 +364,7 @@ async def test_a_book_whose_builder_was_killed_is_published_whole_or_not_at_all(
         return
     assert await live(readers, book) == result.generation
     assert await readers.index.count(UUID(result.generation)) == result.chunks_created
+    await edition_seen(readers, book)
     assert cited(await ask(readers, book)) == {SENSORS}
 
 

@@ -480,6 +480,44 @@ def test_a_column_whose_name_hides_another_is_found(log: SealedLog) -> None:
             connection.execute("""ALTER TABLE audit_logs RENAME COLUMN "reason"":""r"",""x" TO reason""")
 
 
+# Seen red with the types of the columns not looked at: VALID, while every SELECT showed the forgery.
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["CREATE DOMAIN told AS text",
+         "ALTER TABLE audit_logs ALTER COLUMN answer_text TYPE told USING 'It measured nothing at all.'"],
+        ["ALTER TABLE audit_logs ALTER COLUMN filters TYPE json USING filters::text::json"],
+    ],
+    ids=["a type of its own", "json"],
+)  # fmt: skip
+def test_a_column_of_a_type_that_shows_two_values_is_found(log: SealedLog, statements: list[str]) -> None:
+    log.attack("DROP VIEW IF EXISTS audit_questions, audit_low_confidence", *statements)
+    try:
+        report = log.inspect()
+    finally:
+        log.attack(
+            "ALTER TABLE audit_logs ALTER COLUMN answer_text TYPE text",
+            "ALTER TABLE audit_logs ALTER COLUMN filters TYPE jsonb USING filters::text::jsonb",
+        )
+    assert any("of the type" in finding.words for finding in report.findings)
+    assert report.verdict is Verdict.TAMPERED
+
+
+def test_a_view_in_place_of_the_log_is_no_log(log: SealedLog) -> None:
+    """It could show a verifier what was, and everybody else what should have been."""
+    log.attack(
+        "ALTER TABLE audit_logs RENAME TO audit_logs_as_they_were",
+        "CREATE VIEW audit_logs AS SELECT * FROM audit_logs_as_they_were",
+        "GRANT SELECT ON audit_logs TO affidavit_auditor",
+    )
+    try:
+        report = log.inspect()
+        assert (report.verdict, report.checked) == (Verdict.MISSING, 0)
+        assert {("MISSING", "month", "2025-01", 0), ("MISSING", "month", "2025-02", 0)} <= places(report)
+    finally:
+        log.attack("DROP VIEW audit_logs", "ALTER TABLE audit_logs_as_they_were RENAME TO audit_logs")
+
+
 def test_rows_that_a_policy_hides_are_no_silence(log: SealedLog) -> None:
     with psycopg.connect(log.url) as connection:
         connection.execute("ALTER TABLE audit_logs ENABLE ROW LEVEL SECURITY")

@@ -21,6 +21,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
+from audit.keys import SigningKey
 from engine import doctor, wiring
 from engine import settings as settings_file
 from engine.answer import Asked
@@ -55,6 +56,7 @@ def shelf_settings(database: Database) -> Iterator[Settings]:
     ):
         connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
         url = make_conninfo(database.url, dbname=name.as_string().strip('"'))
+        SigningKey.create(Path(folder, "signing.key"))
         few = Path(folder, "few.txt")
         few.write_text("\n".join(probes()[::5][:FEW]))
         yield settings_file.load(

@@ -73,16 +73,16 @@ async def test_what_is_being_written_while_the_rest_is_drained_is_not_lost(
     spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-    write = os.write
+    write = os.pwrite
 
-    def slowly(descriptor: int, content: bytes) -> int:
-        written = write(descriptor, content)
+    def slowly(descriptor: int, content: bytes, place: int) -> int:
+        written = write(descriptor, content, place)
         loop.call_soon_threadsafe(begun.set)
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
         return written
 
     await spool.append([step()])
-    monkeypatch.setattr("audit.spool.os.write", slowly)
+    monkeypatch.setattr("audit.spool.os.pwrite", slowly)
     last = step()
     async with asyncio.TaskGroup() as group:
         group.create_task(spool.append([last]))
@@ -90,6 +90,38 @@ async def test_what_is_being_written_while_the_rest_is_drained_is_not_lost(
         spool.drained(spool.read())
         go_on.set()
     assert steps(spool) == [last.log_id]
+
+
+# Seen red with a file object over the spool's own descriptor: an append moved its place, and the rest was passed over.
+async def test_what_is_appended_while_the_rest_is_read_does_not_hide_anything(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, late = [step("x" * 3000) for _ in range(100)], step()
+    await spool.append(written)
+    of_line = Entry.of_line
+    appended: list[int] = []
+
+    def meanwhile(line: str) -> Entry:
+        if not appended:
+            appended.append(os.pwrite(spool.descriptor, line_of(late), spool.durable_bytes))
+        return of_line(line)
+
+    monkeypatch.setattr("audit.spool.Entry.of_line", meanwhile)
+    piece = spool.read()
+    assert [entry.log_id for entry in piece.entries] == [entry.log_id for entry in written]
+    assert piece.damaged == []
+
+
+async def test_a_file_that_was_cut_is_told_of(spool: Spool) -> None:
+    kept = step()
+    await spool.append([kept])
+    await spool.append([step()])
+    os.truncate(spool.path, len(line_of(kept)))
+    piece = spool.read()
+    assert [entry.log_id for entry in piece.entries] == [kept.log_id]
+    assert b"cut" in piece.damaged[0]
+    spool.drained(piece)
+    assert spool.is_empty
 
 
 @pytest.mark.parametrize("owner", [0, 2**63 - 1])
@@ -121,15 +153,15 @@ async def test_a_full_one_refuses_and_keeps_what_it_has(tmp_path: Path) -> None:
 async def test_a_full_disk_leaves_no_half_line_behind(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = step(), step()
     await spool.append([before])
-    write, pieces_written = os.write, [100]
+    write, pieces_written = os.pwrite, [100]
 
-    def full(descriptor: int, content: bytes) -> int:
+    def full(descriptor: int, content: bytes, place: int) -> int:
         if pieces_written:
-            return write(descriptor, content[: pieces_written.pop()])
+            return write(descriptor, content[: pieces_written.pop()], place)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr("audit.spool.os.write", full)
+        disk.setattr("audit.spool.os.pwrite", full)
         with pytest.raises(AwayError):
             await spool.append([step()])
     await spool.append([after])

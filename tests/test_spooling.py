@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -19,14 +20,15 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from audit.entry import Entry
 from audit.ledger import Ledger, LedgerUnavailableError
-from audit.record import Trail, leaf_hash, row_of
-from audit.spool import ASIDE
+from audit.record import Trail, leaf_hash, row_of, sealed
+from audit.spool import ASIDE, Spool
 from engine import wiring
 from engine.wiring import Database, now
 from tests.conftest import ROOT, Records
 from tests.test_ledger import open_records, rebuilt, trail
-from tests.writers import ledger_on
+from tests.writers import MEBIBYTE, ledger_on
 
 ENGINE = "affidavit_engine"
 ARRIVED_S = 10
@@ -40,7 +42,7 @@ import psycopg
 from audit.record import Trail
 from engine.providers.postgres import open_pool
 from engine.wiring import now
-from tests.writers import ledger_on
+from tests.writers import MEBIBYTE, ledger_on
 
 async def main(url, superuser, name, folder, answered, under_way):
     asked = [Trail(log_id=UUID(name), query_id=UUID(name), timestamp=now(), endpoint="dying") for name in (answered, under_way)]
@@ -385,6 +387,83 @@ async def test_a_database_that_loses_what_it_acknowledged_is_not_relied_on(
         found.clear()
         await ledger.tend()
         await arrived(rows, asked)
+
+
+# Seen red with orphans closed while our own spool held their end: the reader's receipt named a row that never came.
+async def test_what_was_answered_while_the_database_was_not_relied_on_is_never_abandoned(
+    log: Database, rows: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("audit.orphans.FORGOTTEN_S", 0)
+    found: list[str] = []
+
+    async def weaknesses(_: psycopg.AsyncConnection) -> list[str]:
+        return list(found)
+
+    monkeypatch.setattr("audit.ledger.weaknesses", weaknesses)
+    asked = trail(outcome="answered")
+    async with writing(log, tmp_path) as ledger:
+        await ledger.open(asked)
+        found.append("fsync is off")
+        await ledger.tend()
+        receipt = await ledger.close(asked, now())
+        await ledger.tend()
+        await ledger.tend()
+        found.clear()
+        await ledger.tend()
+        (row,) = await arrived(rows, asked)
+    assert row["leaf_hash"].hex() == receipt.leaf_hash
+    assert not (tmp_path / ASIDE).exists()
+
+
+# Seen red with `tend` draining before it looked at what `weaknesses` found.
+async def test_what_a_dead_process_left_is_not_given_to_a_database_that_loses_it(
+    log: Database, rows: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = trail()
+    spool = Spool.open(tmp_path, 5, MEBIBYTE)
+    await spool.append([Entry.closed(left.log_id, sealed(row_of(left), bytes(32)))])
+    spool.close()
+    found = ["fsync is off"]
+
+    async def weaknesses(_: psycopg.AsyncConnection) -> list[str]:
+        return list(found)
+
+    monkeypatch.setattr("audit.ledger.weaknesses", weaknesses)
+    async with writing(log, tmp_path) as ledger:
+        assert spool.path.exists()
+        assert rows.of(left.query_id) == []
+        found.clear()
+        await ledger.tend()
+        await arrived(rows, left)
+    assert not spool.path.exists()
+
+
+# Seen red with everything sent to the spool until an instant at which it is empty: it never came.
+async def test_spooling_ends_under_steady_load(
+    log: Database, rows: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, is_over = os.fsync, asyncio.Event()
+
+    def slowly(descriptor: int) -> None:
+        time.sleep(0.02)
+        fsync(descriptor)
+
+    monkeypatch.setattr("audit.spool.os.fsync", slowly)
+
+    async def reader(ledger: Ledger) -> None:
+        while not is_over.is_set():
+            await answered(ledger, trail())
+
+    async with writing(log, tmp_path, bytes_max=64 * MEBIBYTE) as ledger:
+        with slow(log):
+            await answered(ledger, trail())
+        async with asyncio.TaskGroup() as group:
+            for _ in range(16):
+                group.create_task(reader(ledger))
+            async with asyncio.timeout(ARRIVED_S):
+                while ledger.is_spooling:  # noqa: ASYNC110  it ends in another task's own time
+                    await asyncio.sleep(0.02)
+            is_over.set()
 
 
 async def test_too_many_at_once_are_refused_and_not_kept(log: Database) -> None:
