@@ -470,6 +470,22 @@ async def test_a_head_signed_by_a_stranger_is_not_extended(url: str, start: Star
     assert "not among the given ones" in sealer.failures[NOVEMBER]
 
 
+# Seen red with an unknown key ending the month until the next start.
+async def test_a_key_that_was_rotated_elsewhere_is_trusted_as_soon_as_it_is_known(
+    url: str, start: Start, key_file: Path, tmp_path: Path
+) -> None:
+    write(url, *seconds(2))
+    rotated = SigningKey.create(tmp_path / "rotated.key")
+    await start(key=rotated, public_keys=lambda: [rotated.public]).seal_once()
+    write(url, AT + timedelta(hours=1))
+    known = read_public_keys(public_file(key_file))
+    sealer = start(public_keys=lambda: known)
+    assert (await sealer.seal_once()).rows == 0
+    known.append(rotated.public)
+    assert (await sealer.seal_once()).rows == 1
+    assert sealer.failures == {}
+
+
 async def test_a_forged_previous_month_is_not_linked_to(
     url: str, start: Start, key_file: Path, tmp_path: Path
 ) -> None:
