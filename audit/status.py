@@ -25,7 +25,7 @@ SELECT to_char(timestamp AT TIME ZONE 'UTC', 'YYYY-MM') AS month, count(*) AS re
        count(*) FILTER (WHERE outcome = 'answered') AS answered,
        count(*) FILTER (WHERE outcome = 'refused') AS refused,
        count(*) FILTER (WHERE outcome = 'served') AS served,
-       count(*) FILTER (WHERE outcome NOT IN ('answered', 'refused', 'served')) AS failed,
+       count(*) FILTER (WHERE outcome NOT IN ('answered', 'refused', 'served', 'recorded')) AS failed,
        round(avg({_NEAR}::int) FILTER (WHERE outcome = 'answered'), 4)::float
            AS answers_near_gate,
        round(avg({_NEAR}::int) FILTER (WHERE outcome = 'refused'), 4)::float

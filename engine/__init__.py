@@ -7,7 +7,7 @@ Rooms
 
 Floors: imports only go down, and `make check` enforces it (pyproject.toml, import-linter).
 
-    cli, audit_commands, terminal                  the console script; its `audit …` commands; how they print
+    cli, audit_commands, serving, terminal         the console script; its `audit …` commands; the server; how they print
     doctor                                         what is there, what is missing
     http                                           routes, bodies, the shape of an error, the page
     wiring                                         the only file that names concrete providers
@@ -17,7 +17,7 @@ Floors: imports only go down, and `make check` enforces it (pyproject.toml, impo
     calibrate | lexical                            what a score means
     ports                                          the seams
     models                                         the nouns
-    settings, errors                               data; every way to fail
+    settings, errors, logs                         data; every way to fail; one JSON object a line
     audit                                          knows nothing of the rooms above
 
 Where to change what (the same table stands in the README; a test keeps them equal)

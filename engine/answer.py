@@ -97,8 +97,12 @@ class Asked:
     end_user: str | None = None  # behind the client, as it names them
     hear: Callable[[Allowance], None] = nobody_hears  # what was decided about its limits, to be told
     scopes: frozenset[str] = ASK  # one of them is needed; empty: any key will do
-    recall: Callable[[Client, Question], Awaitable[Question]] = by_itself  # what was said before, for its owner
-    follow: Callable[[Trail], None] = nobody_follows  # is given the trail as it begins: for figures and the log
+    recall: Callable[[Client, Question], Awaitable[Question]] = (
+        by_itself  # what was said before, for its owner
+    )
+    follow: Callable[[Trail], None] = (
+        nobody_follows  # is given the trail as it begins: for figures and the log
+    )
 
 
 @dataclass(frozen=True, slots=True)

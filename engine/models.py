@@ -82,7 +82,9 @@ class Question:
     filters: Filters = Filters()
     session_id: UUID | None = None
     end_user: str | None = None
-    context: str = ""  # what was asked before in the session: searched along, never shown to the model as the question
+    context: str = (
+        ""  # what was asked before in the session: searched along, never shown to the model as the question
+    )
 
 
 class Sentence(NamedTuple):

@@ -24,7 +24,12 @@ from engine.wiring import Database, House
 from tests.conftest import Records, Running
 
 NOTHING_OF_A_BOOK = {"/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/signing-keys"}
-IN_PATHS = {"{book_id}": "physical-ai", "{chunk_id}": "0" * 64, "{query_id}": str(uuid4())}
+IN_PATHS = {
+    "{book_id}": "physical-ai",
+    "{chunk_id}": "0" * 64,
+    "{query_id}": str(uuid4()),
+    "{session_id}": str(uuid4()),
+}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY")
 OPERATOR = Client("tests", None, frozenset({"ask"}))
 

@@ -36,7 +36,8 @@ def test_an_answer_has_every_field_of_the_contract(client: httpx.Client, records
     assert set(body) == {
         "query_id", "answer_id", "book_id", "outcome", "reason", "answer", "citations", "confidence_score",
         "confidence_level", "retrieval_confidence", "generation_confidence", "source_mode", "model_used",
-        "tokens_used", "timings", "session_id", "filter_message", "nearest", "receipt",
+        "tokens_used", "timings", "session_id", "session_token", "session_message", "filter_message", "nearest", "receipt",
+        "sources", "confidence",
     }  # fmt: skip
     assert body["outcome"] == "answered"
     citation = body["citations"][0]

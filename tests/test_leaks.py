@@ -73,6 +73,7 @@ ATTACKS = [
     asks("selection", selected_text=HOSTILE),
     asks("selection too long", selected_text=f"{CANARY} " * 201),
     asks("session", session_id=CANARY),
+    asks("plain user", user_id=CANARY),
     asks("user", user_id=HOSTILE),
     asks("user of a wrong type", user_id={CANARY: CANARY}),
     asks("top_k", top_k=CANARY),

@@ -66,6 +66,10 @@ ALLOWED = {
     "audit_slow_requests": {AUDITOR: "SELECT"},
     "books": {ENGINE: "SELECT INSERT UPDATE(live_generation,title)", AUDITOR: "SELECT"},
     "calibrations": {ENGINE: "SELECT", AUDITOR: "SELECT"},
+    "chat_messages": {ENGINE: "SELECT INSERT"},
+    "chat_messages_number_seq": {},
+    "api_key_uses": {ENGINE: "INSERT"},
+    "chat_sessions": {ENGINE: "SELECT INSERT UPDATE(last_activity_at) DELETE"},
     "chunks": {ENGINE: "SELECT INSERT", AUDITOR: "SELECT"},
     "documents": {ENGINE: "SELECT INSERT DELETE", AUDITOR: "SELECT"},
     "embeddings": {ENGINE: "SELECT INSERT"},
@@ -74,9 +78,15 @@ ALLOWED = {
     "generations": {
         ENGINE: "SELECT INSERT UPDATE(calibration,published_at,state) DELETE", AUDITOR: "SELECT",
     },
+    "source_citations": {ENGINE: "SELECT INSERT"},
     "schema_migrations": {ENGINE: "SELECT", AUDITOR: "SELECT"},
 }  # fmt: skip
-CALLED_BY = {"audit_holds": [ENGINE], "audit_make_month": [ENGINE], "audit_write": [ENGINE]}
+CALLED_BY = {
+    "audit_holds": [ENGINE],
+    "audit_make_month": [ENGINE],
+    "audit_write": [ENGINE],
+    "purge_old_chat_sessions": [ENGINE],
+}
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another system user")
 

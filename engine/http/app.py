@@ -70,7 +70,9 @@ _PROVEN: dict[int | str, dict[str, Any]] = {
     },
 }
 
-_UNREADY: dict[int | str, dict[str, Any]] = {503: {"description": "A part is not ready", "model": dict[str, str]}}
+_UNREADY: dict[int | str, dict[str, Any]] = {
+    503: {"description": "A part is not ready", "model": dict[str, str]}
+}
 
 _ANSWERED: dict[int | str, dict[str, Any]] = {
     200: {
@@ -315,7 +317,10 @@ async def _body(request: Request, bytes_max: int) -> bytes:
 
 @asynccontextmanager
 async def _lifespan(
-    open_house: Callable[[], AbstractAsyncContextManager[House]], figures: Figures, folder: Path | None, _: FastAPI
+    open_house: Callable[[], AbstractAsyncContextManager[House]],
+    figures: Figures,
+    folder: Path | None,
+    _: FastAPI,
 ) -> AsyncIterator[dict[str, Any]]:
     """The house and what is measured in it, as the state of every request."""
     async with open_house() as house:

@@ -42,7 +42,7 @@ log_error_verbosity = terse
 log_min_error_statement = panic
 log_parameter_max_length = 0
 log_parameter_max_length_on_error = 0
-max_connections = 60
+max_connections = 200
 """
 
 # Only the operating system's user who owns the data folder gets in, as any role; nobody is trusted for being local.
