@@ -53,7 +53,7 @@ async def serve(
     async with wiring.open_registry(database) as registry:
         for book in await registry.books():
             for warning in book.warnings:
-                say(f"WARNING: {warning}")
+                say(f"WARNING: {book.book_id}: {warning}")
     stop = _told_to_stop(signal.SIGINT, signal.SIGTERM)
     if workers == 1:
         is_served = await _served(settings, database, listening, lambda: print(ready, flush=True), stop)

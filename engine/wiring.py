@@ -197,8 +197,7 @@ async def open_database(settings: Settings, say: Callable[[str], None]) -> Async
 @asynccontextmanager
 async def open_house(settings: Settings, database: Database) -> AsyncIterator[House]:
     """The assembled engine. Refuses to start on a book that another embedder made, or on an older schema."""
-    if pending := await asyncio.to_thread(database.pending):
-        raise ConfigurationError(f"The database lacks {', '.join(pending)}. Run `affidavit migrate`.")
+    await asyncio.to_thread(_check_schema, database)
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(
             database.pool(
@@ -554,6 +553,11 @@ def _rules(settings: Settings) -> Rules:
         prompt_sha256=sha256(PROMPT.read_bytes()).hexdigest(),
         code_version=version("affidavit"),
     )
+
+
+def _check_schema(database: Database) -> None:
+    if pending := database.pending():
+        raise ConfigurationError(f"The database lacks {', '.join(pending)}. Run `affidavit migrate`.")
 
 
 async def _check_books(registry: Registry, embedder: Embedder) -> None:

@@ -163,7 +163,9 @@ def _spooled_bytes(data: Path) -> int:
 
 
 def _wrong(data: Path, told: Told) -> Iterator[str]:
-    rows = _fetch(data, "SELECT query_id, request_id, http_status, leaf_hash FROM audit_logs")
+    rows = _fetch(
+        data, "SELECT query_id, request_id, http_status, leaf_hash FROM audit_logs WHERE request_id <> ''"
+    )
     by_request = Counter(row["request_id"] for row in rows)
     leaves = {row["request_id"]: row["leaf_hash"].hex() for row in rows}
     lost = [name for name, leaf in told.leaves.items() if leaves.get(name) != leaf]

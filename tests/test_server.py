@@ -175,7 +175,12 @@ def test_an_orderly_end_leaves_no_process_and_the_requests_in_flight_are_answere
     assert {response.status_code for response in heard} == {200}
     assert not any((PROC / str(pid)).exists() for pid in workers)
     with psycopg.connect(database.url) as connection:
-        assert connection.execute("SELECT count(*) FROM audit_open").fetchone() == (0,)
+        assert (
+            connection.execute(
+                "SELECT count(*) FROM audit_open WHERE trail ->> 'client_id' = 'tests'"  # others count a flood for a minute
+            ).fetchone()
+            == (0,)
+        )
 
 
 # Seen red without the watch on the parent.

@@ -51,6 +51,9 @@ _WORDS = {
 Body = TypeVar("Body", bound=BaseModel)
 
 
+_INK = r"[^\s\u001c-\u001f\u0085]"  # what is no space to Python; to others U+001C is a sign like any
+
+
 def fitting(characters_min: int) -> Any:
     """The text of a question: counted without the space around it, kept with it. That 500 words are the most (spec 000)
     needs no counting: 501 do not fit into a thousand characters."""
@@ -67,7 +70,7 @@ def fitting(characters_min: int) -> Any:
         "type": "string",
         "minLength": characters_min,
         "maxLength": QUESTION_CHARACTERS_MAX,
-        "pattern": r"\S" if characters_min == 1 else rf"\S[\s\S]{{{characters_min - 2},}}\S",
+        "pattern": _INK if characters_min == 1 else rf"{_INK}[\s\S]{{{characters_min - 2},}}{_INK}",
     }
     return Annotated[str, AfterValidator(fits), WithJsonSchema(said)]
 

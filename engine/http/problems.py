@@ -65,7 +65,9 @@ async def on_http_exception(request: Request, failure: Exception) -> JSONRespons
 
 def _methods(request: Request) -> list[str]:
     """All that the address takes; the framework would name those of its first route."""
-    path = request.scope["route"].path
+    path = getattr(
+        request.scope.get("route"), "path", request.scope["path"]
+    )  # the framework's own say nothing
     routes = [route for route in request.app.routes if isinstance(route, Route) and route.path == path]
     return sorted({method for route in routes for method in route.methods or ()})
 
