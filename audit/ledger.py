@@ -84,9 +84,7 @@ class Ledger:
         self._spooling = GroupCommit() if self._spool else None
         self._has_spooled = asyncio.Event()
         self._is_away = False  # the database, when we last wrote or drained
-        self._by_spool: set[str] = (
-            set()
-        )  # requests with a step in the spool, which the next one must not overtake
+        self._by_spool: set[str] = set()  # requests with a step there, which the next must not overtake
         self._lanes = [Statements(pool.conninfo) for _ in range(LANES)]
         self._draining = Statements(pool.conninfo)
         self._commits = GroupCommit()
@@ -148,10 +146,8 @@ class Ledger:
         async with self._pool.connection() as connection:
             self._check(await weaknesses(connection))
         await self._make_months()
-        if self._weaknesses:
-            return (
-                0  # nothing leaves a spool for such a database, and nobody's end that waits in one is made up
-            )
+        if self._weaknesses:  # nothing leaves a spool for it, and no end that waits in one is made up
+            return 0
         if self._spool:
             for path in left_behind(self._spool.folder):
                 for piece in pieces(path):
@@ -212,8 +208,10 @@ class Ledger:
         if self._spooling is None:
             raise AwayError("There is no spool")
         self._by_spool.add(entry.log_id)
-        await self._spooling.write(entry)
-        self._has_spooled.set()
+        try:
+            await self._spooling.write(entry)
+        finally:
+            self._has_spooled.set()  # who gave up waiting may have it on disk all the same
 
     async def _drain(self) -> None:
         """What waits in the spool goes to the database, in order, as soon as that takes it."""

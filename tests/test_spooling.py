@@ -185,9 +185,7 @@ async def test_what_is_answered_while_the_database_is_away_arrives_when_it_is_ba
         receipts = {await ledger.close(across, now())}
         found = await arrived(rows, before, *during, across)
         after = trail()
-        async with asyncio.timeout(ARRIVED_S):
-            while ledger.is_spooling:  # noqa: ASYNC110  it ends in another task's own time
-                await asyncio.sleep(0.02)
+        await spool_is_drained(ledger)
         await answered(ledger, after)
     spooled = {row["log_id"] for row in found if row["spooled"]}
     assert spooled >= {one.log_id for one in during}
@@ -460,10 +458,33 @@ async def test_spooling_ends_under_steady_load(
         async with asyncio.TaskGroup() as group:
             for _ in range(16):
                 group.create_task(reader(ledger))
-            async with asyncio.timeout(ARRIVED_S):
-                while ledger.is_spooling:  # noqa: ASYNC110  it ends in another task's own time
-                    await asyncio.sleep(0.02)
+            await spool_is_drained(ledger)
             is_over.set()
+
+
+# Seen red with the drain woken only by those who waited to the end: the record lay there until the next one came.
+async def test_what_was_given_up_while_it_was_spooled_arrives_too(
+    log: Database, rows: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, asked = os.fsync, trail()
+
+    def slowly(descriptor: int) -> None:
+        time.sleep(0.5)
+        fsync(descriptor)
+
+    async with writing(log, tmp_path, within_s=0.5) as ledger:
+        with slow(log):
+            monkeypatch.setattr("audit.spool.os.fsync", slowly)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await ledger.note(asked)
+        await spool_is_drained(ledger)
+
+
+async def spool_is_drained(ledger: Ledger) -> None:
+    async with asyncio.timeout(ARRIVED_S):
+        while ledger.is_spooling:  # noqa: ASYNC110  it ends in another task's own time
+            await asyncio.sleep(0.02)
 
 
 async def test_too_many_at_once_are_refused_and_not_kept(log: Database) -> None:
