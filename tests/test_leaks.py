@@ -20,8 +20,6 @@ from uuid import uuid4
 import httpx
 import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from audit.ledger import Ledger, LedgerUnavailableError
 from audit.record import Trail
@@ -30,6 +28,7 @@ from engine.errors import StatementError
 from engine.wiring import Database, now
 from tests.conftest import READY_S, ROOT, free_port
 from tests.recorded import write
+from tests.writers import scratch_log
 
 CANARY = "canary-4f27b0"
 OWN = "canary-own-4f27b0"  # what a client is told back: its own request id, the name of a field that we do not know
@@ -199,14 +198,8 @@ def spoilt() -> Iterator[Trail]:
 
 @pytest.fixture(scope="module")
 async def own_log(database: Database) -> AsyncIterator[Database]:
-    name = sql.Identifier(f"leaks_{uuid4().hex}")
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        made = Database(make_conninfo(database.url, dbname=name.as_string().strip('"')), database.settings)
-        made.migrate()
-        await wiring.make_months_ahead(made, now().date())
+    async with scratch_log(database) as made:
         yield made
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 @pytest.fixture

@@ -15,17 +15,15 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
 from audit import partitions
 from audit.ledger import Ledger, LedgerUnavailableError
 from audit.record import COLUMNS, Trail, leaf_hash, row_of
-from engine import wiring
 from engine.wiring import Database, now
 from tests.conftest import ROOT, Records
-from tests.writers import ledger_on
+from tests.writers import ledger_on, scratch_log
 
 CANARY = "canary-81c6b2"
 ENGINE = "affidavit_engine"
@@ -57,14 +55,8 @@ asyncio.run(main(sys.argv[1], sys.argv[2:]))
 @pytest.fixture(scope="module")
 async def log(database: Database) -> AsyncIterator[Database]:
     """A log of its own in the running server: here months are missing and processes die."""
-    name = sql.Identifier(f"ledger_{uuid4().hex}")
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        made = Database(make_conninfo(database.url, dbname=name.as_string().strip('"')), database.settings)
-        made.migrate()
-        await wiring.make_months_ahead(made, now().date())
+    async with scratch_log(database) as made:
         yield made
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 @pytest.fixture(scope="module")

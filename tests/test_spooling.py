@@ -24,11 +24,10 @@ from audit.entry import Entry
 from audit.ledger import Ledger, LedgerUnavailableError
 from audit.record import Trail, leaf_hash, row_of, sealed
 from audit.spool import ASIDE, Spool
-from engine import wiring
 from engine.wiring import Database, now
 from tests.conftest import ROOT, Records
 from tests.test_ledger import open_records, rebuilt, trail
-from tests.writers import MEBIBYTE, ledger_on
+from tests.writers import MEBIBYTE, ledger_on, scratch_log
 
 ENGINE = "affidavit_engine"
 ARRIVED_S = 10
@@ -69,14 +68,8 @@ asyncio.run(main(*sys.argv[1:]))
 @pytest.fixture
 async def log(database: Database) -> AsyncIterator[Database]:
     """A log of its own: it goes away and comes back."""
-    name = sql.Identifier(f"spooling_{uuid4().hex}")
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        made = Database(make_conninfo(database.url, dbname=name.as_string().strip('"')), database.settings)
-        made.migrate()
-        await wiring.make_months_ahead(made, now().date())
+    async with scratch_log(database) as made:
         yield made
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 @pytest.fixture
@@ -93,6 +86,18 @@ async def writing(log: Database, folder: Path | None, **about: Any) -> AsyncIter
             yield ledger
         finally:
             await ledger.stop()
+
+
+@pytest.fixture
+def weak(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is found to be wrong with the database's durability."""
+    found: list[str] = []
+
+    async def weaknesses(_: psycopg.AsyncConnection) -> list[str]:
+        return list(found)
+
+    monkeypatch.setattr("audit.ledger.weaknesses", weaknesses)
+    return found
 
 
 def execute(log: Database, *statements: str) -> None:
@@ -364,49 +369,37 @@ async def test_a_database_that_loses_what_it_acknowledged_is_not_relied_on(
     log: Database,
     rows: Records,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    weak: list[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found: list[str] = []
-
-    async def weaknesses(_: psycopg.AsyncConnection) -> list[str]:
-        return list(found)
-
-    monkeypatch.setattr("audit.ledger.weaknesses", weaknesses)
     asked = trail()
     async with writing(log, tmp_path) as ledger:
-        found.append("fsync is off")
+        weak.append("fsync is off")
         with caplog.at_level(logging.ERROR):
             await ledger.tend()
         assert "fsync is off" in caplog.text
         await answered(ledger, asked)
         assert ledger.is_spooling
         assert rows.of(asked.query_id) == []
-        found.clear()
+        weak.clear()
         await ledger.tend()
         await arrived(rows, asked)
 
 
 # Seen red with orphans closed while our own spool held their end: the reader's receipt named a row that never came.
 async def test_what_was_answered_while_the_database_was_not_relied_on_is_never_abandoned(
-    log: Database, rows: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: Database, rows: Records, tmp_path: Path, weak: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("audit.orphans.FORGOTTEN_S", 0)
-    found: list[str] = []
-
-    async def weaknesses(_: psycopg.AsyncConnection) -> list[str]:
-        return list(found)
-
-    monkeypatch.setattr("audit.ledger.weaknesses", weaknesses)
     asked = trail(outcome="answered")
     async with writing(log, tmp_path) as ledger:
         await ledger.open(asked)
-        found.append("fsync is off")
+        weak.append("fsync is off")
         await ledger.tend()
         receipt = await ledger.close(asked, now())
         await ledger.tend()
         await ledger.tend()
-        found.clear()
+        weak.clear()
         await ledger.tend()
         (row,) = await arrived(rows, asked)
     assert row["leaf_hash"].hex() == receipt.leaf_hash
@@ -415,22 +408,17 @@ async def test_what_was_answered_while_the_database_was_not_relied_on_is_never_a
 
 # Seen red with `tend` draining before it looked at what `weaknesses` found.
 async def test_what_a_dead_process_left_is_not_given_to_a_database_that_loses_it(
-    log: Database, rows: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: Database, rows: Records, tmp_path: Path, weak: list[str]
 ) -> None:
     left = trail()
     spool = Spool.open(tmp_path, 5, MEBIBYTE)
     await spool.append([Entry.closed(left.log_id, sealed(row_of(left), bytes(32)))])
     spool.close()
-    found = ["fsync is off"]
-
-    async def weaknesses(_: psycopg.AsyncConnection) -> list[str]:
-        return list(found)
-
-    monkeypatch.setattr("audit.ledger.weaknesses", weaknesses)
+    weak.append("fsync is off")
     async with writing(log, tmp_path) as ledger:
         assert spool.path.exists()
         assert rows.of(left.query_id) == []
-        found.clear()
+        weak.clear()
         await ledger.tend()
         await arrived(rows, left)
     assert not spool.path.exists()
