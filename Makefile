@@ -20,7 +20,8 @@ test: $(READY)  ## The whole test suite against real parts
 
 campaign: $(READY)  ## The tests that kill and disturb, with many more rounds
 	@CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/test_auditor.py tests/test_ingest_crash.py tests/test_faults.py \
-	  tests/test_crash_campaign.py tests/test_seal.py tests/test_auditor.py tests/test_outage.py tests/test_openapi.py
+	  tests/test_crash_campaign.py tests/test_archive_crash.py tests/test_seal.py tests/test_auditor.py tests/test_outage.py \
+	  tests/test_openapi.py
 
 bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
 	@$(BIN)/python -m bench.ingest
@@ -29,6 +30,7 @@ bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/resu
 	@$(BIN)/python -m bench.engine
 	@$(BIN)/python -m bench.ledger
 	@$(BIN)/python -m bench.verify
+	@$(BIN)/python -m bench.archive
 	@$(BIN)/python -m bench.load
 
 bench-peers: $(PEERS)/.ready  ## What others search with, for `make bench` to measure beside ours (once)

@@ -14,6 +14,15 @@ Checking
     auditor                checks one proof, offline; `python -m audit.auditor` (pure)
     inspection             checks a whole log (pure), with what evidence reads
     prover, quotations, status      makes a proof; cuts quotations again; how the log stands
+    whereabouts, tiers, dialect      where each month is; one table of all of them; what PostgreSQL's words mean there
+Forgetting
+    erase, remains         empties records, and says so; what lies of them in the spool
+    personal, search       what is likely personal in a text; which questions hold it (pure; reads)
+Archiving
+    archive_format         files, manifest, box: what an archived month is (pure); archive_format.md says it to others
+    archive_rows, parquet  records made into evidence and back; the typed copy of it (pure)
+    archive_export, archive_verify      a month's table into files; files into a verdict
+    second_core            a second process for the heavy part of both
 
 What follows is all that a second verifier needs. `tests/second_verifier.py` was written from it alone;
 `tests/data/proofs.json` has examples, good and bad. ‖ joins bytes; "hex" means small digits; text is UTF-8.
@@ -101,4 +110,21 @@ What follows is all that a second verifier needs. `tests/second_verifier.py` was
     `anchors/<YYYY-MM>/<size, 12 digits>.note` is the note, and `anchors/<YYYY-MM>/<from>-<to>.leaves` the leaves from index
     `from` to before `to`, 32 bytes each. Who compares them with the database finds also what the holder of the signing
     key has rewritten, and what an older copy of the database lacks.
+
+11. Archives
+    A month that leaves the database is seven files under `archive/<YYYY-MM>/` in the vault, each under the name
+    `<hex of its SHA-256>.<name>`, and the last of them, manifest.json, names the others and is signed. The evidence among
+    them is the rows with their commitments in the order of the leaves, so an archive is proven without a database and
+    without any secret; what is personal is in boxes, each under a key of its own that stays in the database. All else is
+    in `audit/archive_format.md`, which is itself one of the seven.
+
+11. Erasures
+    `audit_erasures` has a line for each erased record: erasure_id, log_id, month, commitments, erased_at, basis, event,
+    key_id, and signature (base64), the signature over
+
+        affidavit erasure<0a><erasure_id><0a><log_id><0a><event><0a><erased_at, written as in a row><0a>
+
+    `event` is the log_id of the record that says so, whose timestamp is erased_at. An erased record is proven within its log
+    if one of its lines has commitments that give its leaf, is signed by a given key, and has its event in the log, sealed
+    within a minute. Commitments are null in the line of a record that was in the archive alone: they stand there.
 """

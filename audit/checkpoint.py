@@ -93,6 +93,11 @@ def receipt_text(log_id: UUID, leaf_hash: str, issued_at: datetime) -> bytes:
     return f"affidavit receipt\n{log_id}\n{leaf_hash}\n{_time(issued_at)}\n".encode()
 
 
+def erasure_text(erasure_id: UUID, log_id: UUID, event: UUID, erased_at: datetime) -> bytes:
+    """What an erasure's signature is over: this record was erased, and the record `event` of the log says so."""
+    return f"affidavit erasure\n{erasure_id}\n{log_id}\n{event}\n{_time(erased_at)}\n".encode()
+
+
 def _text(checkpoint: Checkpoint) -> str:
     lines = [
         f"{checkpoint.origin}/{checkpoint.month:{_MONTH}}",

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import psycopg
 from psycopg import sql
 
-from audit.inspection import Batch, Leaf, MonthState
+from audit.inspection import Batch, Erasure, Leaf, MonthState
 from audit.merkle import HASH_BYTES
+from audit.vault import Vault, VaultDamagedError
 
 BATCH_LEAVES = 1_000  # some 8 MB of records: enough to be fast, little enough to hold three of them
 LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
@@ -58,6 +59,10 @@ WHERE inhparent = 'public.audit_logs'::regclass AND c.relname = %s AND c.relkind
 _ARCHIVED = (
     "SELECT FROM public.audit_archives WHERE month = %s AND state IN ('verified', 'detached', 'dropped')"
 )
+_MANIFEST = """
+SELECT manifest_key, manifest_version, manifest_sha256 FROM public.audit_archives
+WHERE month = %s AND state IN ('verified', 'detached', 'dropped') ORDER BY step DESC LIMIT 1
+"""
 _CHECKPOINTS = "SELECT tree_size, note FROM public.audit_checkpoints WHERE month = %s AND tree_size > %s AND tree_size <= %s"
 _CHECKPOINTS_FROM_LAST = """
 SELECT tree_size, note FROM public.audit_checkpoints WHERE month = %s AND tree_size < %s ORDER BY tree_size DESC LIMIT 100
@@ -78,7 +83,14 @@ _ASIDE = """
 SELECT log_id::text FROM public.audit_logs
 WHERE log_id = ANY(%s::uuid[]) AND timestamp >= %s AND timestamp < %s AND NOT (timestamp >= %s AND timestamp < %s)
 """
-_ERASURES = "SELECT log_id::text, commitments FROM public.audit_erasures WHERE log_id = ANY(%s::uuid[])"
+# The record that says so may be of a month that has left for the archive: then its leaf vouches for it.
+_ERASURES = """
+SELECT log_id::text, erasure_id, log_id, event, erased_at, commitments, key_id, signature, CASE
+    WHEN EXISTS (SELECT FROM public.audit_leaves s WHERE s.log_id = e.event) THEN 'sealed'
+    WHEN NOT EXISTS (SELECT FROM public.audit_logs l WHERE l.log_id = e.event AND l.timestamp = e.erased_at)
+    THEN 'missing' WHEN erased_at < %s THEN 'late' ELSE 'waiting' END
+FROM public.audit_erasures e WHERE log_id = ANY(%s::uuid[])
+"""
 _UNSEALED = """
 SELECT log_id::text, timestamp FROM public.audit_logs r
 WHERE timestamp >= %s AND timestamp < %s AND NOT EXISTS (
@@ -90,14 +102,6 @@ _ANCHOR = re.compile(r"anchors/([0-9]{4}-[0-9]{2})/([0-9]{12})\.note")
 _ANCHORED = re.compile(r"anchors/([0-9]{4}-[0-9]{2})/([0-9]{12})-([0-9]{12})\.leaves")
 
 Item = TypeVar("Item")
-
-
-class Vault(Protocol):
-    """Write-once bytes, out of the database's reach."""
-
-    def get(self, key: str) -> bytes: ...
-
-    def keys(self, prefix: str = "") -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,9 @@ class Span:
     @property
     def is_empty(self) -> bool:
         return self.since >= self.until
+
+
+EVER = Span(datetime.min.replace(tzinfo=UTC), LAST_MOMENT)
 
 
 @dataclass(slots=True)
@@ -180,6 +187,16 @@ class StoredEvidence:
             for log_id, timestamp in cursor:
                 yield log_id, timestamp, timestamp < self.now - SEALED_WITHIN
 
+    def manifest(self, month: date) -> tuple[bytes | None, str]:
+        """By the version that was recorded: whatever lies over it since is none of ours."""
+        ((key, version, digest),) = self.connection.execute(_MANIFEST, (month,)).fetchall()
+        try:
+            return self.vault.get(key, version), digest
+        except FileNotFoundError:
+            return None, digest
+        except VaultDamagedError:
+            return b"", digest
+
     def _batch(self, month: date, begin: int, end: int) -> Batch:
         leaves = [Leaf(*row) for row in self.connection.execute(_LEAVES, (month, begin, end), binary=True)]
         checkpoints: dict[int, str] = dict(
@@ -209,12 +226,12 @@ class StoredEvidence:
             places = (names, whole.since, whole.until, asked.since, asked.until)
             batch.aside = frozenset(name for (name,) in self.connection.execute(_ASIDE, places))
         if self._has_erasures:
-            batch.commitments = self._erasures(names)
+            batch.erasures = self._erasures(names)
 
-    def _erasures(self, names: Sequence[str]) -> Mapping[str, list[Any]]:
-        found: dict[str, list[Any]] = defaultdict(list)
-        for log_id, commitments in self.connection.execute(_ERASURES, (names,)):
-            found[log_id].append(commitments)
+    def _erasures(self, names: Sequence[str]) -> Mapping[str, list[Erasure]]:
+        found: dict[str, list[Erasure]] = defaultdict(list)
+        for log_id, *line in self.connection.execute(_ERASURES, (self.now - SEALED_WITHIN, names)):
+            found[log_id].append(Erasure(*line))
         return found
 
     def _state(self, month: date) -> MonthState:

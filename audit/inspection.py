@@ -4,14 +4,18 @@
 the vault knows a leaf, its word stands against the database's: it is written once, and outside of the database.
 """
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
+from uuid import UUID
 
+from audit.archive_format import ArchiveError, opened_manifest
 from audit.bundle import COLUMN, are_commitments
-from audit.checkpoint import Checkpoint, Link, NoteError
+from audit.checkpoint import Checkpoint, Link, NoteError, erasure_text
 from audit.checkpoint import opened as opened_note
 from audit.keys import PublicKey
 from audit.merkle import Frontier
@@ -29,6 +33,28 @@ class Leaf(NamedTuple):
     leaf_hash: bytes
 
 
+class Erasure(NamedTuple):
+    """A line of audit_erasures, and what there is of the record of the log that says so."""
+
+    erasure_id: UUID
+    log_id: UUID
+    event: UUID
+    erased_at: datetime
+    commitments: Any
+    key_id: str
+    signature: str
+    event_state: Literal["sealed", "waiting", "late", "missing"]
+
+    def is_signed(self, keys: Sequence[PublicKey]) -> bool:
+        """By one of these keys: who only owns the database has none."""
+        text = erasure_text(self.erasure_id, self.log_id, self.event, self.erased_at)
+        try:
+            signature = base64.b64decode(self.signature, validate=True)
+        except ValueError:
+            return False
+        return any(key.key_id == self.key_id and key.verify(signature, text) for key in keys)
+
+
 @dataclass(slots=True)
 class Batch:
     """What the database and the vault hold of the leaves from `begin` to before `end`."""
@@ -41,7 +67,7 @@ class Batch:
     anchored: Mapping[int, bytes]  # the vault's leaf hashes, by index
     rows: Mapping[str, Sequence[str]]  # as JSON, by log_id
     aside: frozenset[str] = frozenset()  # records that are there and were not asked for
-    commitments: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # of erased records, by log_id
+    erasures: Mapping[str, Sequence["Erasure"]] = field(default_factory=dict)  # of erased records, by log_id
     anchors_lost: Sequence[int] = ()  # that the database remembers and the vault does not hold
     anchors_damaged: Sequence[int] = ()  # whose leaves the vault holds in part, or in two ways
 
@@ -66,6 +92,10 @@ class Evidence(Protocol):
     def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None: ...
 
     def unsealed(self) -> Iterator[tuple[str, datetime, bool]]: ...
+
+    def manifest(self, month: date) -> tuple[bytes | None, str]:
+        """What the vault holds of an archived month's manifest, and the digest that was recorded."""
+        ...
 
 
 def inspect(
@@ -168,11 +198,35 @@ class _Month:
         if state == "there" or not end or not self.evidence.is_asked_for(self.month):
             return
         if state == "archived":
-            words = "The records are in the archive; their leaves were checked"
-            self._find(Verdict.ARCHIVED, "month", words)
+            self._check_archive(end)
         else:
             words = f"The month's partition is gone, and with it the records of leaves 0 to {end - 1}"
             self._find(Verdict.MISSING, "month", words, 0)
+
+    def _check_archive(self, end: int) -> None:
+        """That there is one, and that it is of this very tree. Its files: `affidavit audit verify --archive`."""
+        content, digest = self.evidence.manifest(self.month)
+        if content is None:
+            words = f"The vault does not hold the archive of the records of leaves 0 to {end - 1}"
+            self._find(Verdict.MISSING, "file", words)
+        elif words := self._wrong_with(content, digest, end):
+            self._find(Verdict.TAMPERED, "file", f"The archive's manifest in the vault {words}")
+        else:
+            words = "The records are in the archive; their leaves and its manifest were checked"
+            self._find(Verdict.ARCHIVED, "month", words)
+
+    def _wrong_with(self, content: bytes, digest: str, end: int) -> str:
+        try:
+            manifest = opened_manifest(content)
+        except ArchiveError as wrong:
+            return f"is none: {wrong}"
+        if sha256(content).hexdigest() != digest or not manifest.is_signed_by(self.keys):
+            return "is not the one that was written"
+        is_whole = self.tree is not None and self.tree.size == end
+        root = self.tree.root() if is_whole and self.tree is not None else manifest.root
+        if (manifest.month, manifest.rows, manifest.root) != (self.month, end, root):
+            return f"is of another tree: {manifest.rows} records of {manifest.month:%Y-%m}"
+        return ""
 
     def _add_leaf(self, index: int, leaf: Leaf | None, batch: Batch) -> None:
         anchored = batch.anchored.get(index)
@@ -212,7 +266,7 @@ class _Month:
             words = f"There are {len(rows)} records of one id"
             self._find(Verdict.TAMPERED, "row", words, leaf.leaf_index, leaf.log_id)
         for row in rows:
-            verdict, words = _judge(json.loads(row), sealed, batch.commitments.get(leaf.log_id, ()))
+            verdict, words = _judge(json.loads(row), sealed, batch.erasures.get(leaf.log_id, ()), self.keys)
             if verdict is Verdict.ERASED:
                 self.report.count("records were erased, and are proven")
             elif verdict is not Verdict.VALID:
@@ -306,7 +360,9 @@ class _Month:
         self.report.add(Finding(verdict, what, words, self.month, index, log_id))
 
 
-def _judge(row: Row, sealed: bytes, erasures: Sequence[Any]) -> tuple[Verdict, str]:
+def _judge(
+    row: Row, sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
+) -> tuple[Verdict, str]:
     """Whether the record is the one that was sealed."""
     if row["schema_version"] != SCHEMA_VERSION:
         words = f"The record is of schema version {row['schema_version']}, whose hash is not known here"
@@ -314,7 +370,7 @@ def _judge(row: Row, sealed: bytes, erasures: Sequence[Any]) -> tuple[Verdict, s
     if row["leaf_hash"] != f"\\x{sealed.hex()}":
         return Verdict.TAMPERED, "The record's own hash is not the one that was sealed"
     if row["erased_at"] is not None:
-        return _judge_erased(row, sealed, erasures)
+        return _judge_erased(row, sealed, erasures, keys)
     try:
         is_same = leaf_hash(row) == sealed
     except (ValueError, TypeError):
@@ -322,11 +378,31 @@ def _judge(row: Row, sealed: bytes, erasures: Sequence[Any]) -> tuple[Verdict, s
     return (Verdict.VALID, "") if is_same else (Verdict.TAMPERED, "The record is not what was sealed")
 
 
-def _judge_erased(row: Row, sealed: bytes, erasures: Sequence[Any]) -> tuple[Verdict, str]:
+# An erasure by how far the record of it is: the first that there is counts.
+_RECORDED: Mapping[str, tuple[Verdict, str]] = {
+    "sealed": (Verdict.ERASED, ""),
+    "waiting": (Verdict.ERASED, ""),
+    "late": (Verdict.UNSEALED, "The record was erased, and the record of its erasure is not sealed"),
+    "missing": (Verdict.TAMPERED, "The record was emptied, and the log has no record of its erasure"),
+}
+
+
+def _judge_erased(
+    row: Row, sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
+) -> tuple[Verdict, str]:
+    """Whoever empties a record must have said so: under the signing key, and in a record of its own that is sealed too."""
     if row["salt"] is not None or any(row.get(name) for name in PERSONAL):
         return Verdict.TAMPERED, "The record says that it was erased, and was not"
     if not erasures:
         return Verdict.CANNOT_TELL, "The record was erased, and what stands for it in its hash is not there"
-    if any(are_commitments(item) and leaf_hash(row, item) == sealed for item in erasures):
-        return Verdict.ERASED, ""
-    return Verdict.TAMPERED, "The erased record is not what was sealed"
+    fitting = [
+        one
+        for one in erasures
+        if are_commitments(one.commitments) and leaf_hash(row, one.commitments) == sealed
+    ]
+    signed = [one for one in fitting if one.is_signed(keys)]
+    if not fitting:
+        return Verdict.TAMPERED, "The erased record is not what was sealed"
+    if not signed:
+        return Verdict.TAMPERED, "The record was emptied, and none of the given keys signed its erasure"
+    return _RECORDED[min((one.event_state for one in signed), key=list(_RECORDED).index)]

@@ -15,7 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from psycopg import AsyncConnection
@@ -26,7 +26,7 @@ from audit import merkle
 from audit.checkpoint import Checkpoint, Link, NoteError, UnknownKeyError, opened, signed
 from audit.keys import PublicKey, SigningKey
 from audit.merkle import Frontier
-from audit.vault import VaultConflictError
+from audit.vault import Vault, VaultConflictError
 
 BATCH_ROWS = 10_000  # one transaction: a backlog is worked off without holding the lock for long
 CHUNK_LEAVES = 1_024  # a power of two, so that the tree over the chunks' roots is the tree over the leaves
@@ -115,16 +115,6 @@ class EvidenceError(Exception):
 
 class UnfamiliarError(EvidenceError):
     """A key signed that is not in our public file: perhaps one that was rotated elsewhere a moment ago. Looked at again."""
-
-
-class Vault(Protocol):
-    """Write-once bytes, out of the database's reach."""
-
-    def put(self, key: str, content: bytes) -> str: ...
-
-    def get(self, key: str) -> bytes: ...
-
-    def keys(self, prefix: str = "") -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ The kernel's lock on the file says whether its process lives; what a dead one le
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from typing import Self
 
 from audit.entry import Entry, last_words
 from audit.group_commit import AwayError, RefusedError
-from audit.statements import MissingMonthError, Statements
+from audit.statements import ArchivedMonthError, MissingMonthError, Statements
 
 READ_MAX = 256  # entries drained in one batch
 BLOCK_BYTES = 1 << 20
@@ -27,6 +28,8 @@ ASIDE = "set-aside.log"  # lines that no database will ever take; never empty wi
 _IDENTITY = "identity"
 _SUFFIX = ".spool"
 _DIGEST_LENGTH = 16
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -170,6 +173,10 @@ async def _delivered_alone(entry: Entry, to: Statements, folder: Path) -> None:
         except MissingMonthError:
             await to.make_month(entry.timestamp())
             await to.write([entry])
+    except ArchivedMonthError:
+        if not await to.holds(entry):
+            set_aside(folder, [line_of(entry)])
+            log.error("Record %s came after its month was archived: it is in %s", entry.log_id, ASIDE)  # noqa: TRY400  its trace could repeat the row
     except RefusedError:
         set_aside(folder, [line_of(entry)])
 

@@ -14,6 +14,7 @@ WRITE_S = 5.0  # a batch takes milliseconds: whoever needs longer is away
 WIND_UP_S = 0.1  # psycopg, once interrupted, waits ten seconds for a server that is silent; interrupted again, it goes
 
 WRITE = "SELECT audit_write(%s::json, %s::json, %s::uuid[], %s::json)"
+ARCHIVED = "AF001"  # what sql/0013 says of a row for a month that has begun to leave
 
 
 def arguments(entries: Sequence[Entry]) -> tuple[object, ...]:
@@ -24,6 +25,10 @@ def arguments(entries: Sequence[Entry]) -> tuple[object, ...]:
 
 class MissingMonthError(AwayError):
     """There is no partition for one of the rows; one can be made."""
+
+
+class ArchivedMonthError(RefusedError):
+    """One of the rows is of a month that is archived, and takes no more."""
 
 
 class Statements:
@@ -48,20 +53,34 @@ class Statements:
         except psycopg.errors.CheckViolation:
             raise MissingMonthError("No partition") from None
         except (psycopg.Error, OSError, TimeoutError) as failure:
-            await self.close()
-            raise AwayError(type(failure).__name__) from None
+            raise await self._said(failure) from None
         except UnicodeEncodeError:
             raise RefusedError("UnicodeEncodeError") from None
 
     async def make_month(self, of: str) -> None:
         """For a row that came too late or too early for the months that are there."""
+        await self._asked("SELECT audit_make_month(%s)", (datetime.fromisoformat(of).date(),))
+
+    async def holds(self, entry: Entry) -> bool:
+        """Whether this very row is there, or in the archive. Then its open record has no more to say."""
+        found = await self._asked("SELECT audit_holds(%s::json)", (listed([entry], "closed"),))
+        if found:
+            await self._asked("DELETE FROM audit_open WHERE log_id = %s RETURNING true", (entry.log_id,))
+        return found
+
+    async def _asked(self, statement: str, values: tuple[object, ...]) -> bool:
         try:
             async with asyncio.timeout(WRITE_S), asyncio.timeout(WRITE_S - WIND_UP_S):
                 connection = await self._connected()
-                await connection.execute("SELECT audit_make_month(%s)", (datetime.fromisoformat(of).date(),))
+                return await (await connection.execute(statement.encode(), values)).fetchone() == (True,)
         except (psycopg.Error, OSError, TimeoutError) as failure:
-            await self.close()
-            raise AwayError(type(failure).__name__) from None
+            raise await self._said(failure) from None
+
+    async def _said(self, failure: Exception) -> Exception:
+        if is_archived(failure):
+            return ArchivedMonthError("The month is archived")
+        await self.close()
+        return AwayError(type(failure).__name__)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -73,3 +92,7 @@ class Statements:
         if self._connection is None or self._connection.closed:
             self._connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
         return self._connection
+
+
+def is_archived(failure: Exception) -> bool:
+    return isinstance(failure, psycopg.Error) and failure.sqlstate == ARCHIVED

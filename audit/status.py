@@ -1,5 +1,6 @@
 """How the log stands: its months, its evidence, what is still on its way, and what is missing. Changes nothing."""
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -7,8 +8,11 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from audit.evidence import EVER, Span
 from audit.partitions import MONTHS_AHEAD, MONTHS_AHEAD_MIN, months_from, partition_name
 from audit.spool import ASIDE
+from audit.vault import Vault
+from audit.whereabouts import MonthKept, losses, read_whereabouts
 
 NEAR_GATE = 0.02  # so close to the threshold another calibration would have decided otherwise
 OVERDUE = timedelta(seconds=60)  # by then a request has ended, and its row is sealed and anchored
@@ -63,7 +67,11 @@ WHERE NOT EXISTS (SELECT FROM audit_leaves WHERE log_id = l.log_id)
 """
 _ROWLESS = """
 SELECT to_char(month, 'YYYY-MM'), count(*), min(leaf_index) FROM audit_leaves a
-WHERE NOT EXISTS (SELECT FROM audit_logs WHERE log_id = a.log_id) GROUP BY month ORDER BY month
+WHERE NOT EXISTS (SELECT FROM audit_logs WHERE log_id = a.log_id)
+  AND to_char(month, '"audit_logs_"YYYY_MM') IN (
+      SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid
+      WHERE inhparent = 'audit_logs'::regclass AND NOT inhdetachpending)
+GROUP BY month ORDER BY month
 """
 _OPEN = "SELECT count(*), min(opened_at) FROM audit_open"
 
@@ -98,12 +106,15 @@ class Status:
     months_ahead: int
     unsealed: Waiting
     open: Waiting
-    rowless: list[tuple[str, int, int]]  # month, leaves without a row, the first of them
+    rowless: list[tuple[str, int, int]]  # month of the log, leaves without a row, the first of them
     spool: list[SpoolFile]
+    months: list[MonthKept]  # wherever they are
+    lost: list[str]  # of them, in words
 
 
-async def read_status(read: Read, spool: Path | None, today: date) -> Status:
+async def read_status(read: Read, vault: Vault, spool: Path | None, today: date, span: Span = EVER) -> Status:
     partitions = [name for (name,) in (await read(_AUDITOR, _MONTHS))[1]]
+    months = await read_whereabouts(read)
     return Status(
         records=_named(*await read(_AUDITOR, RECORDS)),
         evidence=_named(*await read(_AUDITOR, _EVIDENCE)),
@@ -113,6 +124,8 @@ async def read_status(read: Read, spool: Path | None, today: date) -> Status:
         open=Waiting(*(await read(_ENGINE, _OPEN))[1][0]),
         rowless=[(month, count, first) for month, count, first in (await read(_AUDITOR, _ROWLESS))[1]],
         spool=spool_files(spool) if spool else [],
+        months=months,
+        lost=await asyncio.to_thread(losses, [kept for kept in months if kept.is_of(span)], vault),
     )
 
 
@@ -124,6 +137,7 @@ def gaps(status: Status, now: datetime) -> list[str]:
             f"{count} leaves of {month} have no row, the first is {first}: run `affidavit audit verify`"
             for month, count, first in status.rowless
         ),
+        *(words[0].upper() + words[1:] for words in status.lost),
         *_overdue(status.unsealed, "records are not sealed: is `affidavit audit seal` running?", now),
         *_overdue(
             status.open, "requests are open: their process is hung, or dead and nobody closed them", now
@@ -156,6 +170,9 @@ def _gaps_of_months(status: Status, today: date) -> list[str]:
             f"Only {status.months_ahead} of {MONTHS_AHEAD} months are made ahead: run `affidavit audit partitions`"
         )
     months = [date(int(name[-7:-3]), int(name[-2:]), 1) for name in status.partitions]
+    months += [
+        kept.month for kept in status.months if not kept.is_attached
+    ]  # whether they are lost is told by itself
     first = min([*months, today])
     count = (today.year - first.year) * 12 + today.month - first.month + 1
     missing = [month for month in months_from(first, count) if month not in months]

@@ -7,7 +7,8 @@ Rooms
 
 Floors: imports only go down, and `make check` enforces it (pyproject.toml, import-linter).
 
-    cli, audit_commands, serving, terminal         the console script; its `audit …` commands; the server; how they print
+    cli, audit_commands, erasure_commands, serving, terminal      the console script; its `audit …` commands; the server;
+                                                   how they print
     doctor                                         what is there, what is missing
     http                                           routes, bodies, the shape of an error, the page
     wiring                                         the only file that names concrete providers

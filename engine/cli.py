@@ -20,6 +20,7 @@ from engine import doctor as doctor_checks
 from engine import settings as settings_file
 from engine.answer import Asked
 from engine.audit_commands import AUDIT_COMMANDS
+from engine.erasure_commands import ERASURE_COMMANDS
 from engine.errors import AffidavitError, RequestError
 from engine.http import contracts
 from engine.labels import LabelsError
@@ -463,6 +464,7 @@ COMMANDS: dict[str, Command] = {
     "keys revoke": Command(keys_revoke, "affidavit keys revoke 1a2b3c4d5e", (argument("key_id", metavar="ID"),)),
     "sessions purge": Command(sessions_purge, "affidavit sessions purge --json", (JSON,)),
     **AUDIT_COMMANDS,
+    **ERASURE_COMMANDS,
     "doctor": Command(doctor, "affidavit doctor", (JSON,)),
 }  # fmt: skip
 

@@ -1,5 +1,6 @@
 """One line for each part: what is there, what is missing, what to do."""
 
+import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ async def examine(settings: Settings, database: Database) -> list[Finding]:
         "migrations": _migrations,
         "roles": _roles,
         "partitions": _partitions,
+        "drop guard": _drop_guard,
         "spool": _spool,
         "signing key": _signing_key,
         "sealing": _sealing,
@@ -61,6 +63,12 @@ async def examine(settings: Settings, database: Database) -> list[Finding]:
         "generator": _generator,
         "vault": _vault,
     }
+    if settings.providers.vault == "s3":
+        checks |= {
+            "bucket versions": _bucket_versions,
+            "bucket lock": _bucket_lock,
+            "bucket deletion": _bucket_deletion,
+        }
     findings = []
     for part, check in checks.items():
         try:
@@ -133,6 +141,22 @@ async def _partitions(_: Settings, database: Database) -> Finding:
     if ahead < MONTHS_AHEAD_MIN:
         return Finding("partitions", "missing", f"{ahead} months ahead: run `affidavit audit partitions`")
     return Finding("partitions", "ok", f"{ahead} months ahead")
+
+
+async def _drop_guard(_: Settings, database: Database) -> Finding:
+    _names, rows = await database.read(
+        "affidavit_auditor",
+        "SELECT evtname FROM pg_event_trigger WHERE evtname = 'audit_refuse_drop' AND evtevent = 'sql_drop' AND evtenabled IN ('O', 'A')",
+    )
+    if not rows:
+        return Finding(
+            "drop guard", "missing",
+            "a month that is in no archive can be dropped; as a superuser: CREATE EVENT TRIGGER audit_refuse_drop"
+            " ON sql_drop EXECUTE FUNCTION audit_guard.refuse_drop()",
+        )  # fmt: skip
+    return Finding(
+        "drop guard", "ok", "no month of the log can be dropped before it is archived and verified"
+    )
 
 
 async def _spool(settings: Settings, _: Database) -> Finding:
@@ -210,12 +234,48 @@ async def _generator(settings: Settings, _: Database) -> Finding:
 
 
 async def _vault(settings: Settings, _: Database) -> Finding:
+    if settings.providers.vault == "s3":
+        return await _bucket_overwrite(settings)
     key = "doctor/probe"
     vault = wiring.vault_of(settings)
     vault.put(key, b"written once")
     if vault.get(key) != b"written once":
         return Finding("vault", "failed", "what is read back is not what was written")
     return Finding("vault", "ok", f"{settings.providers.vault}, write-once")
+
+
+async def _bucket_overwrite(settings: Settings) -> Finding:
+    if not await asyncio.to_thread(wiring.bucket_of(settings).refuses_overwrite):
+        return Finding(
+            "vault", "failed", "the bucket lets a key be written twice: it does not know If-None-Match"
+        )
+    return Finding("vault", "ok", f"s3, bucket {settings.archive.bucket}, write-once")
+
+
+async def _bucket_versions(settings: Settings, _: Database) -> Finding:
+    if not await asyncio.to_thread(wiring.bucket_of(settings).is_versioned):
+        return Finding("bucket versions", "missing", "off: switch versioning on")
+    return Finding("bucket versions", "ok", "on")
+
+
+async def _bucket_lock(settings: Settings, _: Database) -> Finding:
+    """No default is needed: each object is locked as it is written."""
+    default = await asyncio.to_thread(wiring.bucket_of(settings).default_lock)
+    if default is None:
+        return Finding(
+            "bucket lock", "missing", "off: switch Object Lock on, or what is written can be deleted"
+        )
+    archive = settings.archive
+    ours = f"each object {archive.object_lock_mode}, {archive.object_lock_days} days"
+    return Finding("bucket lock", "ok", f"on, {ours}; default of the bucket: {default or 'none'}")
+
+
+async def _bucket_deletion(settings: Settings, _: Database) -> Finding:
+    if not await asyncio.to_thread(wiring.bucket_of(settings).refuses_deletion):
+        return Finding(
+            "bucket deletion", "failed", "a locked test object could be deleted: use another bucket"
+        )
+    return Finding("bucket deletion", "ok", "a locked test object cannot be deleted")
 
 
 async def _signing_key(settings: Settings, _: Database) -> Finding:

@@ -21,11 +21,11 @@ import psycopg
 from psycopg.rows import class_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from audit.ledger import Ledger, LedgerUnavailableError
 from audit.record import Trail
-from engine.errors import AuditUnavailableError, DatabaseUnavailableError, UnauthenticatedError
+from engine.errors import DatabaseUnavailableError, UnauthenticatedError
 from engine.models import Client
-from engine.ports import Clock, NewId
+from engine.ports import Clock
+from engine.register import Register
 
 PREFIX = "aff"
 KEY_ID_BYTES = 5
@@ -37,7 +37,6 @@ _KEY = re.compile(
     rf"(?P<body>{PREFIX}_(?P<key_id>[0-9a-f]{{{2 * KEY_ID_BYTES}}})_[0-9a-f]{{{2 * SECRET_BYTES}}})(?P<checksum>[0-9a-f]{{8}})"
 )
 _NOBODY = b"\x00" * 32  # compared when there is no such key, so that all refusals take the same time
-_UNRECORDED = "The change cannot be recorded, so nothing was changed. Please try again shortly."
 
 _ALL = """
 SELECT key_id, client_id, scopes, books, rate_limit, created_at, revoked_at,
@@ -68,38 +67,6 @@ class Key:
     created_at: datetime
     revoked_at: datetime | None
     last_used_on: date | None
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """Where a change of a key is recorded: in the log of the requests, so that it is sealed and proven like them."""
-
-    open_ledger: Callable[[], AbstractAsyncContextManager[Ledger]]
-    clock: Clock
-    new_id: NewId
-
-    @asynccontextmanager
-    async def event(self, command: str, client_id: str, key_id: str, **about: Any) -> AsyncIterator[None]:
-        """What is going to be done is durable before it begins, and its row before it is in force: whoever enters here
-        commits afterwards. What fails in between leaves its row too."""
-        trail = Trail(
-            log_id=self.new_id(), query_id=self.new_id(), timestamp=self.clock(),
-            endpoint=f"affidavit keys {command}", client_id=client_id, key_id=key_id, filters=about,
-        )  # fmt: skip
-        try:
-            async with self.open_ledger() as ledger:
-                await ledger.open(trail)
-                try:
-                    yield
-                    trail.outcome, trail.success = "recorded", True
-                except BaseException as failure:
-                    trail.outcome, trail.success = "failed", False
-                    trail.error_message = f"Nothing was changed [{type(failure).__name__}]"
-                    raise
-                finally:
-                    await ledger.close(trail, self.clock())
-        except (LedgerUnavailableError, TimeoutError) as failure:
-            raise AuditUnavailableError(_UNRECORDED) from failure
 
 
 class ApiKeys:
@@ -183,9 +150,9 @@ class ApiKeys:
 
     def _event(
         self, command: str, client_id: str, key_id: str, **about: Any
-    ) -> AbstractAsyncContextManager[None]:
+    ) -> AbstractAsyncContextManager[Trail]:
         assert self._register, "Only who can record it may change a key"
-        return self._register.event(command, client_id, key_id, **about)
+        return self._register.event(f"keys {command}", client_id=client_id, key_id=key_id, **about)
 
     async def _row(
         self, key_id: str

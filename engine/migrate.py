@@ -3,12 +3,15 @@
 An applied file that was edited later is a lie about the past, so its digest is stored and a changed file stops the run.
 """
 
+import logging
 from hashlib import sha256
 from pathlib import Path
 
 import psycopg
 
 from engine.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
 
 LOCK = 0xAFF1DA  # one migrator at a time, whichever replica starts first
 
@@ -22,6 +25,7 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 def migrate(connection: psycopg.Connection, folder: Path) -> list[str]:
     """Apply what is missing; the names of the files applied."""
     connection.autocommit = True
+    connection.add_notice_handler(_warn)
     connection.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
     try:
         connection.execute(_REGISTER)
@@ -62,3 +66,9 @@ def _apply(connection: psycopg.Connection, file: Path, applied: dict[str, str]) 
     except psycopg.Error as failure:
         raise ConfigurationError(f"sql/{file.name} failed and left nothing behind: {failure}") from failure
     return True
+
+
+def _warn(said: psycopg.errors.Diagnostic) -> None:
+    """What a file could not do and goes on without."""
+    if said.severity_nonlocalized == "WARNING":
+        log.warning(said.message_primary)

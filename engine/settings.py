@@ -11,7 +11,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from engine.errors import ConfigurationError
 
@@ -42,12 +51,16 @@ _NOT_IN_FINGERPRINT: dict[str, bool | set[str]] = {
     "cohere": {"api_key", "base_url"},
     "qdrant": {"url", "api_key"},
     "redis": {"url"},
+    "archive": {"bucket", "prefix"},
 }
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[str, Field(pattern=r"^[1-9][0-9]*/(second|minute|hour|day)$")]
+
+
+RETENTION_DAYS_MIN = 183  # six months, the legal floor
 
 
 def _absolute(folder: Path) -> Path:
@@ -153,10 +166,24 @@ class Audit(Table):
 
 
 class Archive(Table):
+    retention_days: Count
+    retention_acknowledged: str
+    grace_days: Annotated[int, Field(ge=0)]
     bucket: str
-    prefix: str
+    prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+/)*$")]
     object_lock_mode: Literal["COMPLIANCE", "GOVERNANCE"]
     object_lock_days: Count
+
+    @field_validator("retention_acknowledged")
+    @classmethod
+    def _is_long_enough(cls, reason: str, others: ValidationInfo) -> str:
+        days = others.data.get("retention_days", RETENTION_DAYS_MIN)
+        if days < RETENTION_DAYS_MIN and not reason.strip():
+            raise ValueError(
+                f"retention_days = {days} is less than the {RETENTION_DAYS_MIN} days for which logs must be kept."
+                " Raise it, or say in retention_acknowledged why less is right here; that is recorded"
+            )
+        return reason
 
 
 class Limits(Table):

@@ -1,11 +1,15 @@
 """What a command of the console script is, and how it speaks: results on stdout, everything else on stderr."""
 
 import argparse
+import csv
 import json
+import math
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from engine.settings import Settings
 from ingest.pipeline import Progress
 
 FOUND_SOMETHING = 1  # a command's exit when all went well and something is not
+WRONG_USAGE = 2
 BAR_WIDTH = 24
 
 Arguments = argparse.Namespace
@@ -32,7 +37,20 @@ def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, An
     return names, options
 
 
+def _moment(text: str) -> datetime:
+    """A day or a moment; in UTC unless it says otherwise."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
 JSON = argument("--json", action="store_true", help="one JSON value on stdout")
+FROM = argument(
+    "--from", dest="since", type=_moment, metavar="TIME", help="records from this day or moment on (UTC)"
+)
+TO = argument(
+    "--to", dest="until", type=_moment, metavar="TIME", help="records before this day or moment (UTC)"
+)
+CSV = argument("--csv", action="store_true", help="comma-separated values on stdout, the names first")
 DATA_DIR = argument("--data-dir", type=Path, help="where everything embedded lives (default: ./.affidavit)")
 
 
@@ -46,6 +64,48 @@ def print_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, empty: str) -> 
         print("\n".join(f"{name:<{width}}  {value}" for name, value in rows[0].items()))
     else:
         _print_table(rows)
+
+
+def print_found(names: Sequence[str], rows: Sequence[Sequence[Any]], arguments: Arguments) -> None:
+    """What SQL found, written in the same way whichever database found it."""
+    found = [[plain(value) for value in row] for row in rows]
+    if arguments.json:
+        print(json.dumps([dict(zip(names, row, strict=True)) for row in found]))
+    elif arguments.csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(
+            [names, *([_text(value) for value in row] for row in found)]
+        )
+    else:
+        cells = [["NULL" if value is None else _text(value) for value in row] for row in found]
+        print_rows([dict(zip(names, row, strict=True)) for row in cells], as_json=False, empty="No rows.")
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: times in UTC, bytes in hex, a number by its value and not by its type."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float | Decimal):
+        return _number(value)
+    if isinstance(value, datetime) and value.tzinfo:
+        value = value.astimezone(UTC)
+    if isinstance(value, bytes | memoryview):
+        value = f"\\x{value.hex()}"
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def _number(value: float | Decimal) -> int | float | str:
+    if not math.isfinite(value):
+        return str(value)
+    return int(value) if value == int(value) else float(value)
+
+
+def _text(value: Any) -> str:
+    """In a line of text: JSON only where it has to be."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _print_table(rows: Sequence[dict[str, Any]]) -> None:

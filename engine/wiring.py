@@ -3,33 +3,43 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from psycopg_pool import AsyncConnectionPool
 
 from audit import partitions
+from audit.archive import Archiver
 from audit.durability import weaknesses
-from audit.evidence import Span, StoredEvidence
+from audit.erase import Eraser
+from audit.evidence import EVER, Span, StoredEvidence
 from audit.keys import KeyFileError, SigningKey, public_file, read_public_keys
 from audit.ledger import Ledger, Spooling
+from audit.month_table import keys_of
 from audit.prover import Prover
 from audit.seal import LAST_S, Sealer
 from audit.standing import Standing, read_standing
 from audit.status import Status, read_status
-from audit.vault import FolderVault
+from audit.vault import FolderVault, Vault
 from engine.answer import Engine, Rules
 from engine.calibrate import Gate, Weights
 from engine.errors import ConfigurationError, UnknownBookError
 from engine.flood import Flood
-from engine.keys import ApiKeys, KeyUses, Register
+from engine.keys import ApiKeys, KeyUses
 from engine.last_words import Absence
 from engine.limits import Rates
 from engine.migrate import migrate, pending
@@ -43,6 +53,8 @@ from engine.providers.folders import InUse
 from engine.providers.limits import MemoryLimits, RedisLimits
 from engine.providers.minilm import MiniLm
 from engine.providers.qdrant import QdrantIndex
+from engine.providers.s3 import S3Vault
+from engine.register import Register
 from engine.remembered import RememberedKeys, RememberedLibrary
 from engine.retrieve import Retriever
 from engine.sessions import Sessions, Turn
@@ -52,6 +64,9 @@ from ingest.pipeline import Ingest, Progress
 from ingest.registry import Registry
 from ingest.sounding import Sounding, read_probes
 from ingest.split import Size
+
+if TYPE_CHECKING:
+    from audit.tiers import Tiers
 
 EMBEDDERS: dict[str, Callable[[Settings], Embedder]] = {
     "cohere": lambda settings: _cohere(settings),  # noqa: PLW0108  it stands below
@@ -73,16 +88,20 @@ LIMITERS: dict[str, Callable[[Settings], Limiter]] = {
     "memory": lambda settings: MemoryLimits(_rates(settings)),
     "redis": lambda settings: _redis_limits(settings),  # noqa: PLW0108  it stands below
 }
-VAULTS: dict[str, Callable[[Settings], FolderVault]] = {
-    "folder": lambda settings: FolderVault(settings.data_dir / "vault")
+VAULTS: dict[str, Callable[[Settings], Vault]] = {
+    "folder": lambda settings: FolderVault(settings.data_dir / "vault"),
+    "s3": lambda settings: bucket_of(settings),  # noqa: PLW0108  it stands below
 }
 
 AUDITOR = "affidavit_auditor"
+ARCHIVER = "affidavit_archiver"
 
 PROBES_MIN = 50  # "nine in ten of them" needs some to count
 READY_MIN = (
     3  # connections that the first readers after a quiet time need not wait for; settings ask for as many
 )
+ERASING_S = 1.5  # of a request's five seconds, for records that are still on their way
+PATIENCE_S = 20.0  # the same at a terminal: a request ends within five seconds, and is sealed within ten
 CHECK_S = 5.0  # a cold index worker starts well within it
 PROMPT = CONFIG / "prompts" / "answer.md"
 SAMPLE_BOOK = CONFIG / "sample-book"
@@ -139,6 +158,8 @@ class House:
     public_keys: Callable[[], list[str]]
     standing: Callable[[], Awaitable[Standing]]
     sessions: Sessions | None
+    eraser: Eraser
+    register: Register
 
     def turn(self, token: str | None) -> Turn | None:
         """The next turn of a conversation, if conversations are switched on."""
@@ -199,11 +220,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
     """The assembled engine. Refuses to start on a book that another embedder made, or on an older schema."""
     await asyncio.to_thread(_check_schema, database)
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(
-            database.pool(
-                "affidavit_engine", settings.database.connections_max, has_autocommit=True, size_min=READY_MIN
-            )
-        )
+        pool = await stack.enter_async_context(_engine_pool(settings, database))
         await partitions.make_months_ahead(pool, now().date())
         embedder = embedder_of(settings)
         stack.push_async_callback(embedder.close)
@@ -252,9 +269,16 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             await stack.enter_async_context(open_prover(database)), lambda: _public_keys(settings),
             partial(standing_of, settings, database, pool),
             Sessions(pool, settings.sessions.purge_days, uuid4) if settings.sessions.enabled else None,
+            await stack.enter_async_context(_open_eraser_within(database, ERASING_S)),
+            Register(lambda: nullcontext(ledger), now, uuid4),
         )  # fmt: skip
         await house.parts()
         yield house
+
+
+def _engine_pool(settings: Settings, database: Database) -> AbstractAsyncContextManager[AsyncConnectionPool]:
+    connections_max = settings.database.connections_max
+    return database.pool("affidavit_engine", connections_max, has_autocommit=True, size_min=READY_MIN)
 
 
 @asynccontextmanager
@@ -325,6 +349,71 @@ async def _open_ledger(database: Database) -> AsyncIterator[Ledger]:
 
 
 @asynccontextmanager
+async def open_eraser(settings: Settings, database: Database) -> AsyncIterator[tuple[Eraser, Register]]:
+    """At the end the records of what was done are sealed too, unless a sealer of its own does that here."""
+    async with AsyncExitStack() as stack:
+        if settings.audit.seal_in_serve:
+            await stack.enter_async_context(sealing(settings, database))
+        pool = await stack.enter_async_context(database.pool("affidavit_engine", has_autocommit=True))
+        if settings.audit.spool_dir:  # what dead processes left comes to the log first
+            draining = ledger_of(settings, pool)
+            await draining.start()
+            await draining.stop()
+        ledger = await stack.enter_async_context(_open_ledger(database))
+        eraser = await stack.enter_async_context(_open_eraser_within(database, PATIENCE_S))
+        yield eraser, Register(lambda: nullcontext(ledger), now, uuid4)
+
+
+@asynccontextmanager
+async def _open_eraser_within(database: Database, within_s: float) -> AsyncIterator[Eraser]:
+    settings = database.settings
+    async with postgres.open_lazily(
+        database.url, ARCHIVER, size_max=2, wait_s=settings.budget.audit_s
+    ) as pool:
+        eraser = Eraser(
+            pool, signing_key_of(settings), _spool_folder(settings), within_s=within_s, monotonic=time.monotonic,
+            new_id=uuid4,
+        )  # fmt: skip
+        try:
+            yield eraser
+        finally:
+            await eraser.close()
+
+
+def archiver_of(
+    settings: Settings, database: Database, progress: Progress, say: Callable[[str], None]
+) -> Archiver:
+    _check_schema(database)
+    public = public_keys_file(settings)
+    return Archiver(
+        connect=partial(postgres.changing, database.url, ARCHIVER),
+        reading=partial(postgres.reading, database.url, ARCHIVER),
+        vault=vault_of(settings),
+        key=signing_key_of(settings),
+        public_keys=lambda: read_public_keys(public),
+        seal=partial(_has_sealed, settings, database),
+        event=Register(partial(_open_ledger, database), now, uuid4).event,
+        folder=settings.data_dir / "archiving",
+        warm=timedelta(days=settings.audit.warm_days),
+        grace=timedelta(days=settings.archive.grace_days),
+        code_version=version("affidavit"),
+        clock=now,
+        progress=progress,
+        say=say,
+    )
+
+
+async def _has_sealed(settings: Settings, database: Database) -> bool:
+    """Seal what is committed, if this login may."""
+    try:
+        async with open_sealer(settings, database) as sealer:
+            await sealer.seal_once()
+    except ConfigurationError:
+        return False
+    return True
+
+
+@asynccontextmanager
 async def open_registry(database: Database, role: str = "affidavit_engine") -> AsyncIterator[Registry]:
     async with database.pool(role) as pool:
         yield Registry(pool)
@@ -345,6 +434,25 @@ def open_evidence(settings: Settings, database: Database, span: Span) -> Iterato
         yield evidence
 
 
+@contextmanager
+def open_tiers(settings: Settings, database: Database, span: Span, *, is_open: bool) -> Iterator["Tiers"]:
+    """The log over all tiers, as the auditor's role; what is personal in archives only with the keys of the archiver."""
+    from audit.tiers import Tiers  # noqa: PLC0415  DuckDB and Arrow are heavy, and nobody else needs both
+
+    with ExitStack() as stack:
+        row_keys = None
+        if is_open:
+            row_keys = partial(keys_of, stack.enter_context(postgres.reading(database.url, ARCHIVER)))
+        is_given = bool(settings.database.url.get_secret_value())
+        login = postgres.as_role if is_given else postgres.as_login
+        yield Tiers(login(database.url, AUDITOR), vault_of(settings), span, row_keys)
+
+
+def register_of(database: Database) -> Register:
+    """For what is done at a terminal; each event is recorded by a ledger of its own."""
+    return Register(partial(_open_ledger, database), now, uuid4)
+
+
 @asynccontextmanager
 async def open_prover(database: Database) -> AsyncIterator[Prover]:
     wait_s = database.settings.budget.audit_s
@@ -362,8 +470,8 @@ async def count_months_ahead(database: Database, today: date) -> int:
         return await partitions.count_months_ahead(pool, today)
 
 
-async def status_of(settings: Settings, database: Database) -> Status:
-    return await read_status(database.read, _spool_folder(settings), now().date())
+async def status_of(settings: Settings, database: Database, span: Span = EVER) -> Status:
+    return await read_status(database.read, vault_of(settings), _spool_folder(settings), now().date(), span)
 
 
 async def standing_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> Standing:
@@ -383,8 +491,18 @@ def embedder_of(settings: Settings) -> Embedder:
     return _choose("embedder", EMBEDDERS, settings.providers.embedder)(settings)
 
 
-def vault_of(settings: Settings) -> FolderVault:
+def vault_of(settings: Settings) -> Vault:
     return _choose("vault", VAULTS, settings.providers.vault)(settings)
+
+
+def bucket_of(settings: Settings) -> S3Vault:
+    archive = settings.archive
+    if not archive.bucket:
+        raise ConfigurationError("The vault s3 needs a bucket: set archive.bucket.")
+    return S3Vault(
+        archive.bucket, archive.prefix,
+        lock_mode=archive.object_lock_mode, lock_days=archive.object_lock_days, clock=now,
+    )  # fmt: skip
 
 
 def signing_key_of(settings: Settings) -> SigningKey:

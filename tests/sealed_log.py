@@ -3,9 +3,10 @@
 import shutil
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,20 +15,27 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from audit.erase import Erased, Eraser, Event, Wish
 from audit.evidence import LAST_MOMENT, Span, StoredEvidence
 from audit.inspection import inspect
 from audit.keys import PublicKey, SigningKey, public_file, read_public_keys
+from audit.ledger import Ledger
 from audit.prover import Prover
 from audit.record import Row, Trail
 from audit.seal import Sealer
-from audit.vault import FolderVault
+from audit.vault import FolderVault, Vault
 from audit.verdict import Finding, Report
+from engine.ports import Clock
 from engine.providers import postgres
+from engine.register import Register
 from engine.wiring import AUDITOR, Database, now
 from tests.recorded import make_months, write
 
 JANUARY, FEBRUARY = date(2025, 1, 1), date(2025, 2, 1)
-EVIDENCE = ("audit_logs", "audit_leaves", "audit_checkpoints", "audit_anchors", "audit_keys", "audit_origin")
+EVIDENCE = (
+    "audit_logs", "audit_leaves", "audit_checkpoints", "audit_anchors", "audit_keys", "audit_origin", "audit_erasures",
+)  # fmt: skip
+LEFT_EMPTY = ("audit_open", "audit_row_keys", "chat_sessions", "chat_messages", "source_citations")
 EVER = Span(datetime.min.replace(tzinfo=UTC), LAST_MOMENT)
 
 
@@ -85,7 +93,7 @@ class SealedLog:
             for place in places:
                 self.rows[month, place] = write(connection, whole_trail(month, place))
 
-    async def seal(self, key: SigningKey | None = None, vault: FolderVault | None = None) -> dict[date, str]:
+    async def seal(self, key: SigningKey | None = None, vault: Vault | None = None) -> dict[date, str]:
         """What could not be sealed, and why."""
         async with self.database.pool("affidavit_sealer") as pool:
             sealer = Sealer(
@@ -96,7 +104,7 @@ class SealedLog:
             return sealer.failures
 
     def inspect(
-        self, keys: list[PublicKey] | None = None, span: Span = EVER, vault: FolderVault | None = None
+        self, keys: list[PublicKey] | None = None, span: Span = EVER, vault: Vault | None = None
     ) -> Report:
         with postgres.reading(self.url, AUDITOR) as connection:
             evidence = StoredEvidence(connection, vault or self.vault, span, now())
@@ -108,6 +116,28 @@ class SealedLog:
             prover = Prover(pool)
             return await prover.prove(await prover.row(UUID(row["query_id"])))
 
+    async def erase(self, wish: Wish, basis: str = "a wish", clock: Clock = now) -> Erased:
+        """As the commands do it, with a ledger that needs the database itself."""
+        async with self.erasing(clock=clock) as (eraser, event):
+            return await eraser.forget(wish, basis, event)
+
+    @asynccontextmanager
+    async def erasing(
+        self, within_s: float = 5.0, spool: Path | None = None, clock: Clock = now
+    ) -> AsyncIterator[tuple[Eraser, Event]]:
+        async with (
+            self.database.pool("affidavit_engine", has_autocommit=True) as writing,
+            self.database.pool("affidavit_archiver", has_autocommit=True) as pool,
+        ):
+            ledger = Ledger(writing, self.key, now, within_s=5.0)
+            await ledger.start()
+            register = Register(lambda: nullcontext(ledger), clock, uuid4)
+            eraser = Eraser(pool, self.key, spool, within_s=within_s, monotonic=time.monotonic, new_id=uuid4)
+            try:
+                yield eraser, partial(register.event, "audit erase")
+            finally:
+                await ledger.stop()
+
     def attack(self, *statements: str, **values: Any) -> None:
         """As a superuser whom no trigger stops."""
         with psycopg.connect(self.url) as connection:
@@ -117,16 +147,18 @@ class SealedLog:
 
     def keep(self) -> None:
         with psycopg.connect(self.url) as connection:
+            connection.execute("DROP SCHEMA IF EXISTS before CASCADE")
             connection.execute("CREATE SCHEMA before")
             for table in EVIDENCE:
                 connection.execute(f"CREATE TABLE before.{table} AS SELECT * FROM {table}".encode())
+        shutil.rmtree(self.folder / "kept", ignore_errors=True)
         shutil.copytree(self.folder / "vault", self.folder / "kept")
 
     def restore(self) -> None:
         with psycopg.connect(self.url) as connection:
             connection.execute("SET session_replication_role = replica")
-            connection.execute("DROP TABLE IF EXISTS audit_erasures")
             make_months(connection, (JANUARY, FEBRUARY))
+            connection.execute(f"TRUNCATE {', '.join(LEFT_EMPTY)}".encode())
             for table in EVIDENCE:
                 connection.execute(f"TRUNCATE {table}".encode())
                 connection.execute(f"INSERT INTO {table} SELECT * FROM before.{table}".encode())

@@ -18,6 +18,7 @@ from audit.partitions import months_from
 from audit.record import Trail
 from audit.spool import ASIDE
 from audit.status import RECORDS, SpoolFile, Status, Waiting, gaps, read_status
+from audit.vault import FolderVault
 from engine import settings as settings_file
 from engine import wiring
 from engine.settings import Settings
@@ -115,7 +116,8 @@ def disturbed(log: Database) -> Iterator[psycopg.Connection]:
 
 
 async def status_of(database: Database, spool: Path | None = None) -> Status:
-    return await read_status(database.read, spool, TODAY)
+    vault = FolderVault(database.settings.data_dir / "vault")
+    return await read_status(database.read, vault, spool, TODAY)
 
 
 def test_an_empty_log_says_so(shelf_settings: Settings, empty: Database) -> None:
@@ -271,7 +273,7 @@ def standing(**changes: Any) -> Status:
     names = [f"audit_logs_{month:%Y_%m}" for month in months_from(date(2026, 9, 1), 6)]
     well = Status(
         records=[], evidence=[], partitions=names, months_ahead=3, unsealed=Waiting(0, None),
-        open=Waiting(0, None), rowless=[], spool=[],
+        open=Waiting(0, None), rowless=[], spool=[], months=[], lost=[],
     )  # fmt: skip
     return replace(well, **changes)
 

@@ -35,9 +35,10 @@ from engine.errors import (
     UnknownPassageError,
 )
 from engine.http import app as http
-from engine.keys import ApiKeys, KeyUses, Register, digest, key_id_of, mint
+from engine.keys import ApiKeys, KeyUses, digest, key_id_of, mint
 from engine.last_words import Absence
 from engine.models import Client, Question
+from engine.register import Register
 from engine.remembered import RememberedKeys
 from engine.wiring import Database, House, now
 from tests.build import steady
@@ -378,7 +379,7 @@ async def test_a_change_that_fails_leaves_a_row_that_says_so(keys: ApiKeys, reco
         await keys.create("misled", ["ask"], "often")
     (row,) = records.where("client_id = 'misled'")
     assert (row["outcome"], row["success"]) == ("failed", False)
-    assert row["error_message"] == "Nothing was changed [CheckViolation]"
+    assert row["error_message"] == "It was not done [CheckViolation]"
 
 
 # --- Days of use

@@ -19,7 +19,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import Status, events, from_schema
 
 from engine.errors import RequestError
-from engine.http import adapters, contracts, problems
+from engine.http import adapters, contracts, erasures, problems
 from engine.http.app import create_app
 from engine.wiring import Database
 from tests.conftest import Running, running
@@ -63,6 +63,7 @@ def test_every_status_has_a_schema_and_every_problem_an_example(document: Json) 
 def test_every_body_has_an_example_that_is_valid(document: Json) -> None:
     said: list[type[BaseModel]] = [contract.says for contract in adapters.CONTRACTS]
     said += [contracts.QueryResponse, contracts.PassageBody, contracts.SessionBody, contracts.DeletedBody]
+    said.append(erasures.ErasureBody)
     models = {model.__name__: model for model in said}
     for name, operation in operations(document):
         if "requestBody" in operation:

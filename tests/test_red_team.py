@@ -4,26 +4,31 @@ Attacks are made as a superuser on one log, which is put back after each.
 """
 
 import asyncio
+import base64
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
-from audit.checkpoint import Checkpoint, Link, opened, signed
+from audit.checkpoint import Checkpoint, Link, erasure_text, opened, signed
+from audit.erase import Wish
 from audit.evidence import Span, leaves_key, note_key
 from audit.keys import SigningKey
 from audit.merkle import root
-from audit.record import COLUMNS
+from audit.record import COLUMNS, PERSONAL, commitments
 from audit.vault import FolderVault
 from audit.verdict import Verdict
-from engine.wiring import Database
-from tests.recorded import write
+from engine.ports import Clock
+from engine.wiring import Database, now
+from tests.recorded import make_months, write
 from tests.sealed_log import EVIDENCE, FEBRUARY, JANUARY, SealedLog, places, sealed_log, whole_trail
+from tests.writers import KEY as STRANGER
 
 LEAF = 5  # of February: the one that most attacks are aimed at
 UNPROVEN = {"spooled"}  # how the row came here, known only after its hash was promised in a receipt
@@ -204,20 +209,6 @@ def test_truncated_evidence_is_found(
 def test_a_dropped_partition_is_found(log: SealedLog) -> None:
     log.attack("DROP TABLE audit_logs_2025_02")
     assert places(log.inspect()) == {("MISSING", "month", "2025-02", 0)}
-
-
-def test_a_partition_that_went_to_the_archive_is_not_missing(log: SealedLog) -> None:
-    log.attack(
-        "DROP TABLE audit_logs_2025_02",
-        "CREATE TABLE audit_archives AS SELECT date '2025-02-01' AS month, 'dropped' AS state",
-        "GRANT SELECT ON audit_archives TO affidavit_auditor",
-    )
-    try:
-        assert places(log.inspect()) == {("ARCHIVED", "month", "2025-02", None)}
-        log.attack("UPDATE audit_archives SET state = 'uploaded'")
-        assert places(log.inspect()) == {("MISSING", "month", "2025-02", 0)}
-    finally:
-        log.attack("DROP TABLE audit_archives")
 
 
 class BusyVault(FolderVault):
@@ -546,28 +537,31 @@ def test_only_the_records_asked_for_are_recomputed(log: SealedLog, at: str) -> N
     assert places(log.inspect(span=after)) == {("TAMPERED", "row", "2025-02", LEAF)}
 
 
-def test_an_erased_record_is_proven_by_what_stands_for_it(log: SealedLog, at: str) -> None:
-    erase(log, at)
+async def test_an_erased_record_is_proven_by_what_stands_for_it(log: SealedLog) -> None:
+    await erase(log)
     report = log.inspect()
     assert (report.verdict, report.counted) == (
         Verdict.VALID,
-        {"records were erased, and are proven": 1},
+        {"records were erased, and are proven": 1, "records wait for the sealer": 1},
     )
+    assert await log.seal() == {}
+    assert (log.inspect().verdict, log.inspect().checked) == (Verdict.VALID, 18)
 
 
-def test_an_erased_record_without_what_stands_for_it_cannot_be_told(log: SealedLog, at: str) -> None:
-    erase(log, at)
-    with psycopg.connect(log.url) as connection:
-        connection.execute("DROP TABLE audit_erasures")
+async def test_an_erased_record_without_what_stands_for_it_cannot_be_told(log: SealedLog) -> None:
+    await erase(log)
+    log.attack("DELETE FROM audit_erasures")
     assert places(log.inspect()) == {("CANNOT_TELL", "row", "2025-02", LEAF)}
 
 
 # Seen red with commitments taken whatever columns they name.
 @pytest.mark.parametrize("column", ["outcome", "answer_text"])
-def test_what_stands_for_an_erased_record_cannot_be_changed(log: SealedLog, at: str, column: str) -> None:
+async def test_what_stands_for_an_erased_record_cannot_be_changed(
+    log: SealedLog, at: str, column: str
+) -> None:
     """Nor can it stand before a column that was not erased."""
     (value,) = ask(log, f"SELECT {column} FROM audit_logs WHERE {at}")
-    erase(log, at)
+    await erase(log)
     log.attack(
         "UPDATE audit_erasures SET commitments = commitments || jsonb_build_object(%(name)s::text, %(value)s::text)",
         name=column, value=value,
@@ -577,30 +571,75 @@ def test_what_stands_for_an_erased_record_cannot_be_changed(log: SealedLog, at: 
     assert places(log.inspect()) == {("TAMPERED", "row", "2025-02", LEAF)}
 
 
+# Seen red with an erasure accepted whoever signed it: a superuser empties a record, and says that it was erased.
+@pytest.mark.parametrize("key", [STRANGER, None], ids=["a key of their own", "another's signature"])
+async def test_a_record_that_was_emptied_without_the_signing_key_is_found(
+    log: SealedLog, at: str, key: SigningKey | None
+) -> None:
+    await erase(log)
+    assert await log.seal() == {}
+    other = f"log_id = '{log.log_id(FEBRUARY, LEAF + 1)}'"
+    forge(log, other, LEAF + 1, key)
+    assert places(log.inspect()) == {("TAMPERED", "row", "2025-02", LEAF + 1)}
+
+
+# Seen red with an erasure accepted that no record of the log tells of.
+async def test_an_erasure_without_its_record_is_found(log: SealedLog, at: str) -> None:
+    """Even by who has the signing key."""
+    forge(log, at, LEAF, log.key)
+    assert places(log.inspect()) == {("TAMPERED", "row", "2025-02", LEAF)}
+
+
+# Seen red with an erasure accepted whether or not its record is sealed.
+async def test_an_erasure_whose_record_nobody_sealed_is_found(log: SealedLog) -> None:
+    await erase(log, clock=lambda: now() - timedelta(minutes=2))
+    (_, record) = sorted(places(log.inspect()), key=str)
+    assert places(log.inspect()) - {record} == {("UNSEALED", "row", "2025-02", LEAF)}
+    assert record[:2] == ("UNSEALED", "row")
+
+
+async def test_an_erasure_whose_record_was_deleted_is_found(log: SealedLog) -> None:
+    await erase(log)
+    assert await log.seal() == {}
+    log.attack("DELETE FROM audit_logs WHERE endpoint = 'affidavit audit erase'")
+    ((verdict, what, month, _),) = places(log.inspect())
+    assert (verdict, what) == ("MISSING", "row") and month != "2025-02"
+
+
 def ask(log: SealedLog, query: str) -> tuple[object, ...]:
     with psycopg.connect(log.url) as connection:
         return connection.execute(query.encode()).fetchone() or ()
 
 
-def erase(log: SealedLog, at: str) -> None:
-    """As issue 8 will do it."""
-    from psycopg.types.json import Jsonb
+async def erase(log: SealedLog, clock: Clock = now) -> None:
+    with psycopg.connect(log.url) as connection:
+        make_months(connection, [now().date()])
+    done = await log.erase(Wish(query_id=UUID(log.rows[FEBRUARY, LEAF]["query_id"])), clock=clock)
+    assert (done.records, done.left) == (1, [])
 
-    from audit.record import PERSONAL, commitments
 
-    committed = commitments(log.rows[FEBRUARY, LEAF])
+def forge(log: SealedLog, at: str, leaf: int, key: SigningKey | None) -> None:
+    """What a superuser does who wants a record to be gone: all of it right but the signature, or its event."""
+    row = log.rows[FEBRUARY, leaf]
+    emptied = ", ".join(f"{name} = NULL" for name in [*PERSONAL, "salt"])
     with psycopg.connect(log.url) as connection:
         connection.execute("SET session_replication_role = replica")
-        connection.execute("ALTER TABLE audit_logs ALTER user_query_text DROP NOT NULL")
-        emptied = ", ".join(f"{name} = NULL" for name in [*PERSONAL, "salt"])
-        connection.execute(f"UPDATE audit_logs SET {emptied}, erased_at = now() WHERE {at}".encode())
-        connection.execute(
-            "CREATE TABLE audit_erasures (log_id uuid, timestamp timestamptz, commitments jsonb,"
-            " erased_at timestamptz, basis text)"
+        event, erased_at = (
+            connection.execute("SELECT event, erased_at FROM audit_erasures").fetchone()
+            or (uuid4(), now())
+        )  # fmt: skip
+        erasure_id = uuid4()
+        signer = key or log.key
+        text = erasure_text(
+            erasure_id, UUID(row["log_id"] if key else log.log_id(FEBRUARY, LEAF)), event, erased_at
         )
-        connection.execute("GRANT SELECT ON audit_erasures TO affidavit_auditor")
         connection.execute(
-            "INSERT INTO audit_erasures SELECT log_id, timestamp, %s, erased_at, 'a wish' FROM audit_logs"
-            f" WHERE {at}".encode(),
-            (Jsonb(committed),),
+            f"UPDATE audit_logs SET {emptied}, erased_at = %s WHERE {at}".encode(), (erased_at,)
         )
+        connection.execute(
+            "INSERT INTO audit_erasures VALUES (%s, %s, %s, '2025-02-01', %s, %s, 'a wish', %s, %s, %s)",
+            (
+                erasure_id, row["log_id"], row["query_id"], Jsonb(commitments(row)), erased_at, event, signer.key_id,
+                base64.b64encode(signer.sign(text)).decode(),
+            ),
+        )  # fmt: skip

@@ -1,6 +1,7 @@
 """The folder vault: what is written stays."""
 
 import contextlib
+import os
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.vault import FolderVault, VaultConflictError
+from audit.vault import PIECE_BYTES, FolderVault, Stored, VaultConflictError, VaultDamagedError
 
 
 @pytest.fixture
@@ -143,3 +144,72 @@ def test_of_concurrent_writers_one_wins(vault: FolderVault, contents: list[bytes
             held = vault.get(key)
             assert written == [content == held for content in contents]
             assert vault.get(key) == held
+
+
+def file_of(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, 3 * PIECE_BYTES + 1])
+def test_a_file_is_stored_by_its_digest_and_read_from_any_place(
+    vault: FolderVault, folder: Path, tmp_path: Path, size: int
+) -> None:
+    content = os.urandom(size)
+    digest = sha256(content).hexdigest()
+    stored = vault.put_file("months/a", file_of(tmp_path / "file", content))
+    assert stored == Stored("months/a", digest, digest, size)
+    assert vault.put_file("months/a", tmp_path / "file") == stored
+    assert vault.put("months/a", content) == stored.version
+    assert stat.S_IMODE((folder / "months/a").stat().st_mode) & 0o222 == 0
+    with vault.open("months/a", stored.version) as stream:
+        assert stream.read() == content
+        assert stream.seek(size // 2) == size // 2
+        assert stream.read(10) == content[size // 2 :][:10]
+
+
+def test_another_file_is_refused_and_leaves_nothing(vault: FolderVault, folder: Path, tmp_path: Path) -> None:
+    vault.put("a", b"one")
+    with pytest.raises(VaultConflictError):
+        vault.put_file("a", file_of(tmp_path / "file", b"two"))
+    assert vault.get("a") == b"one"
+    assert [path.name for path in folder.iterdir()] == ["a"]
+
+
+# Seen red with the version not looked at.
+def test_a_version_is_its_bytes(vault: FolderVault, folder: Path) -> None:
+    version = vault.put("a", b"one")
+    assert vault.get("a", version) == b"one"
+    (folder / "a").chmod(0o600)
+    (folder / "a").write_bytes(b"two")
+    with pytest.raises(VaultDamagedError):
+        vault.get("a", version)
+    with pytest.raises(FileNotFoundError):
+        vault.open("b", version)
+
+
+# Seen red with only the file's own folder synced: the folder's name is lost with the power.
+def test_a_new_folder_is_durable_up_to_the_vaults_own(
+    vault: FolderVault, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    real = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    vault.put("a/b/c", b"one")
+    assert synced[1:] == [folder / "a/b", folder / "a", folder, folder.parent]
+
+
+def test_a_draft_that_cannot_be_finished_is_removed(
+    vault: FolderVault, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", _power_cut)
+        with pytest.raises(OSError, match="power cut"):
+            vault.put("a", b"one")
+    assert list(folder.iterdir()) == []
+    assert vault.put("a", b"two") == sha256(b"two").hexdigest()

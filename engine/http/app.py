@@ -23,7 +23,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from engine.errors import RequestError, TooLargeError, UnknownPassageError, UnknownSessionError
-from engine.http import adapters, arriving, contracts, metrics, openapi, problems, receipts, stream
+from engine.http import adapters, arriving, contracts, erasures, metrics, openapi, problems, receipts, stream
 from engine.http.frame import Frame
 from engine.http.metrics import Figures, Metrics
 from engine.http.quotas import Quotas
@@ -56,6 +56,15 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 _LOOKED_UP: dict[int | str, dict[str, Any]] = {
     status: _PROBLEMS[status] for status in (401, 403, 404, 429, 500, 503, 504)
+}
+
+_ERASED: dict[int | str, dict[str, Any]] = {
+    409: {
+        "description": "Some of it is not sealed yet, and nothing was erased: ask again in Retry-After seconds",
+        "content": {problems.MEDIA_TYPE: {}},
+        "model": problems.Problem,
+    },
+    **{status: _PROBLEMS[status] for status in (400, 401, 403, 404, 413, 422, 429, 500, 503, 504)},
 }
 
 _PROVEN: dict[int | str, dict[str, Any]] = {
@@ -137,6 +146,14 @@ def create_app(
     app.delete("/v1/sessions/{session_id}", responses=_LOOKED_UP | {422: _PROBLEMS[422]})(delete_session)
     app.get("/v1/chunks/{chunk_id}", responses=_LOOKED_UP)(passage)
     app.get("/v1/receipts/{query_id}", response_class=Response, responses=_PROVEN | _LOOKED_UP)(receipt)
+    app.post(
+        "/v1/erasures", responses=_ERASED,
+        openapi_extra={
+            "requestBody": body | {
+                "content": {"application/json": {"schema": erasures.ErasureRequest.model_json_schema()}}
+            }
+        },
+    )(erase)  # fmt: skip
     app.get("/v1/signing-keys")(signing_keys)
     app.get("/healthz")(alive)
     app.get("/readyz", responses=_UNREADY)(ready)
@@ -242,6 +259,17 @@ async def receipt(request: Request, query_id: UUID, authorization: Authorization
 
     content = await house.engine.recorded(arriving.asked(request, authorization, scopes=_MAY_READ), serve)
     return Response(content, media_type="application/json")
+
+
+async def erase(request: Request, authorization: Authorization = None) -> erasures.ErasureBody:
+    """Forget a reader, or one query, in all records. For keys with the scope `erase`. Every proof stays good."""
+    house = arriving.house(request)
+    asked = arriving.asked(request, authorization, scopes=erasures.ERASE)
+
+    async def serve(client: Client, _: Trail) -> erasures.ErasureBody:
+        return await erasures.erased(house, await _body(request, house.body_bytes_max), client)
+
+    return await house.engine.recorded(replace(asked, end_user=None), serve)  # who is forgotten is not named anew
 
 
 async def signing_keys(request: Request) -> dict[str, list[str]]:

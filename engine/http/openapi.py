@@ -97,6 +97,11 @@ _SESSION: Json = {
     ],
 }  # fmt: skip
 
+_ERASED: Json = {
+    "erasure_id": "c6c1f5c8-2c1b-4a52-9b55-4b1d2e3f4a5b", "records": 12, "archived": 3, "already": 0, "conversations": 1,
+    "open": 0, "set_aside": 0, "left": [],
+}  # fmt: skip
+
 # By the name of what is asked …
 REQUESTS: dict[str, Json] = {
     "SearchBody": {"query": "What does an IMU measure?", "selected_text": None},
@@ -109,6 +114,7 @@ EXAMPLES: dict[str, list[Json]] = {
     "QueryResponse": [_ANSWERED, _REFUSED],
     "PassageBody": [_PASSAGE],
     "SessionBody": [_SESSION],
+    "ErasureBody": [_ERASED],
     "DeletedBody": [{"id": _SESSION["id"], "deleted": True}],
     "FoundBody": [
         {

@@ -92,7 +92,7 @@ async def open_lazily(
 ) -> AsyncIterator[AsyncConnectionPool]:
     """Connections for what is seldom asked: none is made before the first is needed."""
     async with AsyncConnectionPool(
-        _as_role(url, role), min_size=0, max_size=size_max, timeout=wait_s, open=False, name=role,
+        as_role(url, role), min_size=0, max_size=size_max, timeout=wait_s, open=False, name=role,
         kwargs={"autocommit": True},
     ) as pool:  # fmt: skip
         yield pool
@@ -102,17 +102,35 @@ async def open_lazily(
 def reading(url: str, role: str) -> Iterator[psycopg.Connection]:
     """One connection for long readings. A failure says why in PostgreSQL's words, without those that repeat a row."""
     try:
-        with psycopg.connect(_as_role(url, role), connect_timeout=10) as connection:
+        with psycopg.connect(as_role(url, role), connect_timeout=10) as connection:
             yield connection
     except psycopg.Error as failure:
         reason = failure.diag.message_primary or type(failure).__name__
         raise StatementError(f"The database could not be read to the end as {role}: {reason}") from failure
 
 
-def _as_role(url: str, role: str) -> str:
+@asynccontextmanager
+async def changing(url: str, role: str) -> AsyncIterator[psycopg.AsyncConnection]:
+    """One connection for a work of many statements, each of which counts when it is done. Failures speak as above."""
+    try:
+        async with await psycopg.AsyncConnection.connect(
+            as_role(url, role), autocommit=True, connect_timeout=10
+        ) as connection:
+            yield connection
+    except psycopg.Error as failure:
+        reason = failure.diag.message_primary or type(failure).__name__
+        raise StatementError(f"The database did not let the {role} finish: {reason}") from failure
+
+
+def as_role(url: str, role: str) -> str:
     """Numbers and bytes are written the way records are hashed, whatever a role's or a database's defaults say."""
     options = f"-c role={role} -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1"
     return make_conninfo(url, options=options, application_name=f"affidavit {role}")
+
+
+def as_login(url: str, role: str) -> str:
+    """Of the embedded server, which lets its owner in as anybody: who logs in as the role can become no other."""
+    return as_role(make_conninfo(url, user=role), role)
 
 
 def connect(url: str) -> psycopg.Connection:

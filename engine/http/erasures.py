@@ -1,0 +1,93 @@
+"""Forgetting over HTTP: `POST /v1/erasures`. What was asked for stands in no record; what was done stands in the log."""
+
+from functools import partial
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+
+from audit import erase
+from audit.erase import Wish, check_basis, spellings
+from engine.errors import DatabaseUnavailableError, InvalidFieldError, NotSealedError, UnknownRecordError
+from engine.http import contracts
+from engine.models import Client
+from engine.wiring import House
+
+ERASE = frozenset({"erase"})
+USER_CHARACTERS_MAX = 200  # `user:` and a UUID has 41
+BASIS_CHARACTERS_MAX = 500
+
+_EITHER: list[JsonValue] = [{"required": ["user_id"]}, {"required": ["query_id"]}]
+
+
+class ErasureRequest(BaseModel):
+    """Whose records, or of which query: one of the two."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "oneOf": _EITHER,
+            "examples": [
+                {"user_id": "user:6f1c1f0e-9f0a-4d0b-8a53-8a8d1d3b6a52", "basis": "GDPR Art. 17, ticket 4711"}
+            ],
+        },
+    )
+
+    user_id: Annotated[
+        str | None,
+        Field(
+            min_length=1, max_length=USER_CHARACTERS_MAX, pattern=r"\S",
+            description="`user:<uuid>`, `anon:<address>`, or as the site named them",
+        ),
+    ] = None  # fmt: skip
+    query_id: UUID | None = None
+    basis: Annotated[
+        str,
+        StringConstraints(min_length=1, max_length=BASIS_CHARACTERS_MAX, pattern=r"\S"),
+        Field(description="Why. It stays on record, so it must not name the person."),
+    ]
+
+
+class ErasureBody(BaseModel):
+    """What was erased. `left` says in words what could not be, and what to do."""
+
+    erasure_id: UUID
+    records: int
+    archived: int
+    already: Annotated[int, Field(description="Records of this query that were erased before")]
+    conversations: int
+    open: int
+    set_aside: int
+    left: list[str]
+
+
+async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
+    asked = contracts.read(body, ErasureRequest)
+    wish = _wish(asked)
+    event = partial(house.register.event, "audit erase", client_id=client.client_id, key_id=client.key_id)
+    try:
+        done = await house.eraser.forget(wish, asked.basis, event)
+    except erase.NotSealedError:
+        raise NotSealedError(
+            "Some of the records are not sealed yet, so nothing was erased. Please ask again shortly."
+        ) from None
+    except erase.UnknownError:
+        raise UnknownRecordError("There is no record of this query here, and none was erased.") from None
+    except erase.AwayError as failure:
+        raise DatabaseUnavailableError(str(failure)) from None
+    house.eraser.tidy_soon()
+    return ErasureBody.model_validate(done, from_attributes=True)
+
+
+def _wish(asked: ErasureRequest) -> Wish:
+    if (asked.user_id is None) == (asked.query_id is None):
+        raise InvalidFieldError("user_id: exactly one of user_id and query_id is needed.", field="user_id")
+    try:
+        wish = Wish(spellings(asked.user_id) if asked.user_id else (), asked.query_id)
+    except ValueError as wrong:
+        raise InvalidFieldError(f"user_id: {wrong}", field="user_id") from None
+    try:
+        check_basis(asked.basis, wish)
+    except ValueError as wrong:
+        raise InvalidFieldError(f"basis: {wrong}", field="basis") from None
+    return wish

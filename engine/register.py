@@ -1,0 +1,47 @@
+"""Where what the operator does is recorded: in the log of the requests, so that it is sealed and proven like them."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from audit.ledger import Ledger, LedgerUnavailableError
+from audit.record import Trail
+from engine.errors import AuditUnavailableError
+from engine.ports import Clock, NewId
+
+_UNRECORDED = "The change cannot be recorded, so nothing was changed. Please try again shortly."
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A row for each event, and none without one."""
+
+    open_ledger: Callable[[], AbstractAsyncContextManager[Ledger]]
+    clock: Clock
+    new_id: NewId
+
+    @asynccontextmanager
+    async def event(
+        self, command: str, *, client_id: str | None = None, key_id: str | None = None, **about: Any
+    ) -> AsyncIterator[Trail]:
+        """What is going to be done is durable before it begins, and its row when the block has ended: whoever commits, or
+        notes down that it is done, does so afterwards. What fails in between leaves its row too."""
+        trail = Trail(
+            log_id=self.new_id(), query_id=self.new_id(), timestamp=self.clock(),
+            endpoint=f"affidavit {command}", client_id=client_id, key_id=key_id, filters=about,
+        )  # fmt: skip
+        try:
+            async with self.open_ledger() as ledger:
+                await ledger.open(trail)
+                try:
+                    yield trail
+                    trail.outcome, trail.success = "recorded", True
+                except BaseException as failure:
+                    trail.outcome, trail.success = "failed", False
+                    trail.error_message = f"It was not done [{type(failure).__name__}]"
+                    raise
+                finally:
+                    await ledger.close(trail, self.clock())
+        except (LedgerUnavailableError, TimeoutError) as failure:
+            raise AuditUnavailableError(_UNRECORDED) from failure
