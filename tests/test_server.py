@@ -159,6 +159,22 @@ def test_a_dead_worker_is_replaced_while_the_other_serves(two: Served, key: str)
     assert any("another takes its place" in line for line in two.said)
 
 
+# Seen red with an `ended` that waits for ever.
+async def test_a_worker_that_hangs_is_killed(
+    data_dir: Path, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "HUNG_S", 3.0)
+    with contextlib.closing(serving.listen("127.0.0.1", 0)) as listening:
+        worker = await serving._Worker.started(database.settings, listening, tmp_path)
+        try:
+            assert await worker.is_ready()
+            os.kill(worker.process.pid or 0, signal.SIGSTOP)
+            async with asyncio.timeout(SOON_S):
+                assert await worker.ended() == -signal.SIGKILL
+        finally:
+            worker.process.kill()
+
+
 def test_an_orderly_end_leaves_no_process_and_the_requests_in_flight_are_answered(
     data_dir: Path, database: Database, key: str, records: Records
 ) -> None:
