@@ -23,7 +23,7 @@ import pytest
 from engine import serving, wiring
 from engine.providers.postgres import EmbeddedPostgres
 from engine.wiring import Database, now
-from tests.conftest import ROOT, Records, Running, free_port
+from tests.conftest import PATIENCE, ROOT, Records, Running, free_port
 from tests.test_metrics import added, read
 
 IMU = {"query": "What does an IMU measure?"}
@@ -41,7 +41,7 @@ class Served:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "engine.cli", "serve", "--port", str(self.port), "--data-dir", str(data_dir),
              "--workers", str(workers)],
-            stdout=subprocess.PIPE, stderr=self._stderr, text=True, cwd=ROOT, env=os.environ | environment,
+            stdout=subprocess.PIPE, stderr=self._stderr, text=True, cwd=ROOT, env=os.environ | PATIENCE | environment,
         )  # fmt: skip
         assert self.process.stdout
         self.is_ready = self.process.stdout.readline().startswith("Affidavit is ready")
