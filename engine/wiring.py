@@ -1,4 +1,7 @@
-"""The composition root: the only file that names concrete providers. A new vendor is a new file and one line here."""
+"""The composition root: the only file that names concrete providers. A new vendor is a new file and one line here.
+
+A vendor's library that takes long to load is imported where it is chosen: every command starts with this file.
+"""
 
 import asyncio
 import time
@@ -23,7 +26,6 @@ from uuid import uuid4
 from psycopg_pool import AsyncConnectionPool
 
 from audit import partitions
-from audit.archive import Archiver
 from audit.durability import weaknesses
 from audit.erase import Eraser
 from audit.evidence import EVER, Span, StoredEvidence
@@ -45,28 +47,26 @@ from engine.limits import Rates
 from engine.migrate import migrate, pending
 from engine.ports import Embedder, Generator, Index, Library, Limiter, Reranker
 from engine.providers import postgres
-from engine.providers.claude import SENTINEL, Claude
-from engine.providers.cohere import CohereEmbedder, CohereReranker
 from engine.providers.edge import EdgeIndex
 from engine.providers.extractive import Extractive
 from engine.providers.folders import InUse
 from engine.providers.limits import MemoryLimits, RedisLimits
 from engine.providers.minilm import MiniLm
-from engine.providers.qdrant import QdrantIndex
-from engine.providers.s3 import S3Vault
 from engine.register import Register
 from engine.remembered import RememberedKeys, RememberedLibrary
 from engine.retrieve import Retriever
 from engine.sessions import Sessions, Turn
 from engine.settings import CONFIG, HOUSE, Settings
-from engine.verify import Instructions
+from engine.verify import SENTINEL, Instructions
 from ingest.pipeline import Ingest, Progress
 from ingest.registry import Registry
 from ingest.sounding import Sounding, read_probes
 from ingest.split import Size
 
 if TYPE_CHECKING:
+    from audit.archive import Archiver
     from audit.tiers import Tiers
+    from engine.providers.s3 import S3Vault
 
 EMBEDDERS: dict[str, Callable[[Settings], Embedder]] = {
     "cohere": lambda settings: _cohere(settings),  # noqa: PLW0108  it stands below
@@ -103,6 +103,8 @@ READY_MIN = (
 ERASING_S = 1.5  # of a request's five seconds, for records that are still on their way
 PATIENCE_S = 20.0  # the same at a terminal: a request ends within five seconds, and is sealed within ten
 CHECK_S = 5.0  # a cold index worker starts well within it
+AWAY = "unavailable"
+SPOOLING = "away; records wait in the spool"  # questions are answered all the same
 PROMPT = CONFIG / "prompts" / "answer.md"
 SAMPLE_BOOK = CONFIG / "sample-book"
 SAMPLE_TITLE = "Physical AI and Humanoid Robotics: A Short Introduction"
@@ -167,10 +169,11 @@ class House:
 
     async def parts(self) -> dict[str, str]:
         """Each part that a question needs: "ready", or what it lacks. Asking also warms what a first reader would wait for."""
+        database = await _state(self._has_months_ahead, "no month ahead")
         return {
-            "database": await _state(self._has_months_ahead, "no month ahead"),
+            "database": SPOOLING if database == AWAY and self.engine.ledger.has_spool else database,
             "book": await _state(self._holds_book, "no book published"),
-            "embedder": await _state(self._embeds, "unavailable"),
+            "embedder": await _state(self._embeds, AWAY),
         }
 
     async def _has_months_ahead(self) -> bool:
@@ -191,7 +194,7 @@ async def _state(check: Callable[[], Awaitable[bool]], lacking: str) -> str:
     except UnknownBookError:
         return lacking
     except Exception:  # noqa: BLE001  whatever the trouble, a load balancer needs to know only that there is one
-        return "unavailable"
+        return AWAY
 
 
 @asynccontextmanager
@@ -382,7 +385,9 @@ async def _open_eraser_within(database: Database, within_s: float) -> AsyncItera
 
 def archiver_of(
     settings: Settings, database: Database, progress: Progress, say: Callable[[str], None]
-) -> Archiver:
+) -> "Archiver":
+    from audit.archive import Archiver
+
     _check_schema(database)
     public = public_keys_file(settings)
     return Archiver(
@@ -437,7 +442,7 @@ def open_evidence(settings: Settings, database: Database, span: Span) -> Iterato
 @contextmanager
 def open_tiers(settings: Settings, database: Database, span: Span, *, is_open: bool) -> Iterator["Tiers"]:
     """The log over all tiers, as the auditor's role; what is personal in archives only with the keys of the archiver."""
-    from audit.tiers import Tiers  # noqa: PLC0415  DuckDB and Arrow are heavy, and nobody else needs both
+    from audit.tiers import Tiers
 
     with ExitStack() as stack:
         row_keys = None
@@ -495,7 +500,9 @@ def vault_of(settings: Settings) -> Vault:
     return _choose("vault", VAULTS, settings.providers.vault)(settings)
 
 
-def bucket_of(settings: Settings) -> S3Vault:
+def bucket_of(settings: Settings) -> "S3Vault":
+    from engine.providers.s3 import S3Vault
+
     archive = settings.archive
     if not archive.bucket:
         raise ConfigurationError("The vault s3 needs a bucket: set archive.bucket.")
@@ -590,7 +597,9 @@ def _sounding(settings: Settings, registry: Registry, embedder: Embedder, index:
     )  # fmt: skip
 
 
-def _claude(settings: Settings) -> Claude:
+def _claude(settings: Settings) -> Generator:
+    from engine.providers.claude import Claude
+
     claude = settings.claude
     if not claude.api_key.get_secret_value():
         raise ConfigurationError("The generator claude needs a key: set ANTHROPIC_API_KEY.")
@@ -604,7 +613,9 @@ def _claude(settings: Settings) -> Claude:
     )
 
 
-def _cohere(settings: Settings) -> CohereEmbedder:
+def _cohere(settings: Settings) -> Embedder:
+    from engine.providers.cohere import CohereEmbedder
+
     cohere = settings.cohere
     return CohereEmbedder(
         api_key=_cohere_key(settings, "embedder"),
@@ -615,7 +626,9 @@ def _cohere(settings: Settings) -> CohereEmbedder:
     )
 
 
-def _cohere_reranker(settings: Settings) -> CohereReranker:
+def _cohere_reranker(settings: Settings) -> Reranker:
+    from engine.providers.cohere import CohereReranker
+
     cohere = settings.cohere
     return CohereReranker(
         api_key=_cohere_key(settings, "reranker"), base_url=cohere.base_url or None, model=cohere.rerank_model
@@ -643,7 +656,9 @@ def _redis_limits(settings: Settings) -> RedisLimits:
     return RedisLimits(_rates(settings), url, Absence(time.monotonic))
 
 
-def _qdrant(settings: Settings) -> QdrantIndex:
+def _qdrant(settings: Settings) -> Index:
+    from engine.providers.qdrant import QdrantIndex
+
     qdrant = settings.qdrant
     if not qdrant.url.startswith(("http://", "https://")):
         raise ConfigurationError(

@@ -256,7 +256,6 @@ def stopping_at(log: SealedLog, step: str) -> Any:
     return event
 
 
-# Seen red with 'uploaded' among the states of `_MANIFEST`'s month, and with the state taken from the archive alone.
 @pytest.mark.parametrize(
     ("step", "state", "verdict"),
     [
@@ -417,6 +416,7 @@ async def test_an_archive_that_was_lost_meanwhile_does_not_take_the_table_with_i
     assert JANUARY_TABLE in tables(log)
 
 
+# Seen red with a month that was only uploaded counted as archived.
 @pytest.mark.parametrize(
     ("attack", "expected"),
     [

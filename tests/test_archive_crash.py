@@ -239,7 +239,7 @@ def points_of(whole: dict[str, SealedLog], dying: Dying, folder: Path, work: str
     return passed
 
 
-# Seen red with `_drop` before `_verify`, with each step recorded before its effect, and with no FINALIZE.
+# Seen red with the last two steps recorded before they are done: 30 violations at 45 points.
 @pytest.mark.parametrize("work", WORKS)
 async def test_killed_at_any_point_no_row_is_nowhere_and_the_next_run_ends(
     whole: dict[str, SealedLog], dying: Dying, tmp_path: Path, work: str
@@ -257,7 +257,7 @@ async def test_killed_at_any_point_no_row_is_nowhere_and_the_next_run_ends(
     assert found == []
 
 
-# Seen red with a vault that takes the answer "200" for a version, and with `_verify` without `_prove`.
+# Seen red with a vault that believes every "200" and nothing proven before a drop: "5 rows are nowhere".
 async def test_whatever_s3_does_no_row_is_nowhere_and_the_next_run_ends(
     whole: dict[str, SealedLog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,16 +97,19 @@ ALLOWED = {
     "source_citations": {ENGINE: "SELECT INSERT"},
     "schema_migrations": {ENGINE: "SELECT", AUDITOR: "SELECT"},
 }  # fmt: skip
-CALLED_BY = {
+CALLED_BY: dict[str, list[str] | None] = {
     "audit_erase": [ARCHIVER],
     "audit_forget_open": [ARCHIVER],
     "audit_forget_sessions": [ARCHIVER],
     "audit_forget_turn": [ARCHIVER],
     "audit_holds": [ENGINE],
+    "audit_is_erased": None,
     "audit_keep_commitments": [ARCHIVER],
     "audit_keys_to_destroy": [ARCHIVER],
     "audit_make_month": [ENGINE],
     "audit_open_of": [ARCHIVER],
+    "audit_personal_columns": None,
+    "audit_tables": None,
     "audit_to_erase": [ARCHIVER],
     "audit_turns": [ARCHIVER],
     "audit_unsealed_of": [ARCHIVER],
