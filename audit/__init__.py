@@ -23,6 +23,7 @@ Archiving
     archive_rows, parquet  records made into evidence and back; the typed copy of it (pure)
     archive_export, archive_verify      a month's table into files; files into a verdict
     second_core            a second process for the heavy part of both
+    archive, month_table   brings months out and back, step by step; what that does to a month's table
 
 What follows is all that a second verifier needs. `tests/second_verifier.py` was written from it alone;
 `tests/data/proofs.json` has examples, good and bad. ‖ joins bytes; "hex" means small digits; text is UTF-8.

@@ -84,14 +84,16 @@ class Archiver:
         """Bring every month that is old enough, or was begun, as far as it may go."""
         async with self.connect() as connection:
             months = await month_table.months(connection)
-            for month in months:
-                if month.is_pending:  # first of all: its rows are hidden until this is done
-                    await self._alone(connection, month.month, _nothing)
-            return [
+            hidden = [
+                month for month in months if month.is_pending
+            ]  # until that detach ends: so these come first
+            healed = [await self._alone(connection, month.month, _nothing) for month in hidden]
+            done = [
                 await self._alone(connection, month.month, self._advance)
                 for month in months
                 if self._is_due(month, before)
             ]
+            return [*(outcome for outcome in healed if not outcome.is_well), *done]
 
     async def rehearse(self, before: date | None) -> list[Outcome]:
         """The same months, and what would be done with them. Changes nothing."""

@@ -231,8 +231,8 @@ def test_views_are_for_auditors_alone(url: str, view: str, role: str) -> None:
 def test_a_view_shows_nothing_that_its_reader_could_not_read_without_it(
     log: psycopg.Connection, view: str
 ) -> None:
-    log.execute(f"GRANT SELECT ON {view} TO affidavit_archiver".encode())
-    log.execute("SET LOCAL ROLE affidavit_archiver")
+    log.execute(f"GRANT SELECT ON {view} TO affidavit_engine".encode())
+    log.execute("SET LOCAL ROLE affidavit_engine")
     with pytest.raises(errors.InsufficientPrivilege, match="permission denied for table audit_logs"):
         log.execute(f"SELECT * FROM {view}".encode())
 
