@@ -159,6 +159,11 @@ class Ledger:
             return await self._orphans.close(connection, self._living)
 
     @property
+    def has_spool(self) -> bool:
+        """Whether records have somewhere to go while the database is away."""
+        return self._spool is not None
+
+    @property
     def is_spooling(self) -> bool:
         """Whether records wait for the database."""
         return self._spool is not None and not self._spool.is_empty

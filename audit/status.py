@@ -22,10 +22,12 @@ _NEAR = (
 # A share that grows says that the questions drift away from what the gate was calibrated for.
 RECORDS = f"""
 SELECT to_char(timestamp AT TIME ZONE 'UTC', 'YYYY-MM') AS month, count(*) AS records,
+       sum(repeat_count) AS requests,
        count(*) FILTER (WHERE outcome = 'answered') AS answered,
        count(*) FILTER (WHERE outcome = 'refused') AS refused,
        count(*) FILTER (WHERE outcome = 'served') AS served,
-       count(*) FILTER (WHERE outcome NOT IN ('answered', 'refused', 'served', 'recorded')) AS failed,
+       coalesce(sum(repeat_count) FILTER (WHERE outcome NOT IN ('answered', 'refused', 'served', 'recorded')), 0)
+           AS failed,
        round(avg({_NEAR}::int) FILTER (WHERE outcome = 'answered'), 4)::float
            AS answers_near_gate,
        round(avg({_NEAR}::int) FILTER (WHERE outcome = 'refused'), 4)::float

@@ -188,7 +188,7 @@ async def _calibration(_: Settings, database: Database) -> Finding:
 
 async def _keys(_: Settings, database: Database) -> Finding:
     async with wiring.open_keys(database) as keys:
-        valid = [key for key in await keys.all() if key.revoked_at is None]
+        valid = [key for key in await keys.all() if key.revoked_at is None or key.revoked_at > wiring.now()]
     if not valid:
         return Finding(
             "keys", "missing", "nobody can ask over HTTP: run `affidavit keys create --client NAME`"

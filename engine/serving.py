@@ -39,7 +39,12 @@ ARRIVE_S = (
 )
 HEAD_BYTES_MAX = 16 * 1024  # a key, a request id and whatever proxies add take less than 2 KiB
 AGAIN_S = 1.0  # before a worker that died is replaced: what it died of may last
+BEAT_S = 1.0  # so often a worker says that it lives
+HUNG_S = 30.0  # a worker that was silent for so long has broken every promise: it is killed, and replaced
 LEAVE_S = 20.0  # to stop in order: requests, their rows, a last seal
+
+_BEAT, _READY = b".", b"!"  # what a worker says
+_SAID_MAX = 64
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -233,7 +238,7 @@ class _Crew:
 
 
 class _Worker:
-    """A process that serves. Its pipe says that it is ready, and by ending that it is dead."""
+    """A process that serves. Its pipe says that it lives and is ready, and by ending that it is dead."""
 
     def __init__(self, process: multiprocessing.process.BaseProcess, pipe: asyncio.StreamReader) -> None:
         self.process = process
@@ -251,11 +256,21 @@ class _Worker:
         return cls(process, pipe)
 
     async def is_ready(self) -> bool:
-        return bool(await self._pipe.read(1))
+        while said := await self._pipe.read(_SAID_MAX):
+            if _READY in said:
+                return True
+        return False
 
     async def ended(self) -> int | None:
-        while await self._pipe.read(1):
-            """It has become ready."""
+        """Dead, or made so because it hung: then its pipe ends too."""
+        is_open = True
+        while is_open:
+            try:
+                async with asyncio.timeout(HUNG_S):
+                    is_open = bool(await self._pipe.read(_SAID_MAX))
+            except TimeoutError:
+                log.error("A worker did nothing for %s s and is killed", HUNG_S)  # noqa: TRY400  not our fault
+                self.process.kill()
         await asyncio.to_thread(self.process.join)
         return self.process.exitcode
 
@@ -283,8 +298,22 @@ async def _worked(settings: Settings, listening: socket.socket, tells: Connectio
     parent = multiprocessing.parent_process()
     assert parent
     asyncio.get_running_loop().add_reader(parent.sentinel, stop.set)  # nobody would stop us, or replace us
+    beating = asyncio.create_task(_beat(tells))
     try:
         async with wiring.open_database(settings, quiet) as database:
-            return await _served(settings, database, listening, lambda: tells.send_bytes(b"."), stop, folder)
+            return await _served(settings, database, listening, lambda: _say(tells, _READY), stop, folder)
     finally:
+        beating.cancel()
         asyncio.get_running_loop().remove_reader(parent.sentinel)
+
+
+async def _beat(tells: Connection) -> None:
+    """From the loop that serves: if it stands still, so does its heart."""
+    while True:
+        _say(tells, _BEAT)
+        await asyncio.sleep(BEAT_S)
+
+
+def _say(tells: Connection, word: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):  # who listened is gone, and we are told to stop
+        os.write(tells.fileno(), word)

@@ -19,6 +19,11 @@ HOUSE = Path(__file__).resolve().parent.parent  # where sql/ and config/ stand b
 CONFIG = HOUSE / "config"
 
 PREFIX = "AFFIDAVIT_"
+GATEWAYS = (
+    "AFFIDAVIT_KEY",
+    "AFFIDAVIT_KEY_FILE",
+)  # settings of docusaurus/'s gateway, which may share the environment;
+GATEWAYS_PREFIX = "AFFIDAVIT_GATEWAY_"  # and all others of it
 
 # Names that the world already uses, and where they belong. The first that is set wins.
 CONVENTIONAL = {
@@ -218,7 +223,11 @@ def load(
 
 def _prefixed(environment: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
     """AFFIDAVIT_RETRIEVAL__TOP_K=3 is ("retrieval", "top_k"), "3"."""
-    named = sorted((name, value) for name, value in environment.items() if name.startswith(PREFIX))
+    named = sorted(
+        (name, value)
+        for name, value in environment.items()
+        if name.startswith(PREFIX) and not name.startswith(GATEWAYS_PREFIX) and name not in GATEWAYS
+    )
     return [(tuple(name.removeprefix(PREFIX).lower().split("__")), value) for name, value in named]
 
 

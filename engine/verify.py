@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from engine import lexical
 from engine.models import Citation, Claim, Draft, Evidence, Passage, Refusal
 
+SENTINEL = "This question is not covered in the provided book excerpts."  # for who does not know
+
 CITED_SHARE_MIN = 0.5  # a sentence that mostly stands outside its citations says something of its own
 LEAK_WORDS = 8  # fewer words in a row are anybody's words,
 LEAK_WORDS_ALONE = 4  # unless they are all that a sentence says

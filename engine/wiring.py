@@ -1,4 +1,7 @@
-"""The composition root: the only file that names concrete providers. A new vendor is a new file and one line here."""
+"""The composition root: the only file that names concrete providers. A new vendor is a new file and one line here.
+
+A vendor's library that takes long to load is imported where it is chosen: every command starts with this file.
+"""
 
 import asyncio
 import time
@@ -35,19 +38,16 @@ from engine.limits import Rates
 from engine.migrate import migrate, pending
 from engine.ports import Embedder, Generator, Index, Library, Limiter, Reranker
 from engine.providers import postgres
-from engine.providers.claude import SENTINEL, Claude
-from engine.providers.cohere import CohereEmbedder, CohereReranker
 from engine.providers.edge import EdgeIndex
 from engine.providers.extractive import Extractive
 from engine.providers.folders import InUse
 from engine.providers.limits import MemoryLimits, RedisLimits
 from engine.providers.minilm import MiniLm
-from engine.providers.qdrant import QdrantIndex
 from engine.remembered import RememberedKeys, RememberedLibrary
 from engine.retrieve import Retriever
 from engine.sessions import Sessions, Turn
 from engine.settings import CONFIG, HOUSE, Settings
-from engine.verify import Instructions
+from engine.verify import SENTINEL, Instructions
 from ingest.pipeline import Ingest, Progress
 from ingest.registry import Registry
 from ingest.sounding import Sounding, read_probes
@@ -84,6 +84,8 @@ READY_MIN = (
     3  # connections that the first readers after a quiet time need not wait for; settings ask for as many
 )
 CHECK_S = 5.0  # a cold index worker starts well within it
+AWAY = "unavailable"
+SPOOLING = "away; records wait in the spool"  # questions are answered all the same
 PROMPT = CONFIG / "prompts" / "answer.md"
 SAMPLE_BOOK = CONFIG / "sample-book"
 SAMPLE_TITLE = "Physical AI and Humanoid Robotics: A Short Introduction"
@@ -146,10 +148,11 @@ class House:
 
     async def parts(self) -> dict[str, str]:
         """Each part that a question needs: "ready", or what it lacks. Asking also warms what a first reader would wait for."""
+        database = await _state(self._has_months_ahead, "no month ahead")
         return {
-            "database": await _state(self._has_months_ahead, "no month ahead"),
+            "database": SPOOLING if database == AWAY and self.engine.ledger.has_spool else database,
             "book": await _state(self._holds_book, "no book published"),
-            "embedder": await _state(self._embeds, "unavailable"),
+            "embedder": await _state(self._embeds, AWAY),
         }
 
     async def _has_months_ahead(self) -> bool:
@@ -170,7 +173,7 @@ async def _state(check: Callable[[], Awaitable[bool]], lacking: str) -> str:
     except UnknownBookError:
         return lacking
     except Exception:  # noqa: BLE001  whatever the trouble, a load balancer needs to know only that there is one
-        return "unavailable"
+        return AWAY
 
 
 @asynccontextmanager
@@ -472,7 +475,9 @@ def _sounding(settings: Settings, registry: Registry, embedder: Embedder, index:
     )  # fmt: skip
 
 
-def _claude(settings: Settings) -> Claude:
+def _claude(settings: Settings) -> Generator:
+    from engine.providers.claude import Claude
+
     claude = settings.claude
     if not claude.api_key.get_secret_value():
         raise ConfigurationError("The generator claude needs a key: set ANTHROPIC_API_KEY.")
@@ -486,7 +491,9 @@ def _claude(settings: Settings) -> Claude:
     )
 
 
-def _cohere(settings: Settings) -> CohereEmbedder:
+def _cohere(settings: Settings) -> Embedder:
+    from engine.providers.cohere import CohereEmbedder
+
     cohere = settings.cohere
     return CohereEmbedder(
         api_key=_cohere_key(settings, "embedder"),
@@ -497,7 +504,9 @@ def _cohere(settings: Settings) -> CohereEmbedder:
     )
 
 
-def _cohere_reranker(settings: Settings) -> CohereReranker:
+def _cohere_reranker(settings: Settings) -> Reranker:
+    from engine.providers.cohere import CohereReranker
+
     cohere = settings.cohere
     return CohereReranker(
         api_key=_cohere_key(settings, "reranker"), base_url=cohere.base_url or None, model=cohere.rerank_model
@@ -525,7 +534,9 @@ def _redis_limits(settings: Settings) -> RedisLimits:
     return RedisLimits(_rates(settings), url, Absence(time.monotonic))
 
 
-def _qdrant(settings: Settings) -> QdrantIndex:
+def _qdrant(settings: Settings) -> Index:
+    from engine.providers.qdrant import QdrantIndex
+
     qdrant = settings.qdrant
     if not qdrant.url.startswith(("http://", "https://")):
         raise ConfigurationError(

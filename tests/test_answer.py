@@ -215,7 +215,7 @@ async def test_g3_a_slow_body_is_cut_off_by_the_whole_budget(house: House, recor
         await asyncio.Event().wait()
         raise AssertionError
 
-    engine = replace(house.engine, rules=replace(house.engine.rules, total_s=0.7))
+    engine = replace(house.engine, rules=replace(house.engine.rules, total_s=0.7, audit_s=0.5))
     with pytest.raises(OutOfTimeError) as caught:
         await engine.answer(asked(read=trickle))
     assert records.of(caught.value.query_id)[0]["http_status"] == 504

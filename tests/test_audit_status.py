@@ -71,18 +71,18 @@ ROWS = [
     # another gate
     row(MARCH, "answered", 0.71, threshold=0.70), row(MARCH, "answered", 0.61, threshold=0.50),
     row(MARCH, "answered", 0.61, threshold=None),
-    # a passage that was looked up is neither answered nor failed
-    row(APRIL, "failed", None), row(APRIL, "served", None),
+    # a passage that was looked up is neither answered nor failed; a flood's row stands for all of it
+    replace(row(APRIL, "failed", None), repeat_count=30), row(APRIL, "served", None),
 ]  # fmt: skip
 
 EXPECTED = [
-    {"month": "2031-01", "records": 16, "answered": 8, "refused": 6, "served": 0, "failed": 2,
+    {"month": "2031-01", "records": 16, "requests": 16, "answered": 8, "refused": 6, "served": 0, "failed": 2,
      "answers_near_gate": 0.625, "refusals_near_gate": 0.3333},
-    {"month": "2031-02", "records": 3, "answered": 2, "refused": 1, "served": 0, "failed": 0,
+    {"month": "2031-02", "records": 3, "requests": 3, "answered": 2, "refused": 1, "served": 0, "failed": 0,
      "answers_near_gate": 1.0, "refusals_near_gate": None},
-    {"month": "2031-03", "records": 3, "answered": 3, "refused": 0, "served": 0, "failed": 0,
+    {"month": "2031-03", "records": 3, "requests": 3, "answered": 3, "refused": 0, "served": 0, "failed": 0,
      "answers_near_gate": 0.5, "refusals_near_gate": None},
-    {"month": "2031-04", "records": 2, "answered": 0, "refused": 0, "served": 1, "failed": 1,
+    {"month": "2031-04", "records": 2, "requests": 31, "answered": 0, "refused": 0, "served": 1, "failed": 30,
      "answers_near_gate": None, "refusals_near_gate": None},
 ]  # fmt: skip
 

@@ -23,6 +23,7 @@ import psycopg
 import pytest
 import uvicorn
 
+from engine import settings as settings_file
 from engine import wiring
 from engine.answer import Engine
 from engine.http.app import create_app
@@ -324,6 +325,14 @@ def open_files() -> Iterator[str]:
     for number in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             yield str(number.readlink())
+
+
+@pytest.fixture(scope="module")
+async def house(anyio_backend: str, database: Database) -> AsyncIterator[House]:
+    """With the limits that the product comes with."""
+    settings = settings_file.load({}, data_dir=database.settings.data_dir)
+    async with wiring.open_house(settings, replace(database, settings=settings)) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 from engine.wiring import SAMPLE_BOOK
 from tests.conftest import ROOT
 
-ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "4"))  # `make campaign` asks for more
+ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "2"))  # `make campaign` asks for more
 LONGEST_S = 4.0  # a whole ingest takes about that long
 
 CONTENT = """

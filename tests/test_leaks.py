@@ -7,6 +7,7 @@ log, not in what the engine prints, not in a problem, a metric, or the words of 
 import asyncio
 import json
 import logging
+import os
 import subprocess
 import sys
 import traceback
@@ -26,7 +27,7 @@ from audit.record import Trail
 from engine import keys, wiring
 from engine.errors import StatementError
 from engine.wiring import Database, now
-from tests.conftest import READY_S, ROOT, free_port
+from tests.conftest import PATIENCE, READY_S, ROOT, free_port
 from tests.recorded import write
 from tests.writers import scratch_log
 
@@ -115,7 +116,7 @@ def places(
     with stderr.open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "engine.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)],
-            stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT,
+            stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, env=os.environ | PATIENCE,
         )  # fmt: skip
     assert process.stdout is not None
     said = process.stdout.readline()

@@ -19,7 +19,7 @@ from audit.record import Trail
 from audit.standing import Standing
 from engine import logs, wiring
 from engine.http.metrics import FAMILIES, SCORES, Figures, Metrics
-from tests.conftest import ROOT, Records, free_port
+from tests.conftest import PATIENCE, ROOT, Records, free_port
 
 IMU = {"query": "What does an IMU measure?"}
 CANARY = "zyzzyva-canary"
@@ -157,7 +157,7 @@ def logging_server(data_dir: Path) -> Iterator[tuple[str, list[str]]]:
     with tempfile.TemporaryFile() as stderr:  # a pipe would stay open as long as the index's worker lives
         process = subprocess.Popen(
             [sys.executable, "-m", "engine.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)],
-            stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT,
+            stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, env=os.environ | PATIENCE,
         )  # fmt: skip
         said: list[str] = []
         assert process.stdout

@@ -23,7 +23,7 @@ import pytest
 from engine import serving, wiring
 from engine.providers.postgres import EmbeddedPostgres
 from engine.wiring import Database, now
-from tests.conftest import ROOT, Records, Running, free_port
+from tests.conftest import PATIENCE, ROOT, Records, Running, free_port
 from tests.test_metrics import added, read
 
 IMU = {"query": "What does an IMU measure?"}
@@ -41,7 +41,7 @@ class Served:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "engine.cli", "serve", "--port", str(self.port), "--data-dir", str(data_dir),
              "--workers", str(workers)],
-            stdout=subprocess.PIPE, stderr=self._stderr, text=True, cwd=ROOT, env=os.environ | environment,
+            stdout=subprocess.PIPE, stderr=self._stderr, text=True, cwd=ROOT, env=os.environ | PATIENCE | environment,
         )  # fmt: skip
         assert self.process.stdout
         self.is_ready = self.process.stdout.readline().startswith("Affidavit is ready")
@@ -157,6 +157,22 @@ def test_a_dead_worker_is_replaced_while_the_other_serves(two: Served, key: str)
     assert len(two.workers() - before) == 1
     assert {ask(two, key).status_code for _ in range(20)} == {200}
     assert any("another takes its place" in line for line in two.said)
+
+
+# Seen red with an `ended` that waits for ever.
+async def test_a_worker_that_hangs_is_killed(
+    data_dir: Path, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "HUNG_S", 3.0)
+    with contextlib.closing(serving.listen("127.0.0.1", 0)) as listening:
+        worker = await serving._Worker.started(database.settings, listening, tmp_path)
+        try:
+            assert await worker.is_ready()
+            os.kill(worker.process.pid or 0, signal.SIGSTOP)
+            async with asyncio.timeout(SOON_S):
+                assert await worker.ended() == -signal.SIGKILL
+        finally:
+            worker.process.kill()
 
 
 def test_an_orderly_end_leaves_no_process_and_the_requests_in_flight_are_answered(

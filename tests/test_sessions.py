@@ -282,7 +282,7 @@ async def test_a_session_that_cannot_be_kept_costs_no_answer_and_the_answer_says
         client.headers["Authorization"] = f"Bearer {key}"
         session_id, opening = await begin(client)
         whole = (await ask(client, IMU)).json()
-    engine = replace(house.engine, rules=replace(house.engine.rules, total_s=2.0))
+    engine = replace(house.engine, rules=replace(house.engine.rules, total_s=3.5))
     async with application(house, engine=engine, sessions=kind(house.pool, PURGE_DAYS, uuid4)) as (_, client):
         client.headers["Authorization"] = f"Bearer {key}"
         new = (await ask(client, IMU)).json()

@@ -243,3 +243,8 @@ def test_wrong_name_of_a_secret_does_not_show_the_secret() -> None:
         {"AFFIDAVIT_CLAUDE__APIKEY": "hunter2", "AFFIDAVIT_CLAUDE__MAX_OUTPUT_TOKENS": "hunter2"}
     )
     assert "hunter2" not in message
+
+
+@pytest.mark.parametrize("name", ["AFFIDAVIT_KEY", "AFFIDAVIT_KEY_FILE", "AFFIDAVIT_GATEWAY_PER_DAY"])
+def test_a_gateway_may_share_the_environment(name: str) -> None:
+    assert load({name: "anything"}) == load({})

@@ -30,7 +30,7 @@ from engine.http.quotas import Quotas
 from engine.http.stream import Answering, Form
 from engine.models import Client, Passage, Question, Trail
 from engine.sessions import Owner, Turn, user_of
-from engine.wiring import House
+from engine.wiring import SPOOLING, House
 
 PAGE = Path(__file__).with_name("page.html")
 
@@ -257,7 +257,7 @@ async def alive() -> dict[str, str]:
 async def ready(request: Request, response: Response) -> dict[str, str]:
     """The parts that a question needs, each with its state."""
     parts = await arriving.house(request).parts()
-    response.status_code = 200 if all(state == "ready" for state in parts.values()) else 503
+    response.status_code = 200 if all(state in ("ready", SPOOLING) for state in parts.values()) else 503
     return parts
 
 

@@ -16,8 +16,7 @@ from anthropic.types.shared import ErrorType
 
 from engine.errors import ModelBusyError, ModelFailedError
 from engine.models import Citation, Claim, Draft, Evidence, Question
-
-SENTINEL = "This question is not covered in the provided book excerpts."
+from engine.verify import SENTINEL
 
 # What each model must be told apart from the question. Thinking would eat the time and the tokens of the answer.
 PARAMETERS: dict[str, dict[str, Any]] = {"claude-haiku-5-5": {"thinking": {"type": "disabled"}}}
