@@ -124,5 +124,10 @@ def test_error_says_where() -> None:
         export.read(written(page(permalink=5)), PATH)
 
 
+def test_error_in_the_front_matter_names_its_page() -> None:
+    with pytest.raises(ValueError, match=r"docs/08\.md: .*too large"):
+        export.read(written(page(), page(source="docs/08.md", frontMatter={"module": 2**40})), PATH)
+
+
 def test_names_of_a_later_plugin_are_let_pass() -> None:
     assert export.read(written(page(words=7), generator="2.0"), PATH)[0].title == "Walking"

@@ -102,7 +102,7 @@ def read(content: bytes, path: PurePosixPath) -> list[Document]:
     except ValidationError as wrong:
         raise ValueError(f"{path.name} is not what the plugin writes: {_first_error(wrong)}") from wrong
     _check_sources(export.pages)
-    return [_document(page) for page in export.pages]
+    return [_named(page) for page in export.pages]
 
 
 def _first_error(wrong: ValidationError) -> str:
@@ -118,6 +118,14 @@ def _check_sources(pages: list[Page]) -> None:
         if page.source in seen:
             raise ValueError(f"{page.source} is there twice; export one version and one locale at a time")
         seen.add(page.source)
+
+
+def _named(page: Page) -> Document:
+    """One page can keep a whole site out, so it is named."""
+    try:
+        return _document(page)
+    except ValueError as wrong:
+        raise ValueError(f"{page.source}: {wrong}") from wrong
 
 
 def _document(page: Page) -> Document:

@@ -1,0 +1,14 @@
+// A function of a serverless platform, for a site that no server of yours shows. On Vercel it is `api/ask.js`, and the
+// plugin's option `path` is `/api/ask`. AFFIDAVIT_ENGINE and AFFIDAVIT_KEY are set in the platform's own settings.
+import { gateway } from "docusaurus-plugin-affidavit/gateway";
+
+export const POST = gateway({
+  engine: process.env.AFFIDAVIT_ENGINE,
+  key: process.env.AFFIDAVIT_KEY,
+  book: "my-book",
+  // Where the platform writes the reader's address. Of Netlify it is x-nf-client-connection-ip, of Cloudflare cf-connecting-ip.
+  addressHeader: "x-real-ip",
+});
+
+// Each instance of a function counts for itself, so give the key a limit in the engine, which counts them all:
+// affidavit keys create --client my-site --limit 2000/day

@@ -1,0 +1,24 @@
+import { createContext, useContext } from "react";
+import type { Texts } from "../../texts/en.js";
+import type { Target } from "./visit.js";
+
+/** A citation that the reader goes to. */
+export interface Following {
+  href: string;
+  name: string;
+  excerpt: string;
+  tell: (isFound: boolean) => void;
+}
+
+interface Guiding {
+  texts: Texts;
+  locale: string;
+  targetOf: (url: string) => Target | undefined;
+  follow: (to: Omit<Following, "tell">) => void;
+}
+
+export const Guide = createContext<Guiding | undefined>(undefined);
+
+export function useGuide(): Guiding {
+  return useContext(Guide)!;
+}

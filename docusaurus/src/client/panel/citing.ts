@@ -1,0 +1,29 @@
+import type { Citation } from "../stream.js";
+
+const LOW_MARK = "[Low confidence: check the sources.]"; // the panel says this in its own way
+
+export type Part = string | Citation;
+
+/** The text with its citations in the places of their marks. What is not to the letter a mark stays as it is. */
+export function parts(text: string, citations: Citation[]): Part[] {
+  const found: Part[] = [];
+  let from = text.startsWith(LOW_MARK) ? LOW_MARK.length : 0;
+  for (const citation of citations) {
+    const mark = markOf(citation);
+    const at = text.indexOf(mark, from);
+    if (at < 0) continue;
+    found.push(text.slice(from, at).trimEnd(), citation);
+    from = at + mark.length;
+  }
+  return [...found, text.slice(from)].filter((part) => part !== "");
+}
+
+/** The page's label, where it is more than the engine's stand-in for one: the last name in the address. */
+export function pageLabel({ page, url }: Citation): string {
+  return url.split(/[?#]/)[0]!.split("/").filter(Boolean).at(-1) === page ? "" : page;
+}
+
+/** As the engine writes it. */
+function markOf({ section, page, excerpt }: Citation): string {
+  return `[Source: ${section} (Page ${page}) - "${excerpt}"]`;
+}

@@ -1,0 +1,32 @@
+/** What was asked and what came of it, for as long as the panel is open. */
+import type { Answer, Place, Problem, Sentence } from "../stream.js";
+
+export interface Exchange {
+  id: number;
+  question: string;
+  selection?: string | undefined;
+  places: Place[];
+  sentences: Sentence[];
+  outcome?: Answer | Problem | { outcome: "stopped" };
+}
+
+export type Said =
+  | { type: "asked"; id: number; question: string; selection?: string | undefined; insteadOf?: number | undefined }
+  | { type: "sources"; id: number; places: Place[] }
+  | { type: "sentence"; id: number; sentence: Sentence }
+  | { type: "ended"; id: number; outcome: NonNullable<Exchange["outcome"]> };
+
+export function converse(exchanges: Exchange[], said: Said): Exchange[] {
+  if (said.type === "asked") {
+    const { id, question, selection, insteadOf } = said;
+    const kept = exchanges.filter((exchange) => exchange.id !== insteadOf);
+    return [...kept, { id, question, selection, places: [], sentences: [] }];
+  }
+  return exchanges.map((exchange) => (exchange.id === said.id && !exchange.outcome ? heard(exchange, said) : exchange));
+}
+
+function heard(exchange: Exchange, said: Exclude<Said, { type: "asked" }>): Exchange {
+  if (said.type === "sources") return { ...exchange, places: said.places };
+  if (said.type === "sentence") return { ...exchange, sentences: [...exchange.sentences, said.sentence] };
+  return { ...exchange, outcome: said.outcome };
+}

@@ -1,0 +1,89 @@
+/** The lazy part: what the client module loads when the panel is opened for the first time. */
+import texts from "@generated/docusaurus-plugin-affidavit/default/texts.json";
+import routes from "@generated/routes.js";
+import { createRoot, type Root } from "react-dom/client";
+import { adopt } from "../adopt.js";
+import type { Site } from "../site.js";
+import { clearHighlight, show } from "./highlight.js";
+import { AskPanel } from "./AskPanel.js";
+import type { Following } from "./Guide.js";
+import { STYLE } from "./style.js";
+import { pagesOf, targetOf, visit } from "./visit.js";
+
+export interface Panel {
+  open(selection: string | undefined): void;
+  arrived(): void;
+}
+
+const COVERED = "(max-width: 36rem)"; // there the panel covers the page
+const CROWDED = "(max-width: 996px)"; // there it covers what a citation leads to; Docusaurus' own limit for small screens
+
+/** The panel has three states: open, put aside while a citation is read on a small screen, and closed, with all forgotten. */
+export function create(site: Site, launcher: HTMLButtonElement): Panel {
+  const host = document.body.appendChild(document.createElement("div"));
+  adopt(STYLE);
+  const covered = matchMedia(COVERED);
+  const pages = pagesOf(routes);
+  let root: Root | undefined;
+  let isAside = false;
+  let selection: string | undefined;
+  let openings = 0;
+  let cameFrom: Element | null;
+  let following: Following | undefined;
+  covered.addEventListener("change", draw);
+
+  function open(selected: string | undefined): void {
+    cameFrom = isAside ? cameFrom : document.activeElement;
+    selection = selected;
+    openings += 1;
+    isAside = false;
+    root ??= createRoot(host);
+    draw();
+  }
+
+  function draw(): void {
+    const covers = covered.matches && root !== undefined && !isAside;
+    host.hidden = isAside;
+    launcher.hidden = root !== undefined && !isAside;
+    launcher.textContent = isAside ? texts.back : texts.ask;
+    document.getElementById("__docusaurus")!.inert = covers;
+    root?.render(
+      <AskPanel site={site} texts={texts} selection={selection} openings={openings} isModal={covers}
+        targetOf={(url) => targetOf(url, site.baseUrl, pages)} close={close} follow={follow} />,
+    );
+  }
+
+  function close(): void {
+    root?.unmount();
+    root = undefined;
+    following = undefined;
+    clearHighlight();
+    draw();
+    focusable(cameFrom, launcher).focus();
+  }
+
+  function follow(to: Following): void {
+    following = to;
+    if (matchMedia(CROWDED).matches) {
+      isAside = true;
+      draw();
+      launcher.focus({ preventScroll: true });
+    }
+    visit(to.href);
+  }
+
+  function arrived(): void {
+    if (!following) return;
+    const { excerpt, href, tell } = following;
+    following = undefined;
+    const isFound = show(excerpt, decodeURIComponent(href.split("#")[1] ?? ""));
+    tell(isFound || !excerpt);
+  }
+
+  return { open, arrived };
+}
+
+/** Where the reader was before, or the launcher if that has gone. */
+function focusable(before: Element | null, launcher: HTMLElement): HTMLElement {
+  return before instanceof HTMLElement && before !== document.body && before.checkVisibility?.() ? before : launcher;
+}

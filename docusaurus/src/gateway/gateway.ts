@@ -1,0 +1,121 @@
+/** The way from a page of the site to the engine: checks a question, adds the key, hands the answer on. Nothing here is
+ * bound to a server: a Request goes in and a Response comes out, as serverless platforms want it. */
+import { readerOf } from "./address.js";
+import { askEngine, engineOf, type Engine, type Outcome } from "./engine.js";
+import { isRate, Limit } from "./limit.js";
+import { admitted, allowingOrigin, preflight } from "./origin.js";
+import { Failure, problemResponse, readerLeft } from "./problems.js";
+import { readQuestion } from "./question.js";
+
+export interface GatewayOptions {
+  /** Address of the engine, such as `https://engine.example.org`. */
+  engine: string;
+  /** API key of the engine. It leaves this process for the engine alone. */
+  key: string;
+  /** The book that is asked. Without it, the engine's default book. */
+  book?: string;
+  /** The header in which the platform itself names the reader's address, such as `x-real-ip`. It must not be one that
+   * readers can set. */
+  addressHeader: string;
+  /** How often one reader may ask; `30/minute` unless said. */
+  perAddress?: string;
+  /** Other sites whose pages may ask, such as `https://book.example.org`. Without any, only the gateway's own site. */
+  allowedOrigins?: readonly string[];
+  /** Counts what the whole site may ask: how long to wait, 0 to go on. */
+  budget?: { waitS(): number };
+  /** Hears once of every request how it ended. Never of the question. */
+  report?: (ended: Ended) => void;
+}
+
+export interface Ended {
+  status: number;
+  ms: number;
+  requestId: string;
+  /** The reader's address, or the network it was grouped to. */
+  reader: string | null;
+  /** What went wrong, by the name that the problem has. */
+  problem?: string;
+  /** Why, for whoever runs the gateway. */
+  cause?: string;
+}
+
+interface Rules {
+  engine: Engine;
+  limit: Limit;
+  origins: ReadonlySet<string>;
+  options: GatewayOptions;
+}
+
+/** What one request has told of itself so far. */
+interface Asking {
+  request: Request;
+  requestId: string;
+  reader: string | null;
+}
+
+const REQUEST_ID = /^[\w.:-]{1,128}$/; // as the engine takes it: harmless in a log
+const GONE = 499; // in reports, of a reader who left before there was a status; nobody is sent it
+
+export function gateway(options: GatewayOptions): (request: Request) => Promise<Response> {
+  const rules = checked(options);
+  return async (request) => {
+    const asking = { request, requestId: requestIdOf(request), reader: null };
+    const report = reporter(asking, options.report);
+    try {
+      const response = await answer(asking, rules, report);
+      return allowingOrigin(response, request, rules.origins);
+    } catch (fault) {
+      const isGone = request.signal.aborted;
+      const failure = isGone ? readerLeft() : Failure.of(fault);
+      report({ status: isGone ? GONE : failure.kind.status, failure });
+      return allowingOrigin(problemResponse(failure, asking.requestId), request, rules.origins);
+    }
+  };
+}
+
+async function answer(asking: Asking, rules: Rules, report: (outcome: Outcome) => void): Promise<Response> {
+  const { request } = asking;
+  admitted(request, rules.origins);
+  if (request.method === "OPTIONS") return preflight();
+  asking.reader = readerOf(request.headers.get(rules.options.addressHeader) ?? "");
+  if (asking.reader === null) throw new Failure("Misconfigured", { cause: "no address of the reader" });
+  rules.limit.take(asking.reader);
+  const question = await readQuestion(request);
+  spend(rules.options.budget);
+  return askEngine(rules.engine, { ...asking, reader: asking.reader, question }, report);
+}
+
+function spend(budget: GatewayOptions["budget"]): void {
+  const waitS = budget?.waitS() ?? 0;
+  if (waitS > 0) throw new Failure("BudgetSpent", { retryAfterS: waitS });
+}
+
+function checked(options: GatewayOptions): Rules {
+  const rate = options.perAddress ?? "30/minute";
+  if (!isRate(rate)) throw new Error(`perAddress: "${rate}" is no limit. Write it like 30/minute.`);
+  return {
+    engine: engineOf(options),
+    limit: new Limit(rate),
+    origins: new Set(options.allowedOrigins),
+    options,
+  };
+}
+
+/** A request ends once: what comes after its end is not heard. */
+function reporter(asking: Asking, tell: GatewayOptions["report"]): (outcome: Outcome) => void {
+  const startedMs = Date.now();
+  let isTold = false;
+  return ({ status, failure }) => {
+    if (isTold) return;
+    isTold = true;
+    const { requestId, reader } = asking;
+    const ms = Date.now() - startedMs;
+    const wrong = failure && { problem: failure.name, cause: failure.reason };
+    tell?.({ status, ms, requestId, reader, ...wrong });
+  };
+}
+
+function requestIdOf(request: Request): string {
+  const given = request.headers.get("X-Request-ID") ?? "";
+  return REQUEST_ID.test(given) ? given : crypto.randomUUID();
+}

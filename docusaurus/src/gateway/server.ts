@@ -1,0 +1,145 @@
+/** The gateway as a server of its own: `POST /ask` goes to the engine, all else comes from the folder of the built site. */
+import { once } from "node:events";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import type { ReadableStream as WebStream } from "node:stream/web";
+import { serveFile, type Site } from "./files.js";
+import { gateway, type GatewayOptions } from "./gateway.js";
+import { TrustedProxies } from "./proxies.js";
+
+export interface ServerOptions extends Omit<GatewayOptions, "addressHeader"> {
+  /** Where questions arrive, such as `/ask`. */
+  path: string;
+  /** None if another server shows the pages. */
+  site: Site | null;
+  proxies: TrustedProxies;
+  warn: (text: string) => void;
+}
+
+export interface Running {
+  server: Server;
+  /** Takes nothing new, lets what is under way end, then closes what is left. */
+  stop: () => Promise<void>;
+}
+
+const HEADERS_MS = 10_000; // a browser sends its headers at once
+const REQUEST_MS = 15_000; // 64 KiB, also over a bad line
+const IDLE_MS = 30_000; // nothing read and nothing written: the other side has gone
+const CHECKED_EVERY_MS = 1_000;
+const HEADER_BYTES_MAX = 16_384;
+const CONNECTIONS_MAX = 1_000; // below the 1,024 files that many systems let a process open
+const STOP_MS = 22_000; // as long as a question may take
+
+const ADDRESS_HEADER = "x-gateway-reader"; // set here, below; what arrives by this name is dropped with all else
+const PASSED_IN = [
+  "accept", "content-length", "content-type", "host", "origin", "sec-fetch-site", "x-request-id",
+] as const;
+
+export function gatewayServer(options: ServerOptions): Running {
+  const ask = asking(options);
+  const server = createServer(
+    {
+      headersTimeout: HEADERS_MS,
+      requestTimeout: REQUEST_MS,
+      connectionsCheckingInterval: CHECKED_EVERY_MS,
+      maxHeaderSize: HEADER_BYTES_MAX,
+    },
+    (request, response) => {
+      response.once("close", () => server.listening || server.closeIdleConnections());
+      route(request, response, ask, options).catch(() => response.destroy()); // the reader left in the middle of a file
+    },
+  );
+  server.maxConnections = CONNECTIONS_MAX;
+  server.timeout = IDLE_MS;
+  return { server, stop: () => stop(server) };
+}
+
+type Ask = (request: IncomingMessage, response: ServerResponse) => Promise<void>;
+
+function asking(options: ServerOptions): Ask {
+  const ask = gateway({ ...options, addressHeader: ADDRESS_HEADER });
+  const warnOnce = warningOnce(options);
+  return async (request, response) => {
+    const peer = request.socket.remoteAddress ?? "";
+    const forwardedFor = String(request.headers["x-forwarded-for"] ?? "");
+    warnOnce(peer, forwardedFor);
+    const leaving = new AbortController();
+    response.once("close", () => leaving.abort());
+    const asked = webRequest(request, options.proxies.readerBehind(peer, forwardedFor), leaving.signal);
+    await write(await ask(asked), response);
+    request.resume(); // what was too much is thrown away, so that the client hears why before it is cut off
+  };
+}
+
+async function route(
+  request: IncomingMessage, response: ServerResponse, ask: Ask, options: ServerOptions,
+): Promise<void> {
+  const [path] = (request.url ?? "").split("?", 1);
+  if (path === options.path) return ask(request, response);
+  if (path === "/healthz") return health(response);
+  if (options.site) return serveFile(options.site, request, response);
+  response.writeHead(404, { "Content-Type": "text/plain; charset=utf-8" });
+  response.end("There is nothing here.\n");
+}
+
+/** Of the gateway alone: one that is restarted because the engine is away would take the pages along. */
+function health(response: ServerResponse): void {
+  response.writeHead(200, { "Content-Type": "application/json", "Cache-Control": "no-store" });
+  response.end('{"status":"ok"}\n');
+}
+
+function webRequest(request: IncomingMessage, reader: string, signal: AbortSignal): Request {
+  const headers = new Headers({ [ADDRESS_HEADER]: reader });
+  for (const name of PASSED_IN) {
+    const value = request.headers[name];
+    if (value !== undefined) headers.set(name, String(value));
+  }
+  const method = request.method ?? "";
+  const body = method === "POST" ? bodyOf(request) : null;
+  return new Request("http://gateway.invalid/", { method, headers, body, signal, duplex: "half" } as RequestInit);
+}
+
+/** Unlike Node's own conversion it leaves the connection open when no more is read: the answer still has to go out. */
+function bodyOf(request: IncomingMessage): ReadableStream<Uint8Array> {
+  const chunks = request.iterator({ destroyOnReturn: false });
+  return new ReadableStream({
+    async pull(body) {
+      const { done, value } = await chunks.next();
+      if (done) body.close();
+      else body.enqueue(value as Uint8Array);
+    },
+    async cancel() {
+      await chunks.return?.();
+    },
+  }, { highWaterMark: 0 });
+}
+
+/** A reader who leaves ends it, and so the answer is cancelled up to the engine. */
+async function write(answer: Response, response: ServerResponse): Promise<void> {
+  response.writeHead(answer.status, Object.fromEntries(answer.headers));
+  response.flushHeaders();
+  if (answer.body) await pipeline(Readable.fromWeb(answer.body as WebStream), response);
+  else response.end();
+}
+
+/** All readers behind a proxy that is not named share one limit: whoever runs the gateway should know. */
+function warningOnce({ proxies, warn }: ServerOptions): (peer: string, forwardedFor: string) => void {
+  let isSaid = false;
+  return (peer, forwardedFor) => {
+    if (isSaid || !forwardedFor || proxies.includes(peer)) return;
+    isSaid = true;
+    warn(
+      "X-Forwarded-For is ignored, because it comes from no proxy that was named. If a proxy stands before the gateway, " +
+        "name it with --trusted-proxy.",
+    );
+  };
+}
+
+async function stop(server: Server): Promise<void> {
+  const closed = once(server, "close");
+  const clock = setTimeout(() => server.closeAllConnections(), STOP_MS);
+  server.close();
+  await closed;
+  clearTimeout(clock);
+}

@@ -1,0 +1,54 @@
+import { createRequire } from "node:module";
+import type { Joi as JoiType } from "@docusaurus/utils-validation";
+
+// It is CommonJS whose names Node cannot see from here, and Docusaurus' own loader sees it otherwise than Node does.
+const { Joi } = createRequire(import.meta.url)("@docusaurus/utils-validation") as typeof import("@docusaurus/utils-validation");
+
+export interface Options {
+  /** Where the panel sends questions, on the site's own origin. */
+  path: string;
+  /** Where `docusaurus start` forwards questions to: a gateway on this machine. */
+  gateway: string;
+}
+
+const GATEWAY = "http://127.0.0.1:3300";
+const SECRET_NAME = /key|token|secret|passw|bearer|credential|authorization/i;
+const SECRET_VALUE = /\baff_\w|^\s*bearer\s|:\/\/[^/]*@/i;
+
+const schema = Joi.object<Options>({
+  path: Joi.string().pattern(/^\/(?!\/)[^?#\s]*$/).default("/ask")
+    .messages({ "string.pattern.base": "path must be a path on this site, such as /ask" }),
+  gateway: Joi.string().uri({ scheme: ["http", "https"] }).default(GATEWAY),
+});
+
+export function validateOptions({ options, validate }: {
+  options: Partial<Options> | undefined;
+  validate: (schema: JoiType.ObjectSchema<Options>, options: Partial<Options> | undefined) => Options & { id?: string };
+}): Options {
+  refuseSecrets(options, "options");
+  const valid = validate(schema, options);
+  if (valid.id && valid.id !== "default") throw new Error("A site has one Ask panel: leave the option id out.");
+  return valid;
+}
+
+/** Options are read by every visitor of the site, so a secret among them is public at the next build. */
+function refuseSecrets(value: unknown, place: string, seen = new Set<unknown>()): void {
+  if (typeof value === "string" && SECRET_VALUE.test(value)) throw new SecretError(place);
+  if (typeof value !== "object" || value === null || seen.has(value)) return;
+  seen.add(value);
+  for (const [name, inner] of Object.entries(value)) {
+    if (SECRET_NAME.test(name)) throw new SecretError(`${place}.${name}`);
+    refuseSecrets(inner, `${place}.${name}`, seen);
+  }
+}
+
+class SecretError extends Error {
+  /** Names the place only: the value would end up in the log of the build. */
+  constructor(place: string) {
+    super(
+      `docusaurus-plugin-affidavit: ${place} looks like a secret. The options of this plugin go to every browser that ` +
+      "opens the site, so none may hold a key. Remove it here and give the key to the gateway, in its environment. " +
+      "If this key was ever in a published build, revoke it: affidavit keys revoke ID",
+    );
+  }
+}
