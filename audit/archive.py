@@ -84,9 +84,8 @@ class Archiver:
         """Bring every month that is old enough, or was begun, as far as it may go."""
         async with self.connect() as connection:
             months = await month_table.months(connection)
-            hidden = [
-                month for month in months if month.is_pending
-            ]  # until that detach ends: so these come first
+            # The rows of these are hidden until an interrupted detach has ended.
+            hidden = [month for month in months if month.is_pending]
             healed = [await self._alone(connection, month.month, _nothing) for month in hidden]
             done = [
                 await self._alone(connection, month.month, self._advance)
