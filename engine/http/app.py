@@ -269,7 +269,9 @@ async def erase(request: Request, authorization: Authorization = None) -> erasur
     async def serve(client: Client, _: Trail) -> erasures.ErasureBody:
         return await erasures.erased(house, await _body(request, house.body_bytes_max), client)
 
-    return await house.engine.recorded(replace(asked, end_user=None), serve)  # who is forgotten is not named anew
+    return await house.engine.recorded(
+        replace(asked, end_user=None), serve
+    )  # who is forgotten is not named anew
 
 
 async def signing_keys(request: Request) -> dict[str, list[str]]:
