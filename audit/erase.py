@@ -156,10 +156,10 @@ class Eraser:
     async def forget(self, wish: Wish, basis: str, event: Event) -> Erased:
         """All that is here of a person, or of one query. `NotSealedError` if some of it is not sealed in time."""
         done = Erased(self._new_id(), already=await self._erased_before(wish))
-        await self._wait_for(wish)
-        await self._forget_conversations(wish, basis, event, done)
-        passed_over: list[str] = []
-        refused: list[str] = []
+        turns = await self._turns(wish)
+        await self._wait_for(wish, turns)
+        refused = await self._forget_conversations(wish, turns, basis, event, done)
+        passed_over = list(refused)
         while True:
             found = await self._find(wish.who, wish.queries, passed_over=passed_over)
             passed_over += found.passed_over
@@ -186,8 +186,10 @@ class Eraser:
                 break
             refused += found.refused
             unsealed += found.unsealed
-            await self._erase(found.rows, [], basis, event, done)
-            since = max([since, *(_time(row) for row in found.rows)])
+            oldest = sorted(found.rows, key=_time)[:BATCH_ROWS]  # each table gives its own first ones
+            await self._erase(oldest, [], basis, event, done)
+            if oldest and not found.passed_over:
+                since = _time(oldest[-1])
             progress("records", done.records)
         while keys := await self._keys((), (), until.date().replace(day=1)):
             await self._erase([], keys, basis, event, done)
@@ -232,11 +234,11 @@ class Eraser:
                     "What was erased still lies in its pages; the next erasure clears it. %s", failure
                 )
 
-    async def _wait_for(self, wish: Wish) -> None:
+    async def _wait_for(self, wish: Wish, turns: Sequence[UUID]) -> None:
         """What is open ends in a row, what is spooled comes, what is a row is sealed: all of it within seconds. Whoever
         goes on asking meanwhile makes new records, which are not waited for."""
         (now,) = await self._fetch_one("SELECT clock_timestamp()")
-        asked = (list(wish.who), wish.queries, now)
+        asked = (list(wish.who), [*wish.queries, *turns], now)
         deadline = self._monotonic() + self._within_s
         while self._monotonic() < deadline:
             if not await self._is_on_its_way(wish, asked):
@@ -253,23 +255,35 @@ class Eraser:
         counts = [await self._fetch_one(statement, *asked) for statement in (_OPEN, _UNSEALED)]
         return counts != [(0,), (0,)] or bool(self._spool and remains.waiting(self._spool, wish.concerns))
 
-    async def _forget_conversations(self, wish: Wish, basis: str, event: Event, done: Erased) -> None:
-        """With the records of their turns in one transaction: without the conversation nothing leads to those."""
-        turns = await self._turns(wish)
+    async def _forget_conversations(
+        self, wish: Wish, turns: Sequence[UUID], basis: str, event: Event, done: Erased
+    ) -> list[str]:
+        """With the records of their turns in one transaction: without the conversation nothing leads to those. Which are
+        not what was sealed."""
         found = await self._find((), turns, most=ALL)
+        if found.unsealed:
+            raise NotSealedError(
+                f"{len(found.unsealed)} records of a conversation are not sealed yet, so nothing was erased:"
+                " try again in some seconds."
+            )
+        in_tables = {row["log_id"] for row in found.rows}
+        keys = [key for key in await self._keys((), turns, most=ALL) if str(key[0]) not in in_tables]
         async with self._transaction() as connection:
             who, queries = list(wish.who), wish.queries
             done.open = await _one(connection, _FORGET_OPEN, who, queries)
-            done.conversations = await _one(connection, _FORGET_SESSIONS, who, turns if who else [])
+            done.conversations = await _one(connection, _FORGET_SESSIONS, who, list(turns))
             if wish.query_id:
                 done.conversations += await _one(connection, _FORGET_TURN, wish.query_id)
             if found.rows or done.open or done.conversations:
                 await self._erase_in(connection, found.rows, [], basis, event, done)
+            if keys:
+                await self._erase_in(connection, [], keys, basis, event, done)
         if done.open:
             done.left.append(
                 f"{done.open} requests are open and their process did not end them. What was recorded of them is erased;"
                 " if their end lies in the spool of another machine, erase again when that is back"
             )
+        return found.refused
 
     async def _turns(self, wish: Wish) -> list[UUID]:
         async with self._connected() as connection:
@@ -330,10 +344,14 @@ class Eraser:
         return _Found(good, bad, [row["log_id"] for leaf, row in found if leaf is None])
 
     async def _keys(
-        self, who: Sequence[str], queries: Sequence[UUID], before: date | None = None
+        self,
+        who: Sequence[str],
+        queries: Sequence[UUID],
+        before: date | None = None,
+        most: int = KEYS_BATCH,
     ) -> list[tuple[Any, ...]]:
         async with self._connected() as connection:
-            cursor = await connection.execute(_KEYS, (list(who), list(queries), before, KEYS_BATCH))
+            cursor = await connection.execute(_KEYS, (list(who), list(queries), before, most))
             return await cursor.fetchall()
 
     def _look_at_spool(self, wish: Wish, done: Erased) -> None:

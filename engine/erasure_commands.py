@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from audit.erase import AwayError, Erased, NotSealedError, UnknownError, Wish, check_basis, spellings
+from audit.erase import AwayError, Erased, Eraser, NotSealedError, UnknownError, Wish, check_basis, spellings
 from audit.evidence import LAST_MOMENT, Span
 from audit.record import Trail
 from audit.search import Searched, search
@@ -49,13 +49,13 @@ async def erase(settings: Settings, arguments: Arguments) -> int:
             event = partial(register.event, "audit erase")
             try:
                 done = await eraser.forget(wish, arguments.basis, event)
-                await eraser.tidy()
             except (AwayError, NotSealedError) as failure:
                 say(str(failure))
                 return FOUND_SOMETHING
             except UnknownError:
                 say(f"There is no record of query {arguments.query}, and none was erased.")
                 return FOUND_SOMETHING
+            await _tidy(eraser, done)
     _print_erased(done, as_json=arguments.json)
     return FOUND_SOMETHING if done.left else 0
 
@@ -72,12 +72,20 @@ async def retention(settings: Settings, arguments: Arguments) -> int:
                 done = await eraser.end_retention(
                     until, basis, event, lambda what, count: show(what, count, count)
                 )
-                await eraser.tidy()
             except AwayError as failure:
                 say(str(failure))
                 return FOUND_SOMETHING
+            await _tidy(eraser, done)
     _print_erased(done, as_json=arguments.json)
     return FOUND_SOMETHING if done.left else 0
+
+
+async def _tidy(eraser: Eraser, done: Erased) -> None:
+    """What was erased is erased, whether its pages can be cleared now or not."""
+    try:
+        await eraser.tidy()
+    except AwayError:
+        done.left.append("what was erased still lies in its pages: run the command again to clear them")
 
 
 @asynccontextmanager

@@ -698,6 +698,34 @@ async def test_what_was_forgotten_in_the_archive_does_not_come_back(leaving: Sea
         assert auditor.check(await log.prove(row), log.keys).verdict is Verdict.ERASED
 
 
+# Seen red without the look whether each record that stood in a table has its line: its key was gone, and no line there.
+async def test_a_month_that_left_between_looking_and_erasing_keeps_its_keys(leaving: SealedLog) -> None:
+    log = leaving
+    (row, _) = theirs(log)
+    line = {
+        "erasure_id": str(uuid4()), "log_id": row["log_id"], "query_id": row["query_id"], "timestamp": row["timestamp"],
+        "month": "2025-02-01", "erased_at": now().isoformat(), "basis": "b", "event": str(uuid4()), "key_id": "",
+        "signature": "", "commitments": commitments(row),
+    }  # fmt: skip
+    await archiver_of(log).archive(JANUARY.replace(month=3))
+    with psycopg.connect(log.url) as connection:
+        connection.execute("SET ROLE affidavit_archiver")
+        with pytest.raises(errors.SerializationFailure):
+            connection.execute("SELECT audit_erase(%s::json)", (json.dumps([line]),))
+    assert row["log_id"] in keys_left(log)
+
+
+# Seen red with turns that are looked for in the tables alone: the key of the unnamed one stayed.
+async def test_the_archived_turns_of_a_conversation_are_forgotten_with_it(leaving: SealedLog) -> None:
+    log = leaving
+    named, unnamed = theirs(log)[0], log.rows[FEBRUARY, 3]
+    await conversation(log, None, named["query_id"], unnamed["query_id"])
+    await archiver_of(log).archive(JANUARY.replace(month=3))
+    done = await log.erase(Wish(spellings(NAMED)))
+    assert (done.archived, done.conversations) == (3, 1)
+    assert not {named["log_id"], unnamed["log_id"]} & keys_left(log)
+
+
 async def test_a_restored_month_is_erased_too(leaving: SealedLog) -> None:
     log = leaving
     await archiver_of(log).archive(JANUARY.replace(month=3))

@@ -418,7 +418,8 @@ test("the engine's connection is used again", async (t) => {
 
 test("connections beyond the cap are closed at once", { timeout: 20_000 }, async (t) => {
   const { url } = await scene(t);
-  const held = Array.from({ length: 1_000 }, () => line(url));
+  // A tenth more than the cap: the system may call a line connected that the server has not seen yet.
+  const held = Array.from({ length: 1_100 }, () => line(url).on("error", () => {}));
   t.after(() => held.forEach((socket) => socket.destroy()));
   await Promise.all(held.map((socket) => once(socket, "connect")));
   assert.equal(await raw(url, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").catch(() => ""), "");

@@ -75,7 +75,8 @@ async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
         raise UnknownRecordError("There is no record of this query here, and none was erased.") from None
     except erase.AwayError as failure:
         raise DatabaseUnavailableError(str(failure)) from None
-    house.eraser.tidy_soon()
+    finally:
+        house.eraser.tidy_soon()  # also after what was cut off: a part of it may be done
     return ErasureBody.model_validate(done, from_attributes=True)
 
 

@@ -49,6 +49,10 @@ max_connections = 200
 _HBA = "local all all peer map=house\n"
 
 
+# What a lock waited for must be seen after it, whatever a role's or a database's defaults say.
+_ISOLATION = r"-c default_transaction_isolation=read\ committed"
+
+
 @asynccontextmanager
 async def open_pool(
     url: str, role: str, *, size_max: int, wait_s: float, has_autocommit: bool = False, size_min: int = 1
@@ -58,7 +62,7 @@ async def open_pool(
     With autocommit a statement is one way to the server and back; without it three, for BEGIN and COMMIT around it.
     """
     conninfo = make_conninfo(
-        url, options=f"-c role={role} -c timezone=UTC", application_name=f"affidavit {role}"
+        url, options=f"-c role={role} -c timezone=UTC {_ISOLATION}", application_name=f"affidavit {role}"
     )
     async with AsyncConnectionPool(
         conninfo, min_size=size_min, max_size=size_max, timeout=wait_s, open=False, name=role,
@@ -124,7 +128,7 @@ async def changing(url: str, role: str) -> AsyncIterator[psycopg.AsyncConnection
 
 def as_role(url: str, role: str) -> str:
     """Numbers and bytes are written the way records are hashed, whatever a role's or a database's defaults say."""
-    options = f"-c role={role} -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1"
+    options = f"-c role={role} -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1 {_ISOLATION}"
     return make_conninfo(url, options=options, application_name=f"affidavit {role}")
 
 
