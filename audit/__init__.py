@@ -119,7 +119,7 @@ What follows is all that a second verifier needs. `tests/second_verifier.py` was
     without any secret; what is personal is in boxes, each under a key of its own that stays in the database. All else is
     in `audit/archive_format.md`, which is itself one of the seven.
 
-11. Erasures
+12. Erasures
     `audit_erasures` has a line for each erased record: erasure_id, log_id, month, commitments, erased_at, basis, event,
     key_id, and signature (base64), the signature over
 

@@ -32,6 +32,7 @@ from audit.archive_format import MANIFEST, ArchiveError, Manifest, manifest, obj
 from audit.archive_verify import rows_again, verify_archive
 from audit.evidence import following
 from audit.keys import PublicKey, SigningKey
+from audit.ledger import LedgerUnavailableError
 from audit.month_table import Again, ManifestPlace, Month, NotNowError
 from audit.record import Row, bytes_of, leaf_hash
 from audit.second_core import SecondCoreError
@@ -43,7 +44,9 @@ SEALER_S = 60.0  # a sealer that runs needs seconds
 SEALER_PAUSE_S = 1.0
 SOUND = {Verdict.VALID, Verdict.ERASED}
 NOT_VERIFIED = {None, "frozen", "uploaded"}
-_TROUBLES = (NotNowError, VaultError, ArchiveError, ExportError, SecondCoreError, FileNotFoundError)
+_TROUBLES = (
+    NotNowError, VaultError, ArchiveError, ExportError, SecondCoreError, FileNotFoundError, LedgerUnavailableError,
+)  # fmt: skip
 EMPTY = "has no records, and stays as it is"
 
 Progress = Callable[[str, int, int], None]
@@ -274,7 +277,10 @@ class Archiver:
         """As it was when the month was uploaded: by its version, its digest and its signature."""
         place = month.manifest
         assert place
-        content = await asyncio.to_thread(self.vault.get, place.key, place.version)
+        try:
+            content = await asyncio.to_thread(self.vault.get, place.key, place.version)
+        except (OSError, ValueError) as wrong:  # the latter: it is no key of a vault
+            raise ArchiveError(f"its manifest cannot be read, so nothing was removed: {wrong}") from None
         found = opened_manifest(content)
         if sha256(content).hexdigest() != place.sha256 or not found.is_signed_by(self.public_keys()):
             raise ArchiveError(

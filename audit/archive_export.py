@@ -4,10 +4,12 @@ Everything is read as it stood at one moment, in the order of the leaves and pie
 the same memory.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import IsolationLevel, sql
@@ -25,17 +27,22 @@ from audit.archive_format import (
     Exported,
 )
 from audit.archive_rows import Chunk, packed
+from audit.bundle import are_commitments
 from audit.checkpoint import Checkpoint, NoteError, opened
+from audit.evidence import COLUMNS, rows_statement
 from audit.keys import PublicKey
 from audit.merkle import Frontier
 from audit.parquet import TYPES, SortedWriter
-from audit.record import PERSONAL, SCHEMA_VERSION
+from audit.record import PERSONAL, SCHEMA_VERSION, Row, leaf_hash
 from audit.second_core import SecondCoreError, in_order
 
 CHUNK_ROWS = 250  # some 2 MB; several are held at once
 
+LEAF, ERASURE, FIRST_COLUMN = 1, 3, 4  # where they stand in a row of `_CHUNK`
+
 _SESSION = """
-SET LOCAL search_path = pg_catalog; SET LOCAL row_security = off; SET LOCAL timezone = 'UTC'; SET LOCAL jit = off
+SET LOCAL search_path = pg_catalog; SET LOCAL row_security = off; SET LOCAL timezone = 'UTC'; SET LOCAL jit = off;
+SET LOCAL bytea_output = hex; SET LOCAL extra_float_digits = 1
 """
 _TABLE = (
     "SELECT relation::text FROM public.audit_months WHERE month = %s"  # its quoted name, whatever that is now
@@ -56,8 +63,8 @@ SELECT l.leaf_index, l.leaf_hash, k.key, {erasure}, {columns} FROM public.audit_
 LEFT JOIN {records} r ON r.log_id = l.log_id LEFT JOIN public.audit_row_keys k ON k.log_id = l.log_id
 WHERE l.month = %s AND l.leaf_index >= %s AND l.leaf_index < %s ORDER BY l.leaf_index
 """
-_ERASURE = """CASE WHEN r.erased_at IS NOT NULL THEN (SELECT e.commitments::text FROM public.audit_erasures e
-    WHERE e.log_id = l.log_id AND e.commitments IS NOT NULL LIMIT 1) END"""
+_ERASURE = """CASE WHEN r.erased_at IS NOT NULL THEN (SELECT json_agg(DISTINCT e.commitments::text) FROM public.audit_erasures e
+    WHERE e.log_id = l.log_id AND e.commitments IS NOT NULL) END"""
 
 Progress = Callable[[str, int, int], None]
 
@@ -129,7 +136,7 @@ def _chunks(
         )
     statement = sql.SQL(_CHUNK).format(
         records=records, columns=sql.SQL(", ").join(_selected(name, kind) for name, kind in columns.items()),
-        erasure=sql.SQL(_ERASURE if has_erasures else "NULL::text"),
+        erasure=sql.SQL(_ERASURE if has_erasures else "NULL::json"),
     )  # fmt: skip
     for begin in range(0, size, CHUNK_ROWS):
         found = _fetch(connection, statement, (month, begin, begin + CHUNK_ROWS))
@@ -137,7 +144,33 @@ def _chunks(
             raise ExportError(
                 f"Of the leaves {begin} and after of {month:%Y-%m} some are missing, or there twice"
             )
-        yield Chunk(columns, found)
+        yield Chunk(columns, _erasures_chosen(connection, columns, found))
+
+
+def _erasures_chosen(
+    connection: psycopg.Connection, columns: dict[str, str], found: list[tuple[Any, ...]]
+) -> list[tuple[Any, ...]]:
+    """Of an erased record's lines the one whose commitments give its leaf: whoever adds another one hinders nothing."""
+    place = FIRST_COLUMN + list(columns).index("log_id")
+    many = [row[place] for row in found if len(row[ERASURE] or ()) > 1]
+    hashed = _hashed(connection, many) if many else {}
+    return [
+        (*row[:ERASURE], _fitting(row[ERASURE], hashed.get(row[place]), row[LEAF]), *row[FIRST_COLUMN:])
+        for row in found
+    ]
+
+
+def _hashed(connection: psycopg.Connection, log_ids: list[str]) -> dict[str, Row]:
+    statement = rows_statement(connection.execute(COLUMNS).fetchall(), "log_id = ANY(%s::uuid[])")
+    return {log_id: json.loads(text) for log_id, text in connection.execute(statement, (log_ids,))}
+
+
+def _fitting(texts: list[str] | None, row: Row | None, leaf: bytes) -> str | None:
+    for text in texts or () if row else ():
+        commitments = json.loads(text)
+        if row and are_commitments(commitments) and leaf_hash(row, commitments) == leaf:
+            return text
+    return texts[0] if texts else None
 
 
 def _table(connection: psycopg.Connection, month: date) -> str:
@@ -196,5 +229,5 @@ def _one_moment(connection: psycopg.Connection) -> Iterator[None]:
 
 def _fetch(
     connection: psycopg.Connection, statement: sql.Composed, values: Sequence[object]
-) -> list[tuple[object, ...]]:
+) -> list[tuple[Any, ...]]:
     return connection.cursor(binary=True).execute(statement, values).fetchall()

@@ -132,13 +132,13 @@ def _manifest(vault: Vault, key: str, version: str | None, report: Report) -> Ma
         with vault.open(key, version) as stream:
             content = _read(stream, MANIFEST_BYTES_MAX)
         manifest = opened_manifest(content)
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         report.add(Finding(Verdict.MISSING, "file", f"There is no {key}"))
     except (ArchiveError, VaultDamagedError) as wrong:
         report.add(Finding(Verdict.TAMPERED, "file", f"The manifest {key}: {wrong}"))
     except ValueError as wrong:
         report.add(Finding(Verdict.MISSING, "file", str(wrong)))
-    except VaultError as away:
+    except (VaultError, OSError) as away:
         report.add(Finding(Verdict.CANNOT_TELL, "file", f"The manifest {key}: {away}"))
     else:
         month, digest = place_of(key)
@@ -181,11 +181,11 @@ class _Archive:
         verdict = Verdict.TAMPERED
         try:
             wrong = _fetched(self.vault, name, file, self.folder / name)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             verdict, wrong = Verdict.MISSING, f"There is no {file.key}"
         except VaultDamagedError as damaged:
             wrong = f"{name} is not what was signed: {damaged}"
-        except VaultError as away:
+        except (VaultError, OSError) as away:
             verdict, wrong = Verdict.CANNOT_TELL, f"{name} cannot be read: {away}"
         if wrong:
             self._find(verdict, "file", wrong)
@@ -268,7 +268,11 @@ class _Archive:
                 return
             with self.vault.open(newest) as stream:
                 anchored = _read(stream, SMALL_BYTES_MAX)
-        except VaultError as away:
+        except VaultDamagedError as damaged:
+            words = f"The month's last anchor is not as it was written: {damaged}"
+            self._find(Verdict.TAMPERED, "anchor", words)
+            return
+        except (VaultError, OSError) as away:
             self._find(Verdict.CANNOT_TELL, "anchor", f"The month's anchors cannot be read: {away}")
             return
         if anchored != note:
@@ -345,7 +349,7 @@ class _Archive:
         if found.is_open:
             self.report.count("records' personal columns were opened and compared")
         elif found.is_erased:
-            self.report.count("records were erased, and are proven")
+            self.report.count("records have no key, so what is personal in them stays closed")
 
     def _tell_rows(self, sealed: bytearray) -> None:
         for index in range(self.manifest.rows):

@@ -7,7 +7,7 @@ is read into its tree, only what is known there is let through, and what DuckDB 
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 Tree = dict[str, Any]
@@ -32,9 +32,16 @@ _LIKE = {
     "~~*": "ilike_escape",
     "!~~*": "not_ilike_escape",
 }
-_MATCHES = frozenset(
-    {"regexp_full_match", "~*"}
-)  # what `~` is called here: it would have to fit the whole text
+# What `~` is called here, which would have to fit the whole text; with options: a dot is any sign, a newline too.
+_MATCHES = {"regexp_full_match": "s", "~*": "si", "!~*": "si"}
+# In a pattern: what means something else here, or knows no umlauts.
+_FOREIGN = re.compile(r"\\(?![dnrt])[a-zA-Z]|\[[:.=][^]]*[:.=]\]|^\*\*\*|^\(\?[a-z]")
+# What our to_char writes as PostgreSQL does.
+_FORM = re.compile(r"(?:(?!DDD|SSSS)(?:YYYY|MM|DD|HH24|MI|SS|US)|[^A-Za-z0-9\"%\\])*")
+# PostgreSQL has others of these names.
+_OTHERWISE = frozenset({"regexp_matches", "regexp_replace", "regexp_extract", "format"})
+_PART_OF_TEXT = frozenset({"substr", "substring"})
+_JSON = frozenset({"json", "jsonb"})
 _NAMES = {
     "count_star": "count",
     "trim": "btrim",
@@ -47,9 +54,17 @@ _TYPE_NAMES = {
 }  # fmt: skip
 
 # Texts and comments, which nobody may look into, and what stands between them.
-_LITERAL = r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$|--[^\n]*|/\*.*?\*/"
+_LITERAL = r"\bE'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$|--[^\n]*|/\*.*?\*/"
 _NO_COLUMNS = re.compile(rf"(?P<literal>{_LITERAL})|\bSELECT\s+(?=FROM\b)", re.DOTALL | re.IGNORECASE)
-_SCHEMA = re.compile(rf"(?P<literal>{_LITERAL})|\bpublic\s*\.\s*(?=audit_)", re.DOTALL | re.IGNORECASE)
+_BLANK = r"(?:\s|--[^\n]*|/\*.*?\*/)*"
+_SCHEMA = re.compile(
+    rf"(?:\bpublic|(?-i:\"public\")){_BLANK}\.{_BLANK}(?=\"?audit_)|(?P<literal>{_LITERAL})",
+    re.DOTALL | re.IGNORECASE,
+)
+_PAST_TIMES = re.compile(  # a month's own table, or a name that is spelled in numbers
+    rf"(?P<past>\"audit_logs_\d+_\d+\"|\baudit_logs_\d+_\d+\b|\bU&(?=\"))|(?P<literal>{_LITERAL})",
+    re.DOTALL | re.IGNORECASE,
+)
 _ARROW = re.compile(rf"(?P<literal>{_LITERAL})|(?P<arrow>->>?)", re.DOTALL)
 _ARROWS = {"@->": "->", "@->>": "->>"}  # DuckDB's own arrow takes all that stands to its left
 _SIMILAR = re.compile(rf"(?P<literal>{_LITERAL})|\bSIMILAR\s+TO\b", re.DOTALL | re.IGNORECASE)
@@ -69,6 +84,8 @@ class UnansweredError(Exception):
 
 def unqualified(sql: str) -> str:
     """The log and its views by their bare names, which can be made to mean a part of them."""
+    if any(found["past"] for found in _PAST_TIMES.finditer(sql)):
+        raise QueryError("With times given the log is asked as audit_logs: not by the table of one month")
     return _SCHEMA.sub(lambda found: found["literal"] or "", sql)
 
 
@@ -83,9 +100,15 @@ def readable(sql: str) -> str:
     )
 
 
-def understood(serialised: str, tables: Collection[str], reserved: Collection[str]) -> str:
-    """The tree of one SELECT that reads these tables and nothing else, meant as PostgreSQL would mean it."""
+def understood(serialised: str, tables: Mapping[str, Mapping[str, str]], reserved: Collection[str]) -> str:
+    """The tree of one SELECT that reads these tables and nothing else, meant as PostgreSQL would mean it.
+
+    `tables` says the type of each column.
+    """
     tree = checked(serialised, tables, reserved)
+    json_names = _json_names(tree, [tables[name] for name in tables_of(serialised) if name in tables])
+    for part in _parts(tree):
+        _refuse(part, json_names)
     for part in _parts(tree):
         _put_right(part)
     for part in _parts(tree):
@@ -150,16 +173,91 @@ def _names_given(part: Tree) -> Iterator[str]:
         yield entry["key"]
 
 
+def _refuse(part: Tree, json_names: Collection[str]) -> None:
+    """What DuckDB would answer otherwise than PostgreSQL, and nothing here puts right."""
+    if part.get("class") == "FUNCTION":
+        second = part["children"][1] if len(part["children"]) > 1 else None
+        _refuse_function(str(part["function_name"]).lower(), _literal(second))
+    if any(_is_json(value, json_names) for value in _operands(part)):
+        raise QueryError(
+            "Over archived months JSON is neither compared nor joined as a whole:"
+            " ask for a part of it, as in filters ->> 'module' = '3', or for its text, as in filters::text"
+        )
+
+
+def _refuse_function(name: str, second: str | None) -> None:
+    """`second`: what it is given in second place, if that stands there word for word."""
+    if name in _OTHERWISE:
+        raise QueryError(f"{name} means something else over archived months")
+    if name in _MATCHES and (second is None or _FOREIGN.search(second)):
+        raise QueryError(
+            r"Over archived months a pattern is a text that says its signs, without \w or [:alpha:]"
+        )
+    if name == "to_char" and (second is None or not _FORM.fullmatch(second)):
+        raise QueryError("Over archived months to_char knows YYYY, MM, DD, HH24, MI, SS, US and signs alone")
+    if name in _PART_OF_TEXT and (second or "").startswith("-"):
+        raise QueryError(f"{name} cannot begin before the text over archived months")
+    if name in _ARROWS and (second or "").startswith(("$", "/")):
+        raise QueryError("Over archived months the name after an arrow begins with neither $ nor /")
+
+
+def _operands(part: Tree) -> list[Tree]:
+    """What an operator works on to which JSON is a text here; arrows know what it is."""
+    kind, name = part.get("class"), part.get("function_name")
+    if kind == "COMPARISON":
+        return [part["left"], part["right"]]
+    if kind == "BETWEEN":
+        return [part["input"]]
+    if kind == "OPERATOR" and part["type"] in {"COMPARE_IN", "COMPARE_NOT_IN"}:
+        return list(part["children"])
+    if kind == "SUBQUERY":
+        return [part["child"]] if part.get("child") else []
+    if kind == "FUNCTION" and name not in _ARROWS and (part["is_operator"] or name in {*_MATCHES, "nullif"}):
+        return list(part["children"])
+    return []
+
+
+def _json_names(tree: Tree, tables: Iterable[Mapping[str, str]]) -> set[str]:
+    """Of columns that are JSON: those of the tables, and what the question calls them."""
+    names = {name for columns in tables for name, kind in columns.items() if kind in _JSON}
+    called = [part for part in _parts(tree) if part.get("class") and part.get("alias")]
+    while new := {part["alias"].lower() for part in called if _is_json(part, names)} - names:
+        names |= new
+    return names
+
+
+def _is_json(value: Tree, names: Collection[str]) -> bool:
+    kind = value["class"]
+    if kind == "COLUMN_REF":
+        return str(value["column_names"][-1]).lower() in names
+    if kind == "CAST":
+        info = value["cast_type"]["type_info"] or {}
+        return str(info.get("name", value["cast_type"]["id"])).lower() in _JSON
+    if kind == "OPERATOR" and value["type"] == "OPERATOR_COALESCE":
+        return any(_is_json(item, names) for item in value["children"])
+    if kind == "SUBQUERY" and value["subquery"]["node"]["type"] == "SELECT_NODE":
+        return _is_json(value["subquery"]["node"]["select_list"][0], names)
+    return kind == "FUNCTION" and bool(value["function_name"] == "@->")
+
+
+def _literal(value: Tree | None) -> str | None:
+    """A text or number as it stands there; PostgreSQL writes it with its type."""
+    while value and value["class"] == "CAST":
+        value = value["child"]
+    return str(value["value"].get("value", "")) if value and value["class"] == "CONSTANT" else None
+
+
 def _put_right(part: Tree) -> None:
     name = part.get("function_name") if part.get("class") == "FUNCTION" else None
     if name in _MATCHES:
-        options = [_constant("i")] if name == "~*" else []
-        part |= {
-            "function_name": "regexp_matches",
-            "is_operator": False,
-            "alias": part["alias"] or "?column?",
-        }
-        part["children"] = [*part["children"][:2], *options]
+        match = part | {"function_name": "regexp_matches", "is_operator": False}
+        match["children"] = [*part["children"][:2], _constant(_MATCHES[name])]
+        match["alias"] = part["alias"] or "?column?"
+        if name.startswith("!"):
+            negated = {"class": "OPERATOR", "type": "OPERATOR_NOT", "query_location": part["query_location"]}
+            match = negated | {"alias": match["alias"], "children": [match | {"alias": ""}]}
+        part.clear()
+        part |= match
     elif name in _LIKE and _has_backslash(part["children"][1]):
         part |= {"function_name": _LIKE[name], "is_operator": False, "alias": part["alias"] or "?column?"}
         part["children"].append(_constant("\\"))
@@ -247,14 +345,10 @@ def _records(value: str, alias: str, columns: str) -> str:
     cells = []
     for column in columns.split(","):
         name, kind = column.strip().split(None, 1)
-        path = f"$.{_quoted(name.strip(chr(34)))}".replace("'", "''")
+        path = name.strip('"').replace("'", "''")
         cells.append(f"CAST(item @->> '{path}' AS {kind}) AS {name}")
     items = f"(SELECT unnest(CAST({value} AS JSON[])) AS item)"
     return f"(SELECT {', '.join(cells)} FROM {items}) AS {alias}"  # noqa: S608  read and checked like all of it
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _told(tree: Tree) -> str:

@@ -91,6 +91,10 @@ SELECT log_id::text, erasure_id, log_id, event, erased_at, commitments, key_id, 
     THEN 'missing' WHEN erased_at < %s THEN 'late' ELSE 'waiting' END
 FROM public.audit_erasures e WHERE log_id = ANY(%s::uuid[])
 """
+_KEYLESS = """
+SELECT asked::text FROM unnest(%s::uuid[]) AS asked
+WHERE NOT EXISTS (SELECT FROM public.audit_row_keys k WHERE k.log_id = asked)
+"""
 _UNSEALED = """
 SELECT log_id::text, timestamp FROM public.audit_logs r
 WHERE timestamp >= %s AND timestamp < %s AND NOT EXISTS (
@@ -167,7 +171,7 @@ class StoredEvidence:
 
     def anchors_from_last(self, month: date) -> Iterator[tuple[int, bytes]]:
         for size in reversed(self._anchors_of(month).sizes):
-            yield size, self.vault.get(note_key(month, size))
+            yield size, _content_of(self.vault, note_key(month, size))
 
     def checkpoint(self, month: date, size: int) -> str | None:
         found = self.connection.execute(_CHECKPOINT, (month, size)).fetchone()
@@ -191,11 +195,9 @@ class StoredEvidence:
         """By the version that was recorded: whatever lies over it since is none of ours."""
         ((key, version, digest),) = self.connection.execute(_MANIFEST, (month,)).fetchall()
         try:
-            return self.vault.get(key, version), digest
-        except FileNotFoundError:
+            return _content_of(self.vault, key, version), digest
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError):  # or it is no key at all
             return None, digest
-        except VaultDamagedError:
-            return b"", digest
 
     def _batch(self, month: date, begin: int, end: int) -> Batch:
         leaves = [Leaf(*row) for row in self.connection.execute(_LEAVES, (month, begin, end), binary=True)]
@@ -203,16 +205,25 @@ class StoredEvidence:
             self.connection.execute(_CHECKPOINTS, (month, begin, end)).fetchall()
         )
         anchors = self._anchors_of(month)
-        notes = {size: self.vault.get(note_key(month, size)) for size in anchors.between(begin, end)}
+        notes = {size: _content_of(self.vault, note_key(month, size)) for size in anchors.between(begin, end)}
         remembered = self.connection.execute(_ANCHORS, (month, begin, end)).fetchall()
         anchored, damaged = anchors.leaves(self.vault, begin, end)
         batch = Batch(
             begin, end, leaves, checkpoints, notes, anchored, rows={}, anchors_damaged=damaged,
             anchors_lost=[size for (size,) in remembered if size not in notes and not self._is_kept(month, size)],
         )  # fmt: skip
-        if leaves and self.is_asked_for(month) and self.state(month) == "there":
-            self._add_rows(month, batch)
+        if leaves and self.is_asked_for(month):
+            if self.state(month) == "there":
+                self._add_rows(month, batch)
+            elif self.state(month) == "archived":
+                self._add_keyless(batch)
         return batch
+
+    def _add_keyless(self, batch: Batch) -> None:
+        names = [leaf.log_id for leaf in batch.leaves]
+        batch.keyless = frozenset(name for (name,) in self.connection.execute(_KEYLESS, (names,)))
+        if batch.keyless and self._has_erasures:
+            batch.erasures = self._erasures(sorted(batch.keyless))
 
     def _add_rows(self, month: date, batch: Batch) -> None:
         names = [leaf.log_id for leaf in batch.leaves]
@@ -289,7 +300,9 @@ class _Anchors:
         return found, damaged
 
     def _content(self, vault: Vault, first: int, last: int, end: int) -> bytes:
-        content = self._held.pop((first, last), None) or vault.get(leaves_key(self.month, first, last))
+        content = self._held.pop((first, last), None) or _content_of(
+            vault, leaves_key(self.month, first, last)
+        )
         if last > end:
             self._held[first, last] = content
         return content
@@ -308,6 +321,14 @@ def leaves_key(month: date, first: int, last: int) -> str:
 
 def following(month: date) -> date:
     return (month.replace(day=1) + timedelta(days=32)).replace(day=1)
+
+
+def _content_of(vault: Vault, key: str, version: str | None = None) -> bytes:
+    """What is damaged is judged as if it were nothing: that is not what was signed either."""
+    try:
+        return vault.get(key, version)
+    except VaultDamagedError:
+        return b""
 
 
 def _anchors(vault: Vault) -> dict[date, _Anchors]:

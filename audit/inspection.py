@@ -68,6 +68,7 @@ class Batch:
     rows: Mapping[str, Sequence[str]]  # as JSON, by log_id
     aside: frozenset[str] = frozenset()  # records that are there and were not asked for
     erasures: Mapping[str, Sequence["Erasure"]] = field(default_factory=dict)  # of erased records, by log_id
+    keyless: frozenset[str] = frozenset()  # archived records whose personal columns no key opens any more
     anchors_lost: Sequence[int] = ()  # that the database remembers and the vault does not hold
     anchors_damaged: Sequence[int] = ()  # whose leaves the vault holds in part, or in two ways
 
@@ -145,6 +146,7 @@ class _Month:
     is_astray: bool = False
     leaves_lost: list[int] = field(default_factory=list)  # first and last of a run
     rows_lost: list[Leaf] = field(default_factory=list)
+    keys_lost: list[int] = field(default_factory=list)  # first of them, and how many
     linked: Link | None = None
 
     def find_end(self) -> int:
@@ -190,6 +192,7 @@ class _Month:
     def finish(self, end: int) -> None:
         self._tell_lost_leaves()
         self._tell_lost_rows()
+        self._tell_lost_keys()
         if beyond := self.evidence.leaves_beyond(self.month, end):
             count, index, log_id = beyond
             words = f"No signed checkpoint holds this leaf ({count} of them)"
@@ -243,6 +246,8 @@ class _Month:
         if is_changed:
             words = "The database's leaf is not the one that was anchored in the vault"
             self._find(Verdict.TAMPERED, "leaf", words, index, leaf.log_id)
+        if leaf.log_id in batch.keyless:
+            self._check_forgotten(leaf, batch.erasures.get(leaf.log_id, ()))
         if rows := batch.rows.get(leaf.log_id):
             self._tell_lost_rows()
             self._check_rows(leaf, sealed or leaf.leaf_hash, rows, batch)
@@ -271,6 +276,18 @@ class _Month:
                 self.report.count("records were erased, and are proven")
             elif verdict is not Verdict.VALID:
                 self._find(verdict, "row", words, leaf.leaf_index, leaf.log_id)
+
+    def _check_forgotten(self, leaf: Leaf, erasures: Sequence[Erasure]) -> None:
+        """Who has no key was erased, and somebody said so; or a part of the archive is lost."""
+        if not erasures:
+            first, count = self.keys_lost or (leaf.leaf_index, 0)
+            self.keys_lost = [first, count + 1]
+            return
+        verdict, words = _judge_erasure(erasures, self.keys)
+        if verdict is Verdict.ERASED:
+            self.report.count("archived records were erased, and whoever did it is on record")
+        else:
+            self._find(verdict, "row", words, leaf.leaf_index, leaf.log_id)
 
     def _check_head(self, size: int, batch: Batch) -> None:
         """Signature, place and root of what was signed at this size."""
@@ -345,6 +362,12 @@ class _Month:
             self._find(Verdict.MISSING, "leaf", words, first)
             self.leaves_lost.clear()
 
+    def _tell_lost_keys(self) -> None:
+        if self.keys_lost:
+            first, count = self.keys_lost
+            words = f"{count} archived records have lost their key and were never erased"
+            self._find(Verdict.MISSING, "month", words, first)
+
     def _tell_lost_rows(self) -> None:
         if self.rows_lost:
             first, last = self.rows_lost
@@ -400,9 +423,13 @@ def _judge_erased(
         for one in erasures
         if are_commitments(one.commitments) and leaf_hash(row, one.commitments) == sealed
     ]
-    signed = [one for one in fitting if one.is_signed(keys)]
     if not fitting:
         return Verdict.TAMPERED, "The erased record is not what was sealed"
+    return _judge_erasure(fitting, keys)
+
+
+def _judge_erasure(erasures: Sequence[Erasure], keys: Sequence[PublicKey]) -> tuple[Verdict, str]:
+    signed = [one for one in erasures if one.is_signed(keys)]
     if not signed:
         return Verdict.TAMPERED, "The record was emptied, and none of the given keys signed its erasure"
     return _RECORDED[min((one.event_state for one in signed), key=list(_RECORDED).index)]

@@ -96,6 +96,7 @@ _TABLE = """
 CREATE TABLE {table} (LIKE audit_logs INCLUDING ALL);
 CREATE TRIGGER audit_logs_keep_all BEFORE TRUNCATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse_change();
 GRANT SELECT ON {table} TO affidavit_auditor, affidavit_archiver;
+DELETE FROM audit_months WHERE month = '{month}';
 INSERT INTO audit_months VALUES ('{table}', '{month}')
 """
 _FILL = "INSERT INTO {table} SELECT * FROM json_populate_recordset(NULL::audit_logs, %s::json)"

@@ -42,7 +42,7 @@ class Searched:
     hits_left_off: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"archived_searched": False}
 
 
 def search(evidence: StoredEvidence, progress: Callable[[str, int, int], None]) -> Searched:

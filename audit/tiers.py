@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from pyarrow.fs import LocalFileSystem
 
 from audit import archive_format, parquet
@@ -101,12 +102,8 @@ _ARCHIVE = "archived_rows"
 RowKeys = Callable[[Sequence[str]], Mapping[str, bytes]]  # by log_id; what was erased has none
 
 
-_UNANSWERED = (
-    psycopg.OperationalError,
-    duckdb.IOException,
-    duckdb.OutOfMemoryException,
-    duckdb.InterruptException,
-)
+_UNANSWERED = (psycopg.OperationalError, duckdb.OutOfMemoryException, duckdb.InterruptException)
+_UNREADABLE = "There is no answer: the database or the archive cannot be read just now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +152,11 @@ class Tiers:
                 found = self._ask_all(question, archived) if archived else self._ask_database(question)
                 if self._archived() == archived:
                     return found
-        except _UNANSWERED as failure:
-            raise UnansweredError(f"There is no answer: {str(failure).strip()}") from failure
         except (psycopg.Error, duckdb.Error) as failure:
+            if isinstance(failure, duckdb.IOException) or _tells_login(str(failure), self.url):
+                raise UnansweredError(_UNREADABLE) from None  # its words are not for the one who asks
+            if isinstance(failure, _UNANSWERED):
+                raise UnansweredError(f"There is no answer: {str(failure).strip()}") from failure
             raise QueryError(f"This cannot be asked: {str(failure).strip()}") from failure
         raise UnansweredError("Months are just leaving the database. Please ask again in a moment")
 
@@ -232,12 +231,13 @@ class _Asked:
             "SELECT view_name FROM duckdb_views() WHERE database_name <> 'log'"
         ).fetchall()
         reserved = {_ARCHIVE, *(name for (name,) in taken)}
-        tree = understood(_parsed(session, readable(question)), tables, reserved)
+        columns = {name: table.columns for name, table in tables.items()}
+        tree = understood(_parsed(session, readable(question)), columns, reserved)
         needed, views = tables_of(tree), dict[str, str]()
         for table in reversed(list(tables.values())):  # the youngest first: a view reads older ones
             if table.name in needed and table.definition:
                 parsed = _parsed(session, readable(table.definition.rstrip("; \n")))
-                views[table.name] = understood(parsed, tables, reserved)
+                views[table.name] = understood(parsed, columns, reserved)
                 needed |= tables_of(views[table.name])
         plain = {
             name: table for name, table in tables.items() if name in needed - {"audit_logs"} - views.keys()
@@ -424,6 +424,12 @@ def _narrow(connection: psycopg.Connection, span: Span) -> None:
     for name, definition in [("audit_logs", narrowed), *((view.name, view.definition) for view in views)]:
         statement = sql.SQL("CREATE TEMPORARY VIEW {} AS ").format(sql.Identifier(name)).as_string()
         connection.execute(f"{statement}{definition}".encode())
+
+
+def _tells_login(words: str, url: str) -> bool:
+    """DuckDB repeats what it connects with, the password too."""
+    password = conninfo_to_dict(url).get("password")
+    return url in words or "password=" in words or bool(password and str(password) in words)
 
 
 def _attach(session: duckdb.DuckDBPyConnection, url: str) -> None:

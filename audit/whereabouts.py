@@ -27,16 +27,22 @@ WITH kept AS (
     FROM audit_archives ORDER BY month, step DESC
 ), forgotten AS (
     SELECT month, count(DISTINCT log_id) AS erased FROM audit_erasures GROUP BY 1
+), keyless AS (
+    SELECT month, count(*) AS keyless FROM audit_leaves l
+    WHERE month IN (SELECT month FROM steps)
+      AND NOT EXISTS (SELECT FROM audit_row_keys k WHERE k.log_id = l.log_id)
+      AND NOT EXISTS (SELECT FROM audit_erasures e WHERE e.log_id = l.log_id)
+    GROUP BY 1
 )
-SELECT month, c.relname IS NOT NULL, t.relation IS NOT NULL, coalesce(kept.rows, 0), coalesce(leaves, 0), coalesce(size, 0),
+SELECT month, c.relname IS NOT NULL,
+       EXISTS (SELECT FROM audit_months t JOIN pg_class p ON p.oid = t.relation WHERE t.month = m.month), coalesce(kept.rows, 0), coalesce(leaves, 0), coalesce(size, 0),
        steps.state, EXISTS (SELECT FROM audit_archives v WHERE v.month = m.month AND v.state = 'verified'), steps.rows,
-       greatest(kept.erased, forgotten.erased, 0), manifest_key, manifest_version, manifest_sha256
+       greatest(kept.erased, forgotten.erased, 0), coalesce(keyless, 0), manifest_key, manifest_version, manifest_sha256
 FROM (SELECT month FROM kept UNION SELECT month FROM sealed UNION SELECT month FROM steps) m
 LEFT JOIN kept USING (month) LEFT JOIN sealed USING (month) LEFT JOIN signed USING (month) LEFT JOIN steps USING (month)
-LEFT JOIN forgotten USING (month)
+LEFT JOIN forgotten USING (month) LEFT JOIN keyless USING (month)
 LEFT JOIN (pg_inherits JOIN pg_class c ON c.oid = inhrelid)
     ON inhparent = 'audit_logs'::regclass AND NOT inhdetachpending AND c.relname = to_char(month, '"audit_logs_"YYYY_MM')
-LEFT JOIN audit_months t USING (month)
 ORDER BY month
 """
 
@@ -57,6 +63,7 @@ class MonthKept:
     is_verified: bool
     archived: int | None
     erased: int
+    keyless: int  # of an archive: whose key is lost, and who were never erased
     manifest_key: str | None
     manifest_version: str | None
     manifest_sha256: str | None
@@ -109,6 +116,8 @@ def _losses_of(kept: MonthKept, vault: Vault) -> list[str]:
             f"{name} has {kept.leaves} leaves, a signed tree of {kept.tree_size} and {kept.archived} archived records:"
             " run `affidavit audit verify`"
         )
+    if kept.keyless:
+        found.append(f"{kept.keyless} records of {name} have lost their key and were never erased")
     return [*found, *(f"the archive of {name}: {words}" for words in _lost_files(kept, vault))]
 
 
@@ -116,7 +125,7 @@ def _lost_files(kept: MonthKept, vault: Vault) -> list[str]:
     place = (kept.manifest_key or "", kept.manifest_version or "", kept.manifest_sha256 or "")
     try:
         manifest = read_manifest(vault, *place)
-    except (OSError, VaultError, ArchiveError) as wrong:
+    except (OSError, VaultError, ArchiveError, ValueError) as wrong:  # the last: it is no key of a vault
         return [f"its manifest cannot be read: {wrong}"]
     return [words for name in manifest.files if (words := _lost(manifest, name, vault))]
 

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from audit.vault import VaultError
 from engine import certify, evaluate, logs, serving, wiring
 from engine import doctor as doctor_checks
 from engine import settings as settings_file
 from engine.answer import Asked
-from engine.audit_commands import AUDIT_COMMANDS
+from engine.audit_commands import AUDIT_COMMANDS, seal
 from engine.erasure_commands import ERASURE_COMMANDS
 from engine.errors import AffidavitError, RequestError
 from engine.http import contracts
@@ -57,8 +58,8 @@ def main() -> None:
     try:
         sys.exit(asyncio.run(_until_terminated(arguments)))
     except KeyboardInterrupt:
-        sys.exit(0)
-    except (AffidavitError, OSError) as failure:
+        sys.exit(_interrupted(arguments))
+    except (AffidavitError, VaultError, OSError) as failure:
         print(f"affidavit: {failure}", file=sys.stderr)
         sys.exit(FOUND_SOMETHING)
 
@@ -72,8 +73,16 @@ async def _until_terminated(arguments: Arguments) -> int:
     try:
         result: int = await arguments.run(*settings, arguments)
     except asyncio.CancelledError:
-        return 0
+        return _interrupted(arguments)
     return result
+
+
+def _interrupted(arguments: Arguments) -> int:
+    """A server is ended that way. Of all else nobody may believe that it was done."""
+    if arguments.run in _SERVERS and not getattr(arguments, "once", False):
+        return 0
+    say("Interrupted: it was not finished.")
+    return FOUND_SOMETHING
 
 
 async def up(settings: Settings, arguments: Arguments) -> int:
@@ -387,6 +396,8 @@ _WORKERS = argument(
     "--workers", type=int, choices=range(1, WORKERS_MAX + 1), default=1, metavar="N",
     help="processes that share the port (default: 1); their limits need Redis to be counted together",
 )  # fmt: skip
+
+_SERVERS = (up, serve, seal)
 
 COMMANDS: dict[str, Command] = {
     "up": Command(up, "affidavit up --port 8000", (_PORT, _WORKERS)),

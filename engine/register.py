@@ -11,6 +11,11 @@ from engine.errors import AuditUnavailableError
 from engine.ports import Clock, NewId
 
 _UNRECORDED = "The change cannot be recorded, so nothing was changed. Please try again shortly."
+_UNENDED = "What was begun could not be recorded to its end, so perhaps nothing was changed: run the command again."
+
+
+class UnrecordedError(AuditUnavailableError, LedgerUnavailableError):
+    """Also the ledger's own error, for those who know nothing of requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +36,11 @@ class Register:
             log_id=self.new_id(), query_id=self.new_id(), timestamp=self.clock(),
             endpoint=f"affidavit {command}", client_id=client_id, key_id=key_id, filters=about,
         )  # fmt: skip
+        is_begun = False
         try:
             async with self.open_ledger() as ledger:
                 await ledger.open(trail)
+                is_begun = True
                 try:
                     yield trail
                     trail.outcome, trail.success = "recorded", True
@@ -44,4 +51,4 @@ class Register:
                 finally:
                     await ledger.close(trail, self.clock())
         except (LedgerUnavailableError, TimeoutError) as failure:
-            raise AuditUnavailableError(_UNRECORDED) from failure
+            raise UnrecordedError(_UNENDED if is_begun else _UNRECORDED) from failure

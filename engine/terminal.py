@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import itertools
 import json
 import math
 import sys
@@ -70,14 +71,24 @@ def print_found(names: Sequence[str], rows: Sequence[Sequence[Any]], arguments: 
     """What SQL found, written in the same way whichever database found it."""
     found = [[plain(value) for value in row] for row in rows]
     if arguments.json:
-        print(json.dumps([dict(zip(names, row, strict=True)) for row in found]))
+        print(json.dumps([dict(zip(_numbered(names), row, strict=True)) for row in found]))
     elif arguments.csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(
             [names, *([_text(value) for value in row] for row in found)]
         )
     else:
         cells = [["NULL" if value is None else _text(value) for value in row] for row in found]
-        print_rows([dict(zip(names, row, strict=True)) for row in cells], as_json=False, empty="No rows.")
+        shown = [dict(zip(_numbered(names), row, strict=True)) for row in cells]
+        print_rows(shown, as_json=False, empty="No rows.")
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """SQL may call two columns the same, and neither may hide the other."""
+    found: list[str] = []
+    for name in names:
+        others = (f"{name}_{number}" for number in itertools.count(2))
+        found.append(name if name not in found else next(n for n in others if n not in {*found, *names}))
+    return found
 
 
 def plain(value: Any) -> Any:

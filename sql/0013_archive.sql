@@ -103,6 +103,7 @@ GRANT INSERT ON audit_archives TO affidavit_archiver;
 GRANT SELECT, INSERT, DELETE ON audit_row_keys TO affidavit_archiver;
 GRANT SELECT ON audit_pepper, audit_months TO affidavit_archiver;
 GRANT SELECT ON audit_months TO affidavit_auditor;
+GRANT SELECT (log_id, month) ON audit_row_keys TO affidavit_auditor;  -- whether there is a key, and never the key
 GRANT SELECT ON audit_logs, audit_leaves, audit_checkpoints, audit_anchors, audit_keys, audit_origin TO affidavit_archiver;
 GRANT SELECT (log_id, opened_at) ON audit_open TO affidavit_archiver;
 DO $$

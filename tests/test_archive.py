@@ -33,6 +33,7 @@ from audit.spool import ASIDE, Read, delivered, line_of
 from audit.statements import Statements
 from audit.vault import FolderVault
 from audit.verdict import Verdict
+from audit.whereabouts import losses, read_whereabouts
 from engine.providers import postgres
 from engine.wiring import ARCHIVER, Database, now
 from tests.archiving import archiver_of, attached, events, rows_of, steps, tables
@@ -361,6 +362,46 @@ async def test_a_record_whose_key_is_lost_is_not_taken_for_one_that_was_erased(l
     assert not outcome.is_well
     assert "1 records have lost their key and were never erased" in outcome.words
     assert rows_of(log, JANUARY) == []
+
+
+def gaps_of(log: SealedLog) -> list[str]:
+    async def read(role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        with psycopg.connect(make_conninfo(log.url, user=role)) as connection:
+            return [], connection.execute(statement.encode()).fetchall()
+
+    return losses(asyncio.run(read_whereabouts(read)), log.vault)
+
+
+# Seen red: the month was ARCHIVED, there was no gap, and the keyless records were counted as erased.
+async def test_lost_keys_of_archived_records_are_missing_and_a_gap(log: SealedLog) -> None:
+    await archiver_of(log).archive(FEBRUARY)
+    await log.erase(Wish(query_id=UUID(log.rows[JANUARY, 1]["query_id"])))
+    assert await log.seal() == {}
+    assert await asyncio.to_thread(gaps_of, log) == []
+    assert places(log.inspect()) == {("ARCHIVED", "month", "2025-01", None)}
+    gone = [log.log_id(JANUARY, index) for index in (2, 4)]
+    log.attack("DELETE FROM audit_row_keys WHERE log_id = ANY (%(gone)s::uuid[])", gone=gone)
+    assert await asyncio.to_thread(gaps_of, log) == [
+        "2 records of 2025-01 have lost their key and were never erased"
+    ]
+    report = log.inspect()
+    assert places(report) == {("ARCHIVED", "month", "2025-01", None), ("MISSING", "month", "2025-01", 2)}
+    assert report.verdict is Verdict.MISSING
+    assert "2 archived records have lost their key and were never erased" in str(report)
+
+
+# Seen red with an erasure of an archived record believed without its signature.
+async def test_an_erasure_that_nobody_signed_does_not_explain_a_lost_key(log: SealedLog) -> None:
+    await archiver_of(log).archive(FEBRUARY)
+    await log.erase(Wish(query_id=UUID(log.rows[JANUARY, 1]["query_id"])))
+    assert await log.seal() == {}
+    log.attack(
+        "DELETE FROM audit_row_keys WHERE log_id = %(gone)s",
+        "INSERT INTO audit_erasures SELECT erasure_id, %(gone)s, query_id, month, commitments, erased_at, basis, event,"
+        " key_id, signature FROM audit_erasures",
+        gone=log.log_id(JANUARY, 2),
+    )
+    assert places(log.inspect()) == {("ARCHIVED", "month", "2025-01", None), ("TAMPERED", "row", "2025-01", 2)}
 
 
 class BitFlip(FolderVault):

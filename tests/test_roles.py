@@ -78,7 +78,7 @@ ALLOWED = {
     "audit_questions": {AUDITOR: "SELECT"},
     "audit_refusals": {AUDITOR: "SELECT"},
     "audit_requests_by_day": {AUDITOR: "SELECT"},
-    "audit_row_keys": {ARCHIVER: "SELECT INSERT DELETE"},
+    "audit_row_keys": {ARCHIVER: "SELECT INSERT DELETE", AUDITOR: "SELECT(log_id,month)"},
     "audit_slow_requests": {AUDITOR: "SELECT"},
     "books": {ENGINE: "SELECT INSERT UPDATE(live_generation,title)", AUDITOR: "SELECT"},
     "calibrations": {ENGINE: "SELECT", AUDITOR: "SELECT"},

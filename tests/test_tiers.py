@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import threading
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from audit import tiers as tiers_module
 from audit.dialect import QueryError, UnansweredError
 from audit.evidence import EVER, Span
 from audit.keys import SigningKey
@@ -58,6 +60,10 @@ DIALECT = {
     "nulls and a limit": "SELECT error_type FROM audit_logs ORDER BY error_type DESC LIMIT 37",
     "nulls first": "SELECT timestamp, error_type FROM audit_logs ORDER BY error_type DESC NULLS FIRST, timestamp LIMIT 20",
     "a part that matches": "SELECT count(*) FROM audit_logs WHERE user_query_text ~ 'eine' AND user_query_text !~ 'keine'",
+    "a part over two lines": "SELECT count(*) FILTER (WHERE user_query_text || E'\nx' ~ '.x$'), count(*) FILTER (WHERE user_query_text"
+    " || E'\nX' ~* '[.?].x$'), count(*) FILTER (WHERE user_query_text || E'\nX' !~* '(?:.)x'), count(*) FILTER (WHERE"
+    " user_query_text || E'\nx' !~ '.x') FROM audit_logs",
+    "not in small or large letters": "SELECT user_query_text !~* 'EINE', count(*) FROM audit_logs GROUP BY 1 ORDER BY 1",
     "in small or large letters": "SELECT count(*) FROM audit_logs WHERE user_query_text ~* 'EINE' AND endpoint ILIKE '/V1/%'",
     "an escaped sign": r"SELECT count(*) FROM audit_logs WHERE user_query_text LIKE '%100\% sure%'",
     "an escaped sign, computed": r"SELECT count(*) FROM audit_logs WHERE user_query_text LIKE '%100' || '\% sure%'",
@@ -281,6 +287,51 @@ def test_a_month_that_is_verified_and_not_gone_yet_or_came_back_is_there_once(lo
     assert log.asking().ask(count).rows == [(ROWS, ROWS)]
 
 
+OTHERWISE = {
+    "JSON and a text": """SELECT count(*) FROM audit_logs WHERE filters = '{"a":1}'""",
+    "JSON and another text": """SELECT count(*) FROM audit_logs WHERE '{"a":1}' <> filters""",
+    "JSON among texts": """SELECT count(*) FROM audit_logs WHERE filters NOT IN ('{"a":1}', '{}')""",
+    "JSON by another name": "SELECT count(*) FROM (SELECT filters AS f FROM audit_logs) x WHERE f = '{}'",
+    "a part of JSON": "SELECT count(*) FROM audit_logs WHERE filters -> 'module' = '3'",
+    "a text that becomes JSON": "SELECT '{}'::jsonb = '{ }'::jsonb FROM audit_logs",
+    "JSON in a list of rows": "SELECT count(*) FROM audit_logs WHERE filters = ANY (SELECT filters FROM audit_logs)",
+    "JSON and JSON": "SELECT filters || filters FROM audit_logs",
+    "a month's name": "SELECT to_char(timestamp, 'Mon') FROM audit_logs",
+    "a day of the year": "SELECT to_char(timestamp, 'DDD') FROM audit_logs",
+    "a form that is computed": "SELECT to_char(timestamp, outcome) FROM audit_logs",
+    "a form of strftime": "SELECT to_char(timestamp, '%j') FROM audit_logs",
+    "letters": r"SELECT count(*) FROM audit_logs WHERE user_query_text ~ '^\w+$'",
+    "letters by name": "SELECT count(*) FROM audit_logs WHERE user_query_text !~* '[[:alpha:]]'",
+    "a pattern that is computed": "SELECT count(*) FROM audit_logs WHERE user_query_text ~ outcome",
+    "matches": "SELECT regexp_matches(user_query_text, 'eine') FROM audit_logs",
+    "before a text": "SELECT substr(outcome, -1, 3) FROM audit_logs",
+    "before a text, in words": "SELECT substring(outcome FROM -1 FOR 3) FROM audit_logs",
+    "a path": "SELECT filters ->> '$.module' FROM audit_logs",
+}
+
+
+# Each seen red: DuckDB answered, with something else than PostgreSQL.
+@pytest.mark.parametrize("title", OTHERWISE)
+def test_what_would_be_answered_otherwise_over_archived_months_is_refused(log: Log, title: str) -> None:
+    with pytest.raises(QueryError, match="over archived months|Over archived months"):
+        log.asking().ask(OTHERWISE[title])
+
+
+@pytest.mark.parametrize("name", ['"public".audit_logs', 'public . "audit_logs"', "public/**/.audit_logs"])
+def test_no_spelling_of_the_log_goes_past_the_times(log: Log, name: str) -> None:
+    span = Span(moment(BEYOND, 10), moment(BEYOND, 10) + timedelta(minutes=1))
+    assert log.asking(span=span).ask(f"SELECT count(*) FROM {name}").rows == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "name", ["audit_logs_2026_01", 'public."audit_logs_2026_01"', r'U&"p\0075blic".audit_logs']
+)
+def test_with_times_no_table_of_one_month_can_be_asked(log: Log, name: str) -> None:
+    span = Span(moment(BEYOND, 10), moment(BEYOND, 10) + timedelta(minutes=1))
+    with pytest.raises(QueryError, match="With times given"):
+        log.asking(span=span).ask(f"SELECT count(*) FROM {name}")
+
+
 ATTACKS = {
     "a file": "SELECT * FROM '/etc/passwd'",
     "a file as text": "SELECT * FROM read_text('/etc/passwd')",
@@ -405,6 +456,36 @@ def test_an_archive_that_cannot_be_read_is_no_answer(log: Log) -> None:
         log.asking(vault=DamagedVault(log.sealed.folder / "vault")).ask("SELECT count(*) FROM audit_logs")
 
 
+# Seen red: DuckDB's own words have all that it connects with.
+@pytest.mark.parametrize("is_url", [True, False])
+def test_a_database_that_cannot_be_reached_does_not_tell_the_password(
+    log: Log, is_url: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = (
+        f"postgresql://aud:{CANARY}@127.0.0.1:1/x" if is_url else f"host=127.0.0.1 port=1 password={CANARY}"
+    )
+    attach = tiers_module._attach
+    monkeypatch.setattr(tiers_module, "_attach", lambda session, _: attach(session, wrong))
+    with pytest.raises(UnansweredError, match="cannot be read just now") as failed:
+        log.asking().ask("SELECT count(*) FROM audit_logs")
+    assert CANARY not in "".join(traceback.format_exception(failed.value))
+
+
+@pytest.mark.parametrize("kind", [duckdb.CatalogException, duckdb.BinderException, psycopg.OperationalError])
+def test_no_failure_tells_the_password(
+    log: Log, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise kind(f"at {CANARY}")
+
+    monkeypatch.setattr(tiers_module, "_attach", fail)
+    tiers = log.asking()
+    tiers.url = make_conninfo(tiers.url, password=CANARY)
+    with pytest.raises(UnansweredError, match="cannot be read just now") as failed:
+        tiers.ask("SELECT count(*) FROM audit_logs")
+    assert CANARY not in "".join(traceback.format_exception(failed.value))
+
+
 async def test_a_question_that_takes_too_long_can_be_ended(log: Log) -> None:
     reading = threading.Event()
     tiers = log.asking(vault=CountedVault(log.sealed.folder / "vault", on_read=reading.set))
@@ -465,6 +546,14 @@ def test_the_command_writes_json_csv_and_a_table(command: Command) -> None:
     assert "read: 1." in err and "--personal" in err
     code, out, _ = command("query", SHOWN)
     assert out.splitlines()[1].split()[-2:] == ["NULL", "1"]
+
+
+def test_two_columns_of_one_name_are_both_shown(command: Command) -> None:
+    """Seen red with one of them."""
+    question = "SELECT count(*), max(total_latency_ms) AS count, 1 AS count_2, 2 AS count FROM audit_logs"
+    (row,) = json.loads(command("query", question, "--json", "--to", "2025-02-01")[1])
+    assert row == {"count": 3, "count_3": 2501, "count_2": 1, "count_4": 2}
+    assert len(command("query", question, "--to", "2025-02-01")[1].splitlines()) == 4
 
 
 @pytest.mark.parametrize(
