@@ -166,11 +166,13 @@ def _hashed(connection: psycopg.Connection, log_ids: list[str]) -> dict[str, Row
 
 
 def _fitting(texts: list[str] | None, row: Row | None, leaf: bytes) -> str | None:
-    for text in texts or () if row else ():
+    if not texts:
+        return None
+    for text in texts if row else ():
         commitments = json.loads(text)
         if row and are_commitments(commitments) and leaf_hash(row, commitments) == leaf:
             return text
-    return texts[0] if texts else None
+    return texts[0]
 
 
 def _table(connection: psycopg.Connection, month: date) -> str:

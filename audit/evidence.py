@@ -192,11 +192,11 @@ class StoredEvidence:
                 yield log_id, timestamp, timestamp < self.now - SEALED_WITHIN
 
     def manifest(self, month: date) -> tuple[bytes | None, str]:
-        """By the version that was recorded: whatever lies over it since is none of ours."""
+        """By the version that was recorded: whatever lies over it since is none of ours. What is no key holds nothing."""
         ((key, version, digest),) = self.connection.execute(_MANIFEST, (month,)).fetchall()
         try:
             return _content_of(self.vault, key, version), digest
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError):  # or it is no key at all
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError):
             return None, digest
 
     def _batch(self, month: date, begin: int, end: int) -> Batch:

@@ -11,7 +11,9 @@ from engine.errors import AuditUnavailableError
 from engine.ports import Clock, NewId
 
 _UNRECORDED = "The change cannot be recorded, so nothing was changed. Please try again shortly."
-_UNENDED = "What was begun could not be recorded to its end, so perhaps nothing was changed: run the command again."
+_UNENDED = (
+    "What was begun could not be recorded to its end, so perhaps nothing was changed: run the command again."
+)
 
 
 class UnrecordedError(AuditUnavailableError, LedgerUnavailableError):

@@ -3,17 +3,19 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 from uuid import UUID, uuid4
 
@@ -24,22 +26,28 @@ from psycopg.conninfo import make_conninfo
 
 from audit import month_table
 from audit.archive import EMPTY, Outcome
+from audit.archive_verify import verify_archive
 from audit.entry import Entry
 from audit.erase import Wish
 from audit.keys import SigningKey
+from audit.ledger import LedgerUnavailableError
 from audit.month_table import NotNowError
 from audit.record import PERSONAL, SALT_BYTES, Row, Sealed, Trail, row_of, sealed
+from audit.search import Searched
 from audit.spool import ASIDE, Read, delivered, line_of
 from audit.statements import Statements
-from audit.vault import FolderVault
+from audit.vault import FolderVault, VaultDamagedError, VaultError
 from audit.verdict import Verdict
-from audit.whereabouts import losses, read_whereabouts
+from audit.whereabouts import MonthKept, losses, read_whereabouts
+from engine import cli
 from engine.providers import postgres
+from engine.register import Register
+from engine.terminal import Arguments
 from engine.wiring import ARCHIVER, Database, now
 from tests.archiving import archiver_of, attached, events, rows_of, steps, tables
 from tests.conftest import ROOT
 from tests.recorded import make_months, write
-from tests.sealed_log import FEBRUARY, JANUARY, SealedLog, places, sealed_log, whole_trail
+from tests.sealed_log import FEBRUARY, JANUARY, SealedLog, places, quiet, sealed_log, whole_trail
 
 ALL = ["frozen", "uploaded", "verified", "detached", "dropped"]
 MARCH = date(2025, 3, 1)
@@ -364,12 +372,16 @@ async def test_a_record_whose_key_is_lost_is_not_taken_for_one_that_was_erased(l
     assert rows_of(log, JANUARY) == []
 
 
-def gaps_of(log: SealedLog) -> list[str]:
+def whereabouts(log: SealedLog) -> list[MonthKept]:
     async def read(role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         with psycopg.connect(make_conninfo(log.url, user=role)) as connection:
             return [], connection.execute(statement.encode()).fetchall()
 
-    return losses(asyncio.run(read_whereabouts(read)), log.vault)
+    return asyncio.run(read_whereabouts(read))
+
+
+def gaps_of(log: SealedLog) -> list[str]:
+    return losses(whereabouts(log), log.vault)
 
 
 # Seen red: the month was ARCHIVED, there was no gap, and the keyless records were counted as erased.
@@ -401,7 +413,171 @@ async def test_an_erasure_that_nobody_signed_does_not_explain_a_lost_key(log: Se
         " key_id, signature FROM audit_erasures",
         gone=log.log_id(JANUARY, 2),
     )
-    assert places(log.inspect()) == {("ARCHIVED", "month", "2025-01", None), ("TAMPERED", "row", "2025-01", 2)}
+    assert places(log.inspect()) == {
+        ("ARCHIVED", "month", "2025-01", None),
+        ("TAMPERED", "row", "2025-01", 2),
+    }
+
+
+# Seen red: a traceback in the place of each verdict.
+@pytest.mark.parametrize("forged", ["../x", "archive"])
+async def test_a_manifest_that_is_named_where_none_can_be_is_a_finding_everywhere(
+    log: SealedLog, forged: str
+) -> None:
+    await archiver_of(log, grace=timedelta(days=30)).archive(FEBRUARY)
+    assert await log.seal() == {}
+    log.attack(
+        "UPDATE audit_archives SET manifest_key = %(forged)s WHERE manifest_key IS NOT NULL", forged=forged
+    )
+    assert places(log.inspect()) == {("MISSING", "file", "2025-01", None)}
+    (gap,) = await asyncio.to_thread(gaps_of, log)
+    assert gap.startswith("the archive of 2025-01: its manifest cannot be read: ")
+    archiver = archiver_of(log)
+    (archived,), restored = await archiver.archive(FEBRUARY), await archiver.restore(JANUARY)
+    for outcome in (archived, restored):
+        assert not outcome.is_well
+        assert "its manifest cannot be read, so nothing was removed" in outcome.words
+    assert JANUARY_TABLE in tables(log)
+    report = verify_archive(log.vault, forged, None, log.keys, None, quiet)
+    assert places(report) == {("MISSING", "file", None, None)}
+
+
+class Damaged(FolderVault):
+    """An object store that finds one kind of file spoiled."""
+
+    def __init__(self, folder: Path, suffix: str) -> None:
+        super().__init__(folder)
+        self._suffix = suffix
+
+    def open(self, key: str, version: str | None = None) -> BinaryIO:
+        if key.endswith(self._suffix):
+            raise VaultDamagedError(f"{key} is spoiled")
+        return super().open(key, version)
+
+    def get(self, key: str, version: str | None = None) -> bytes:
+        with self.open(key, version) as stream:
+            return stream.read()
+
+
+# Seen red: VaultDamagedError ended the inspection.
+@pytest.mark.parametrize("suffix", ["5.note", ".leaves"])
+async def test_a_damaged_anchor_is_tampering(log: SealedLog, suffix: str) -> None:
+    vault = Damaged(log.folder / "vault", suffix)
+    report = log.inspect(vault=vault)
+    assert report.verdict is Verdict.TAMPERED
+    assert ("TAMPERED", "anchor", "2025-01", 4) in places(report)
+    if suffix == "5.note":
+        await archiver_of(log).archive(FEBRUARY)
+        (manifest,) = (log.folder / "vault/archive/2025-01").glob("*.manifest.json")
+        key = manifest.relative_to(log.folder / "vault").as_posix()
+        report = verify_archive(vault, key, None, log.keys, None, quiet)
+        assert ("TAMPERED", "anchor", "2025-01", None) in places(report)
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, command: Any) -> object:
+    """What the console script exits with when this is its command."""
+    given = Arguments(run=command, has_settings=False)
+    monkeypatch.setattr(cli, "parser", lambda: SimpleNamespace(parse_args=lambda: given))
+    with pytest.raises(SystemExit) as exited:
+        cli.main()
+    return exited.value.code
+
+
+# Seen red: a traceback.
+def test_a_vault_that_is_away_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def verify(_: Arguments) -> int:
+        raise VaultError("The vault answered 503")
+
+    assert ended(monkeypatch, verify) == 1
+    assert capsys.readouterr().err == "affidavit: The vault answered 503\n"
+
+
+# Seen red: it said that it was detached; and a restored month was counted twice.
+async def test_a_verified_month_that_was_dropped_by_hand_is_archived_and_comes_back_once(
+    log: SealedLog,
+) -> None:
+    await archiver_of(log, grace=timedelta(days=30)).archive(FEBRUARY)
+    log.attack(f"DROP TABLE {JANUARY_TABLE}")
+    assert [
+        kept.tier(now()) for kept in await asyncio.to_thread(whereabouts, log) if kept.month == JANUARY
+    ] == ["archived"]
+    assert (await archiver_of(log).restore(JANUARY)).is_well
+    assert [
+        kept.tier(now()) for kept in await asyncio.to_thread(whereabouts, log) if kept.month == JANUARY
+    ] == ["restored"]
+    with psycopg.connect(log.url) as connection:
+        assert connection.execute(
+            "SELECT count(*) FROM audit_months WHERE month = %s", (JANUARY,)
+        ).fetchone() == (1,)
+
+
+class Unending:
+    """A ledger that opens a record and cannot end it."""
+
+    async def open(self, trail: Trail) -> None: ...
+
+    async def close(self, trail: Trail, now: datetime) -> None:
+        raise LedgerUnavailableError
+
+
+# Seen red: it ended the run, and said that nothing was changed.
+async def test_a_step_whose_record_cannot_be_ended_is_the_trouble_of_its_month(log: SealedLog) -> None:
+    whole = archiver_of(log)
+
+    def event(command: str, **about: Any) -> Any:
+        is_spoiled = about["month"] == "2025-01" and about["step"] == "frozen"
+        ledger: Any = nullcontext(Unending())
+        return (
+            Register(lambda: ledger, now, uuid4).event(command, **about)
+            if is_spoiled
+            else whole.event(command, **about)
+        )
+
+    spoiled, done = await archiver_of(log, event=event).archive(None)
+    assert (spoiled.is_well, spoiled.state) == (False, "open")
+    assert spoiled.words.startswith("What was begun could not be recorded to its end")
+    assert (done.is_well, done.state) == (True, "dropped")
+    assert [outcome.is_well for outcome in await archiver_of(log).archive(None)] == [True]
+
+
+# Seen red with the first line that was found: the month could not be archived any more.
+async def test_a_forged_line_of_an_erased_record_does_not_keep_its_month(log: SealedLog) -> None:
+    await log.erase(Wish(query_id=UUID(log.rows[JANUARY, 2]["query_id"])))
+    log.attack(
+        "CREATE TABLE kept AS SELECT * FROM audit_erasures",
+        "DELETE FROM audit_erasures",
+        *(
+            "INSERT INTO audit_erasures SELECT gen_random_uuid(), log_id, query_id, month, (SELECT jsonb_object_agg(key,"
+            f" repeat('{digit}', 64)) FROM jsonb_each(commitments)), erased_at, basis, event, key_id, signature FROM kept"
+            for digit in "0f"
+        ),
+        "INSERT INTO audit_erasures SELECT * FROM kept",
+    )
+    (outcome,) = await archiver_of(log).archive(FEBRUARY)
+    assert (outcome.is_well, outcome.state, outcome.words) == (True, "dropped", "is in the vault")
+
+
+# Seen red: exit 0 without a word.
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("is_server", "code"), [(False, 1), (True, 0)])
+def test_only_a_server_has_done_its_work_when_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], told: int, is_server: bool, code: int
+) -> None:
+    async def command(_: Arguments) -> int:
+        os.kill(os.getpid(), told)
+        await asyncio.sleep(60)
+        return 0
+
+    if is_server:
+        monkeypatch.setattr(cli, "_SERVERS", (command,))
+    assert ended(monkeypatch, command) == code
+    assert capsys.readouterr().err == ("" if is_server else "Interrupted: it was not finished.\n")
+
+
+def test_a_search_says_that_the_archive_was_not_searched() -> None:
+    assert Searched().as_json()["archived_searched"] is False
 
 
 class BitFlip(FolderVault):

@@ -313,7 +313,7 @@ OTHERWISE = {
 # Each seen red: DuckDB answered, with something else than PostgreSQL.
 @pytest.mark.parametrize("title", OTHERWISE)
 def test_what_would_be_answered_otherwise_over_archived_months_is_refused(log: Log, title: str) -> None:
-    with pytest.raises(QueryError, match="over archived months|Over archived months"):
+    with pytest.raises(QueryError, match="ver archived months"):
         log.asking().ask(OTHERWISE[title])
 
 
@@ -368,7 +368,7 @@ ATTACKS = {
     "past the views": "SELECT * FROM log.public.audit_logs",
     "a table of ours": "SELECT * FROM main.archived_rows",
     "a table of ours, short": "SELECT * FROM archived_rows",
-    "keys of rows": "SELECT * FROM audit_row_keys",
+    "keys of rows": "SELECT key FROM audit_row_keys",
     "keys of clients": "SELECT digest FROM api_keys",
     "memory": "SELECT * FROM arrow_scan(1::pointer, 2::pointer, 3::pointer)",
     "a variable": "SELECT * FROM sys",
