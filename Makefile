@@ -16,7 +16,7 @@ run: $(READY)  ## A running engine on http://127.0.0.1:8000 (PORT=…) with the 
 	@exec $(BIN)/affidavit up --port $(PORT)
 
 test: $(READY)  ## The whole test suite against real parts
-	@$(BIN)/pytest --numprocesses 3 --dist loadfile
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 campaign: $(READY)  ## The tests that kill and disturb, with many more rounds
 	@CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/test_auditor.py tests/test_ingest_crash.py tests/test_faults.py \

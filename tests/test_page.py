@@ -54,7 +54,24 @@ def test_a_question_is_answered_with_its_quotations_and_nothing_is_complained_of
     assert page.complaints == []
 
 
+# What the engine sends at once would also be shown at once: here each event arrives by itself.
+ONE_BY_ONE = """
+window.fetch = (fetch => async (...asked) => {
+  const told = await fetch(...asked);
+  const decoder = new TextDecoder(), encoder = new TextEncoder();
+  const apart = new TransformStream({async transform(chunk, out) {
+    for (const part of decoder.decode(chunk, {stream: true}).split(/(?<=\\n\\n)/)) {
+      out.enqueue(encoder.encode(part));
+      await new Promise(done => setTimeout(done, 20));
+    }
+  }});
+  return new Response(told.body.pipeThrough(apart), told);
+})(window.fetch)
+"""
+
+
 def test_sentences_are_shown_as_they_come(page: Page, key: str) -> None:
+    page.read(f"void ({ONE_BY_ONE})")
     page.read(
         "window.seen = []; new MutationObserver(() => window.seen.push([...document.querySelectorAll('#answer sup')].length))"
         ".observe(document.querySelector('#result'), {childList: true, subtree: true})"
