@@ -16,9 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,8 @@ from engine import settings as settings_file
 from engine import wiring
 
 ROWS, BATCH, ROUNDS = 150_000, 1_000, 3
-GOAL, GOAL_MB = 0.5, 400
+ALONE_S = 10.0
+GOAL, GOAL_MB, GOAL_STALL_MS = 0.5, 400, 50
 BEGIN = datetime(2025, 2, 1, tzinfo=UTC)
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "config" / "sample-book"
@@ -68,6 +71,12 @@ def main() -> None:
         Figure("export / bare COPY", found["export_ratio"], f"≥ {GOAL}"),
         Figure("export, upload and second read / bare COPY", found["whole_ratio"], ""),
         Figure("archive: peak memory of both processes, MB", found["memory_mb"], f"≤ {GOAL_MB}"),
+        Figure("longest insert into the current month, nothing beside, ms", found["alone_ms"], ""),
+        Figure(
+            "longest insert into the current month while a month leaves, ms",
+            found["beside_ms"],
+            f"≤ {GOAL_STALL_MS}",
+        ),
     ]
     for figure in figures:
         show(figure)
@@ -78,7 +87,8 @@ async def _measured(folder: Path, rows: int) -> dict[str, Any]:
     settings = settings_file.load({}, data_dir=folder)
     async with wiring.open_database(settings, lambda _: None) as database:
         with psycopg.connect(database.url) as connection:
-            connection.execute("SELECT audit_make_month(%s)", (BEGIN.date(),))
+            for month in (BEGIN, wiring.now()):
+                connection.execute("SELECT audit_make_month(%s)", (month.date(),))
             size = sum(_insert(connection, batch) for batch in _batches(rows)) / rows
         async with wiring.open_sealer(settings, database) as sealer:
             await sealer.seal_once()
@@ -87,9 +97,12 @@ async def _measured(folder: Path, rows: int) -> dict[str, Any]:
             connection.execute("VACUUM ANALYZE audit_logs, audit_leaves, audit_row_keys")
         key = settings.data_dir / settings.audit.signing_key_file
         rounds = [await asyncio.to_thread(_round, database.url, folder, key, rows) for _ in range(ROUNDS)]
-    return {"bytes": round(size)} | {
-        name: round(statistics.median(each[name] for each in rounds), 2) for name in rounds[0]
-    }
+        stalls = await asyncio.to_thread(_stalls, database.url, folder)
+    return (
+        {"bytes": round(size)}
+        | stalls
+        | {name: round(statistics.median(each[name] for each in rounds), 2) for name in rounds[0]}
+    )
 
 
 def _round(url: str, folder: Path, key: Path, rows: int) -> dict[str, float]:
@@ -102,6 +115,34 @@ def _round(url: str, folder: Path, key: Path, rows: int) -> dict[str, float]:
         "export_ratio": bare_s / ours["export_s"], "whole_ratio": bare_s / ours["whole_s"],
         "memory_mb": ours["memory_mb"],
     }  # fmt: skip
+
+
+def _stalls(url: str, folder: Path) -> dict[str, float]:
+    """Beside the command itself, from the freezing of the month to its detaching."""
+    command = [sys.executable, "-m", "engine.cli", "audit", "archive", "--data-dir", str(folder)]
+    archiving = partial(subprocess.run, command, cwd=ROOT, check=True, capture_output=True)
+    found = {
+        "alone_ms": _longest_insert_ms(url, partial(time.sleep, ALONE_S)),
+        "beside_ms": _longest_insert_ms(url, archiving),
+    }
+    with psycopg.connect(url) as connection:
+        steps = [step for (step,) in connection.execute("SELECT state FROM audit_archives ORDER BY step")]
+    assert steps == ["frozen", "uploaded", "verified", "detached"], steps
+    return found
+
+
+def _longest_insert_ms(url: str, work: Callable[[], object]) -> float:
+    longest_s = 0.0
+    with psycopg.connect(url, autocommit=True) as connection, ThreadPoolExecutor(1) as other:
+        working = other.submit(work)
+        while not working.done():
+            trail = Trail(log_id=uuid4(), query_id=uuid4(), timestamp=wiring.now(), endpoint="bench")
+            text = sealed(row_of(trail), secrets.token_bytes(32)).text
+            began = time.perf_counter()
+            _insert(connection, [text])
+            longest_s = max(longest_s, time.perf_counter() - began)
+        working.result()
+    return round(longest_s * 1000, 1)
 
 
 def _bare_s(url: str, path: Path) -> float:
