@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from audit import bundle
-from audit.bundle import Bundle, BundleError, UnknownVersionError
-from audit.checkpoint import NoteError, receipt_text
-from audit.checkpoint import opened as opened_note
-from audit.keys import KeyFileError, PublicKey, read_public_keys
-from audit.merkle import is_included
-from audit.record import leaf_hash
-from audit.verdict import Finding, Report, Verdict
+from audit.proof import bundle
+from audit.proof.bundle import Bundle, BundleError, UnknownVersionError
+from audit.proof.checkpoint import NoteError, receipt_text
+from audit.proof.checkpoint import opened as opened_note
+from audit.proof.keys import KeyFileError, PublicKey, read_public_keys
+from audit.proof.merkle import is_included
+from audit.proof.record import leaf_hash
+from audit.proof.verdict import Finding, Report, Verdict
 
 RECEIPT_FIELDS = {"log_id", "leaf_hash", "issued_at", "key_id", "signature"}
 GOOD = frozenset({Verdict.VALID, Verdict.ERASED})

@@ -29,13 +29,13 @@ from uuid import uuid4
 import psycopg
 import pyarrow as pa
 
-from audit.archive_export import export
-from audit.archive_format import MANIFEST, manifest, object_key
-from audit.archive_verify import verify_archive
-from audit.keys import SigningKey, public_file, read_public_keys
-from audit.record import Trail, row_of, sealed
+from audit.archive.export import export
+from audit.archive.verify import verify_archive
+from audit.proof.archive_format import MANIFEST, manifest, object_key
+from audit.proof.keys import SigningKey, public_file, read_public_keys
+from audit.proof.record import Trail, row_of, sealed
+from audit.proof.verdict import Verdict
 from audit.vault import FolderVault
-from audit.verdict import Verdict
 from bench.results import Figure, record, show
 from engine import settings as settings_file
 from engine import wiring
@@ -188,7 +188,7 @@ def _memory_bytes(pid: int) -> int:
 
 
 def _archived(url: str, folder: str, key_file: str) -> dict[str, float]:
-    from engine import cli  # noqa: F401, PLC0415  as much memory as the command has
+    from engine.cli import main  # noqa: F401, PLC0415  as much memory as the command has
 
     key, keys = SigningKey.load(Path(key_file)), read_public_keys(public_file(Path(key_file)))
     with tempfile.TemporaryDirectory(dir=folder) as place, psycopg.connect(url) as connection:

@@ -15,15 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import results
-from engine import calibrate, evaluate, lexical, wiring
 from engine import settings as settings_file
-from engine.calibrate import Gate, Labelled, Soundings
-from engine.evaluate import Kind, LabelledSet, Marking, Query
+from engine import wiring
+from engine.evaluation import evaluate
+from engine.evaluation.evaluate import Kind, LabelledSet, Marking, Query
 from engine.models import Calibration, Candidate, Generation
+from engine.retrieval import calibrate, lexical
+from engine.retrieval.calibrate import Gate, Labelled, Soundings
 from engine.settings import Settings
 from engine.wiring import House
 from ingest.read.export import FILENAME as CONTENT_FILE
-from ingest.sounding import Sounding, echoes, headings
+from ingest.self_calibration import Sounding, echoes, headings
 
 SETS = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "eval"
 OUT_OF_SCOPE = SETS / "oos" / "queries.jsonl"

@@ -19,11 +19,11 @@ from uuid import uuid4
 import psycopg
 from psycopg.types.json import Jsonb
 
-from audit.entry import Entry
-from audit.group_commit import GroupCommit
-from audit.ledger import Ledger
-from audit.record import COLUMNS, Trail, row_of, sealed
-from audit.statements import Statements
+from audit.ledger.database_writer import Statements
+from audit.ledger.entry import Entry
+from audit.ledger.group_commit import GroupCommit
+from audit.ledger.ledger import Ledger
+from audit.proof.record import COLUMNS, Trail, row_of, sealed
 from bench.results import Figure, record, show
 from engine import settings as settings_file
 from engine import wiring

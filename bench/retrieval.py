@@ -28,12 +28,13 @@ import numpy as np
 
 from bench import peers
 from bench.results import Figure, record, show
-from engine import charts, lexical
-from engine.calibrate import Weights
+from engine.evaluation import charts
 from engine.models import Calibration, Filters, Generation, Passage, Point, Question, Vector
 from engine.ports import Embedder, Index, Library
 from engine.providers.edge import EdgeIndex
-from engine.retrieve import Retriever
+from engine.retrieval import lexical
+from engine.retrieval.calibrate import Weights
+from engine.retrieval.retrieve import Retriever
 
 HOUSE = Path(__file__).resolve().parent.parent
 PEERS_PYTHON = HOUSE / ".venv-peers" / "bin" / "python"

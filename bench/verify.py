@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import psycopg
 
-from audit.record import Trail, leaf_hash, row_of, sealed
+from audit.proof.record import Trail, leaf_hash, row_of, sealed
 from bench.results import Figure, record, show
 from engine import settings as settings_file
 from engine import wiring

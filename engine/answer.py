@@ -27,8 +27,9 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from audit.ledger import Ledger, LedgerUnavailableError
-from engine import cite
+from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from engine.admission.end_user import end_user_of
+from engine.admission.flood import Flood
 from engine.errors import (
     AuditUnavailableError,
     BadRequestError,
@@ -38,14 +39,15 @@ from engine.errors import (
     RequestError,
     UnexpectedError,
 )
-from engine.flood import Flood
-from engine.gate import refuse_weak_evidence
-from engine.limits import EndUser, end_user_of
+from engine.grounding import cite
+from engine.grounding.injection_flags import is_instruction_like
+from engine.grounding.verify import Instructions, is_proven, verdict
 from engine.models import (
     Allowance,
     Answer,
     Client,
     Draft,
+    EndUser,
     Evidence,
     Generation,
     Question,
@@ -57,9 +59,8 @@ from engine.models import (
     Trail,
 )
 from engine.ports import Clock, Generator, Keyring, Library, Limiter, NewId
-from engine.retrieve import Retriever
-from engine.suspect import is_instruction_like
-from engine.verify import Instructions, is_proven, verdict
+from engine.retrieval.gate import refuse_weak_evidence
+from engine.retrieval.retrieve import Retriever
 
 HTTP_OK = 200
 ASK = frozenset({"ask"})  # what a key must be good for, unless the endpoint says otherwise

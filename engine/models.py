@@ -1,5 +1,6 @@
 """The nouns of the house. All frozen but the trail, which is the audit record being written."""
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -8,14 +9,9 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.record import Receipt, Trail
+from audit.proof.record import Receipt as Receipt
+from audit.proof.record import Trail as Trail
 from engine.errors import RequestError
-
-__all__ = [
-    "Allowance", "Answer", "Calibration", "Candidate", "Citation", "Claim", "Client", "Curve", "Draft", "Evidence", "Excerpt", "Filters",
-    "Generation", "Hit", "Lexicon", "Passage", "Point", "Question", "Quota", "Quoted", "Receipt", "Refusal", "Released", "Retrieved", "Sentence",
-    "SourceMode", "Term", "Trail", "Vector", "Windows",
-]  # fmt: skip
 
 Vector = NDArray[np.float32]  # one text
 Windows = NDArray[np.float32]  # one row for each window of a long text; their best cosine counts
@@ -23,6 +19,10 @@ Windows = NDArray[np.float32]  # one row for each window of a long text; their b
 Curve = tuple[tuple[float, float], ...]  # rising points (raw, meaning), with straight lines between them
 
 SourceMode = Literal["full-book", "context-restricted"]
+
+Tier = Literal["anonymous", "authenticated"]
+
+RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")  # as in the settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,26 @@ class Client:
 
     def may_ask(self, book_id: str) -> bool:
         return not self.books or book_id in self.books
+
+
+@dataclass(frozen=True, slots=True)
+class EndUser:
+    """A reader as their site names them, in one spelling, so that nobody is counted twice."""
+
+    name: str
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How often somebody may ask, such as "100/minute"."""
+
+    per_key: str
+    anonymous: str
+    authenticated: str
+
+    def of(self, tier: Tier) -> str:
+        return self.anonymous if tier == "anonymous" else self.authenticated
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from engine.limits import EndUser
 from engine.models import (
     Allowance,
     Claim,
     Client,
     Curve,
     Draft,
+    EndUser,
     Evidence,
     Filters,
     Generation,

@@ -25,47 +25,47 @@ from uuid import uuid4
 
 from psycopg_pool import AsyncConnectionPool
 
-from audit import partitions
-from audit.durability import weaknesses
-from audit.erase import Eraser
-from audit.evidence import EVER, Span, StoredEvidence
-from audit.keys import KeyFileError, SigningKey, public_file, read_public_keys
-from audit.ledger import Ledger, Spooling
-from audit.month_table import keys_of
-from audit.prover import Prover
-from audit.seal import LAST_S, Sealer
-from audit.standing import Standing, read_standing
-from audit.status import Status, read_status
+from audit.archive.month_table import keys_of
+from audit.checking.evidence import EVER, Span, StoredEvidence
+from audit.checking.log_gauges import Standing, read_standing
+from audit.checking.prover import Prover
+from audit.checking.status import Status, read_status
+from audit.erasure.erase import Eraser
+from audit.ledger import partitions
+from audit.ledger.durability import weaknesses
+from audit.ledger.ledger import Ledger, Spooling
+from audit.proof.keys import KeyFileError, SigningKey, public_file, read_public_keys
+from audit.sealing.sealer import LAST_S, Sealer
 from audit.vault import FolderVault, Vault
+from engine.admission.flood import Flood
+from engine.admission.keys import ApiKeys, KeyUses
+from engine.admission.operator_events import Register
+from engine.admission.sessions import Sessions, Turn
 from engine.answer import Engine, Rules
-from engine.calibrate import Gate, Weights
+from engine.data_folder import InUse
 from engine.errors import ConfigurationError, UnknownBookError
-from engine.flood import Flood
-from engine.keys import ApiKeys, KeyUses
-from engine.last_words import Absence
-from engine.limits import Rates
+from engine.grounding.verify import SENTINEL, Instructions
 from engine.migrate import migrate, pending
+from engine.models import Rates
+from engine.outage.cached_library import RememberedKeys, RememberedLibrary
+from engine.outage.stale_cache import Absence
 from engine.ports import Embedder, Generator, Index, Library, Limiter, Reranker
 from engine.providers import postgres
 from engine.providers.edge import EdgeIndex
 from engine.providers.extractive import Extractive
-from engine.providers.folders import InUse
 from engine.providers.limits import MemoryLimits, RedisLimits
 from engine.providers.minilm import MiniLm
-from engine.register import Register
-from engine.remembered import RememberedKeys, RememberedLibrary
-from engine.retrieve import Retriever
-from engine.sessions import Sessions, Turn
+from engine.retrieval.calibrate import Gate, Weights
+from engine.retrieval.retrieve import Retriever
 from engine.settings import CONFIG, HOUSE, Settings
-from engine.verify import SENTINEL, Instructions
 from ingest.pipeline import Ingest, Progress
 from ingest.registry import Registry
-from ingest.sounding import Sounding, read_probes
+from ingest.self_calibration import Sounding, read_probes
 from ingest.split import Size
 
 if TYPE_CHECKING:
-    from audit.archive import Archiver
-    from audit.tiers import Tiers
+    from audit.archive.archiver import Archiver
+    from audit.query.tiers import Tiers
     from engine.providers.s3 import S3Vault
 
 EMBEDDERS: dict[str, Callable[[Settings], Embedder]] = {
@@ -386,7 +386,7 @@ async def _open_eraser_within(database: Database, within_s: float) -> AsyncItera
 def archiver_of(
     settings: Settings, database: Database, progress: Progress, say: Callable[[str], None]
 ) -> "Archiver":
-    from audit.archive import Archiver
+    from audit.archive.archiver import Archiver
 
     _check_schema(database)
     public = public_keys_file(settings)
@@ -442,7 +442,7 @@ def open_evidence(settings: Settings, database: Database, span: Span) -> Iterato
 @contextmanager
 def open_tiers(settings: Settings, database: Database, span: Span, *, is_open: bool) -> Iterator["Tiers"]:
     """The log over all tiers, as the auditor's role; what is personal in archives only with the keys of the archiver."""
-    from audit.tiers import Tiers
+    from audit.query.tiers import Tiers
 
     with ExitStack() as stack:
         row_keys = None

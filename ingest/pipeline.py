@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from engine import calibrate, lexical, selection
 from engine.models import Generation, Passage, Point, Windows
 from engine.ports import Embedder, Index, NewId
+from engine.retrieval import calibrate, lexical, selection
 from ingest import files, split
 from ingest.read.document import Document
 from ingest.registry import LiveContent, Registry
-from ingest.sounding import Sounding
+from ingest.self_calibration import Sounding
 
 BATCH = 96  # passages that are embedded and indexed at once: what an embedding vendor takes in one call
 

@@ -14,9 +14,9 @@ import psycopg
 from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from engine import calibrate, selection
 from engine.errors import DatabaseUnavailableError, UnknownBookError
 from engine.models import Calibration, Generation, Lexicon, Passage, Sentence, Term, Windows
+from engine.retrieval import calibrate, selection
 from ingest.read.document import Document
 
 GENERATIONS_KEPT = (

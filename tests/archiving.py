@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import psycopg
 
-from audit.archive import Archiver
+from audit.archive.archiver import Archiver
 from engine import wiring
+from engine.admission.operator_events import Register
 from engine.providers import postgres
-from engine.register import Register
 from engine.wiring import ARCHIVER, now
 from tests.sealed_log import SealedLog, quiet
 

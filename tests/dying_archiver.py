@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 import psycopg
 
-from audit.archive import Archiver
-from audit.keys import SigningKey
+from audit.archive.archiver import Archiver
+from audit.proof.keys import SigningKey
 from audit.vault import Stored, Vault
 from engine import settings as settings_file
 from engine.providers.postgres import as_role

@@ -11,13 +11,13 @@ from uuid import UUID, uuid5
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit import bundle
-from audit.bundle import Bundle
-from audit.canonical import canonical_json
-from audit.checkpoint import Checkpoint, Link, receipt_text, signed
-from audit.keys import SigningKey
-from audit.merkle import inclusion_proof, root
-from audit.record import Row, Trail, commitments, leaf_hash, row_of, sealed
+from audit.proof import bundle
+from audit.proof.bundle import Bundle
+from audit.proof.canonical import canonical_json
+from audit.proof.checkpoint import Checkpoint, Link, receipt_text, signed
+from audit.proof.keys import SigningKey
+from audit.proof.merkle import inclusion_proof, root
+from audit.proof.record import Row, Trail, commitments, leaf_hash, row_of, sealed
 
 FILE = Path(__file__).parent / "data" / "proofs.json"
 

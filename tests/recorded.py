@@ -8,7 +8,7 @@ from uuid import UUID
 
 import psycopg
 
-from audit.record import SALT_BYTES, Row, Trail, row_of, sealed
+from audit.proof.record import SALT_BYTES, Row, Trail, row_of, sealed
 
 _READ = """
 SELECT row_to_json(found) FROM (

@@ -15,19 +15,19 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from audit.erase import Erased, Eraser, Event, Wish
-from audit.evidence import LAST_MOMENT, Span, StoredEvidence
-from audit.inspection import inspect
-from audit.keys import PublicKey, SigningKey, public_file, read_public_keys
-from audit.ledger import Ledger
-from audit.prover import Prover
-from audit.record import Row, Trail
-from audit.seal import Sealer
+from audit.checking.evidence import LAST_MOMENT, Span, StoredEvidence
+from audit.checking.inspection import inspect
+from audit.checking.prover import Prover
+from audit.erasure.erase import Erased, Eraser, Event, Wish
+from audit.ledger.ledger import Ledger
+from audit.proof.keys import PublicKey, SigningKey, public_file, read_public_keys
+from audit.proof.record import Row, Trail
+from audit.proof.verdict import Finding, Report
+from audit.sealing.sealer import Sealer
 from audit.vault import FolderVault, Vault
-from audit.verdict import Finding, Report
+from engine.admission.operator_events import Register
 from engine.ports import Clock
 from engine.providers import postgres
-from engine.register import Register
 from engine.wiring import AUDITOR, Database, now
 from tests.recorded import make_months, write
 

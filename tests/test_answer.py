@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from audit.ledger import LedgerUnavailableError
-from audit.record import Receipt, Trail
+from audit.ledger.ledger import LedgerUnavailableError
+from audit.proof.record import Receipt, Trail
 from engine.answer import Asked, Engine
 from engine.errors import (
     AuditUnavailableError,

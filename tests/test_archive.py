@@ -24,25 +24,25 @@ import pytest
 from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 
-from audit import month_table
-from audit.archive import EMPTY, Outcome
-from audit.archive_verify import verify_archive
-from audit.entry import Entry
-from audit.erase import Wish
-from audit.keys import SigningKey
-from audit.ledger import LedgerUnavailableError
-from audit.month_table import NotNowError
-from audit.record import PERSONAL, SALT_BYTES, Row, Sealed, Trail, row_of, sealed
-from audit.search import Searched
-from audit.spool import ASIDE, Read, delivered, line_of
-from audit.statements import Statements
+from audit.archive import month_table
+from audit.archive.archiver import EMPTY, Outcome
+from audit.archive.month_table import NotNowError
+from audit.archive.verify import verify_archive
+from audit.checking.month_tiers import MonthKept, losses, read_whereabouts
+from audit.erasure.erase import Wish
+from audit.erasure.search import Searched
+from audit.ledger.database_writer import Statements
+from audit.ledger.entry import Entry
+from audit.ledger.ledger import LedgerUnavailableError
+from audit.ledger.spool import ASIDE, Read, delivered, line_of
+from audit.proof.keys import SigningKey
+from audit.proof.record import PERSONAL, SALT_BYTES, Row, Sealed, Trail, row_of, sealed
+from audit.proof.verdict import Verdict
 from audit.vault import FolderVault, VaultDamagedError, VaultError
-from audit.verdict import Verdict
-from audit.whereabouts import MonthKept, losses, read_whereabouts
-from engine import cli
+from engine.admission.operator_events import Register
+from engine.cli import main
+from engine.cli.output import Arguments
 from engine.providers import postgres
-from engine.register import Register
-from engine.terminal import Arguments
 from engine.wiring import ARCHIVER, Database, now
 from tests.archiving import archiver_of, attached, events, rows_of, steps, tables
 from tests.conftest import ROOT
@@ -136,7 +136,7 @@ async def test_a_month_without_records_stays_as_it_is(log: SealedLog) -> None:
 async def test_a_month_waits_until_the_sealer_has_been_there(
     log: SealedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("audit.archive.SEALER_S", 0)
+    monkeypatch.setattr("audit.archive.archiver.SEALER_S", 0)
     log.write(JANUARY, 5)
     said: list[str] = []
 
@@ -218,8 +218,8 @@ async def test_an_interrupted_detach_of_a_month_that_is_in_no_archive_is_undone(
 async def test_no_request_waits_while_a_month_waits_for_its_readers(
     log: SealedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("audit.month_table.READERS_MS", 3_000)
-    monkeypatch.setattr("audit.month_table.PATIENCE_S", 0.5)
+    monkeypatch.setattr("audit.archive.month_table.READERS_MS", 3_000)
+    monkeypatch.setattr("audit.archive.month_table.PATIENCE_S", 0.5)
     with psycopg.connect(log.url) as reader:
         reader.execute("SELECT count(*) FROM audit_logs")
         with writing(log) as written:
@@ -477,9 +477,9 @@ async def test_a_damaged_anchor_is_tampering(log: SealedLog, suffix: str) -> Non
 def ended(monkeypatch: pytest.MonkeyPatch, command: Any) -> object:
     """What the console script exits with when this is its command."""
     given = Arguments(run=command, has_settings=False)
-    monkeypatch.setattr(cli, "parser", lambda: SimpleNamespace(parse_args=lambda: given))
+    monkeypatch.setattr(main, "parser", lambda: SimpleNamespace(parse_args=lambda: given))
     with pytest.raises(SystemExit) as exited:
-        cli.main()
+        main.main()
     return exited.value.code
 
 
@@ -571,7 +571,7 @@ def test_only_a_server_has_done_its_work_when_it_is_interrupted(
         return 0
 
     if is_server:
-        monkeypatch.setattr(cli, "_SERVERS", (command,))
+        monkeypatch.setattr(main, "_SERVERS", (command,))
     assert ended(monkeypatch, command) == code
     assert capsys.readouterr().err == ("" if is_server else "Interrupted: it was not finished.\n")
 

@@ -25,10 +25,10 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from audit.archive_verify import verify_archive
-from audit.month_table import keys_of
+from audit.archive.month_table import keys_of
+from audit.archive.verify import verify_archive
+from audit.proof.verdict import Verdict
 from audit.vault import Vault
-from audit.verdict import Verdict
 from engine import settings as settings_file
 from engine import wiring
 from engine.errors import AffidavitError

@@ -19,9 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit import archive_format, archive_rows, archive_verify, parquet, second_core
-from audit.archive_export import ExportError, export
-from audit.archive_format import (
+from audit.archive import parquet, rows, verify, worker_process
+from audit.archive.export import ExportError, export
+from audit.archive.verify import rows_again, verify_archive
+from audit.archive.worker_process import SecondCoreError, in_order
+from audit.erasure.erase import Wish
+from audit.proof import archive_format
+from audit.proof.archive_format import (
     CHECKPOINT,
     EVIDENCE,
     KEYS,
@@ -38,15 +42,12 @@ from audit.archive_format import (
     opened_box,
     opened_manifest,
 )
-from audit.archive_verify import rows_again, verify_archive
-from audit.canonical import canonical_json
-from audit.erase import Wish
-from audit.keys import SigningKey
-from audit.record import PERSONAL, Row
-from audit.second_core import SecondCoreError, in_order
-from audit.verdict import Report, Verdict
-from engine import cli
+from audit.proof.canonical import canonical_json
+from audit.proof.keys import SigningKey
+from audit.proof.record import PERSONAL, Row
+from audit.proof.verdict import Report, Verdict
 from engine import settings as settings_file
+from engine.cli import main
 from engine.wiring import Database
 from tests.proofs import STRANGER
 from tests.sealed_log import FEBRUARY, JANUARY, SealedLog, quiet, sealed_log
@@ -492,12 +493,12 @@ def test_a_changed_leaf_is_located_and_the_evidence_stands(february: Archive) ->
 def test_evidence_and_leaves_changed_together_do_not_have_the_signed_root(february: Archive) -> None:
     lines = february.lines
     lines[5] = changed(lines[5], outcome="refused")
-    _, leaf = archive_rows.opened_line(canonical_json(lines[5]))
+    _, leaf = rows.opened_line(canonical_json(lines[5]))
     leaves = bytearray(february.content[LEAVES])
     leaves[5 * 32 : 6 * 32] = leaf
     attacked = february.with_lines(lines).having(LEAVES, bytes(leaves))
     assert ("TAMPERED", "leaf", None) in found(attacked.verify(february.key))
-    forged = attacked.verify(february.key, root=archive_verify._root(leaves))
+    forged = attacked.verify(february.key, root=verify._root(leaves))
     assert ("TAMPERED", "checkpoint", None) in found(forged)
 
 
@@ -537,8 +538,8 @@ def test_an_older_manifest_does_not_fit_the_name_of_the_newer(february: Archive)
 
 def test_an_archive_of_nothing_is_never_valid(february: Archive) -> None:
     empty = february.with_lines([]).with_rows(february.rows.slice(0, 0)).having(LEAVES, b"")
-    for rows in (0, 1, ROWS):
-        assert empty.verify(february.key, rows=rows).verdict is not Verdict.VALID
+    for count in (0, 1, ROWS):
+        assert empty.verify(february.key, rows=count).verdict is not Verdict.VALID
     held = Held()
     assert (
         verify_archive(held, "manifest.json", None, [february.key.public], None, quiet).verdict
@@ -610,7 +611,7 @@ def test_a_file_that_expands_without_end_is_left_in_time(february: Archive, atta
 
 def test_the_process_that_reads_what_nobody_vouches_for_has_only_so_much_memory() -> None:
     with pytest.raises(MemoryError):
-        list(in_order(bytes, [second_core.MEMORY_BYTES_MAX + 1], alone=True))
+        list(in_order(bytes, [worker_process.MEMORY_BYTES_MAX + 1], alone=True))
 
 
 def test_what_the_second_process_raises_and_its_end_are_told() -> None:
@@ -719,7 +720,7 @@ def test_verify_takes_a_folder_a_file_or_a_key(
 
     def verified(named: object) -> tuple[int, dict[str, Any]]:
         words = ["audit", "verify", "--public-key", str(keys), "--json", "--archive", str(named)]
-        given = cli.parser().parse_args(words)
+        given = main.parser().parse_args(words)
         code = asyncio.run(given.run(settings_file.load({}, data_dir=data), given))
         return code, json.loads(capsys.readouterr().out)
 

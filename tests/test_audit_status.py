@@ -14,10 +14,10 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from audit.partitions import months_from
-from audit.record import Trail
-from audit.spool import ASIDE
-from audit.status import RECORDS, SpoolFile, Status, Waiting, gaps, read_status
+from audit.checking.status import RECORDS, SpoolFile, Status, Waiting, gaps, read_status
+from audit.ledger.partitions import months_from
+from audit.ledger.spool import ASIDE
+from audit.proof.record import Trail
 from audit.vault import FolderVault
 from engine import settings as settings_file
 from engine import wiring

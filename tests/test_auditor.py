@@ -16,12 +16,14 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from audit import auditor, bundle
-from audit.canonical import canonical_json
-from audit.keys import read_public_keys
-from audit.verdict import Report, Verdict
-from engine import audit_commands, cli, wiring
+from audit import auditor
+from audit.proof import bundle
+from audit.proof.canonical import canonical_json
+from audit.proof.keys import read_public_keys
+from audit.proof.verdict import Report, Verdict
 from engine import settings as settings_file
+from engine import wiring
+from engine.cli import audit_commands, main
 from engine.errors import ConfigurationError
 from engine.wiring import Database
 from tests import proofs, second_verifier
@@ -213,7 +215,7 @@ def command(log: SealedLog, capsys: pytest.CaptureFixture[str]) -> Command:
     settings = settings_file.load({"DATABASE_URL": log.url}, data_dir=log.folder)
 
     def run(*words: object) -> tuple[int, str, str]:
-        given = cli.parser().parse_args(["audit", *map(str, words)])
+        given = main.parser().parse_args(["audit", *map(str, words)])
         code = asyncio.run(given.run(settings, given) if given.has_settings else given.run(given))
         return code, *capsys.readouterr()
 
@@ -230,7 +232,7 @@ async def test_every_record_of_a_log_has_a_proof(log: SealedLog) -> None:
 
 # Seen red with the roots of chunks kept for the last, unfinished chunk too.
 async def test_proofs_reach_over_chunks_of_leaves(log: SealedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("audit.prover.CHUNK_LEAVES", 4)
+    monkeypatch.setattr("audit.checking.prover.CHUNK_LEAVES", 4)
     await test_every_record_of_a_log_has_a_proof(log)
 
 

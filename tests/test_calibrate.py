@@ -14,8 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine import calibrate
-from engine.calibrate import (
+from engine.errors import NotSeparableError
+from engine.models import Calibration, Curve, Generation, Lexicon
+from engine.providers.minilm import MiniLm
+from engine.retrieval import calibrate
+from engine.retrieval.calibrate import (
     FULL_ATTAINMENT,
     LABELLED_MIN,
     SEPARATION_MIN,
@@ -30,10 +33,7 @@ from engine.calibrate import (
     blended,
     interpolate,
 )
-from engine.errors import NotSeparableError
-from engine.lexical import NORMALISATION
-from engine.models import Calibration, Curve, Generation, Lexicon
-from engine.providers.minilm import MiniLm
+from engine.retrieval.lexical import NORMALISATION
 from tests.build import steady
 
 CURVE: Curve = ((0.2, 0.0), (0.5, 0.6), (0.9, 1.0))

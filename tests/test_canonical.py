@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.canonical import canonical_json
-from audit.record import text_of
+from audit.proof.canonical import canonical_json
+from audit.proof.record import text_of
 from engine.wiring import Database
 from tests.build import steady
 

@@ -18,15 +18,16 @@ from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
-from audit.keys import SigningKey
-from engine import cli, doctor, wiring
+from audit.proof.keys import SigningKey
 from engine import settings as settings_file
-from engine.calibrate import Certificate
+from engine import wiring
+from engine.cli import doctor, main
 from engine.errors import AffidavitError, NotSeparableError, UnknownBookError
 from engine.models import Calibration, Generation
+from engine.retrieval.calibrate import Certificate
 from engine.settings import CONFIG, Settings
 from engine.wiring import SAMPLE_BOOK, Database
-from ingest.sounding import headings, read_probes
+from ingest.self_calibration import headings, read_probes
 from tests.conftest import running
 from tests.test_cli import affidavit
 
@@ -125,7 +126,7 @@ class Said:
 
 async def run(settings: Settings, *arguments: object) -> Said:
     """A command in this process: a new one would load the embedder each time."""
-    given = cli.parser().parse_args([*map(str, arguments)])
+    given = main.parser().parse_args([*map(str, arguments)])
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         code = await given.run(settings, given)
     return Said(code, out.getvalue(), err.getvalue())

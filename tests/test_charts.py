@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from engine.charts import Axis, Group, Mark, Series, histogram, line_chart
+from engine.evaluation.charts import Axis, Group, Mark, Series, histogram, line_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = """</title><script>alert('"&</text>"""

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.checkpoint import Checkpoint, Link, NoteError, opened, receipt_text, signed
-from audit.keys import PublicKey, SigningKey
+from audit.proof.checkpoint import Checkpoint, Link, NoteError, opened, receipt_text, signed
+from audit.proof.keys import PublicKey, SigningKey
 
 SEED = bytes(range(32))
 ORIGIN = "affidavit/5f0c1c3e-6f43-4d3b-9a0a-0f6f0a5f9d11"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cite import EXCERPT_WORDS_MAX, LOW_MARK, excerpt, level, quoted, released, source_mark
+from engine.grounding.cite import EXCERPT_WORDS_MAX, LOW_MARK, excerpt, level, quoted, released, source_mark
+from engine.grounding.verify import NOTHING_TOLD, is_proven
 from engine.models import Citation, Claim, Evidence, Quoted, Released
-from engine.verify import NOTHING_TOLD, is_proven
 from tests.build import HOSTILE, citation, claim, evidence, hostile_sentence, steady
 
 WEIGHTS = (0.6, 0.4)

@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 
 from engine.answer import Engine
 from engine.errors import ModelBusyError, ModelFailedError, OutOfTimeError, RequestError
+from engine.grounding.verify import SENTINEL
 from engine.models import Claim, Draft, Refusal, Released
 from engine.providers.claude import RAW_CHARACTERS_MAX, Claude, Reading
-from engine.verify import SENTINEL
 from engine.wiring import PROMPT, House
 from tests.conftest import Records
 from tests.test_answer import IMU, asked

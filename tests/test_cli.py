@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.cli import COMMANDS, parser
+from engine.cli.main import COMMANDS, parser
 from engine.wiring import Database
 from tests.conftest import ROOT, Records
 

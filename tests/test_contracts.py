@@ -12,9 +12,9 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from engine.cite import LOW_MARK
 from engine.errors import ModelBusyError
-from engine.http import adapters, contracts, problems
+from engine.grounding.cite import LOW_MARK
+from engine.http import problems, v1, widget_contracts
 from engine.models import Citation, Claim, Draft, Evidence, Question
 from engine.wiring import House
 from tests.build import passage
@@ -37,7 +37,7 @@ ASKS: dict[str, dict[str, Any]] = {
         "filters": {"module": None, "difficulty": None, "tags": []},
     },
 }  # fmt: skip
-OF_PATH = {contract.path: contract for contract in adapters.CONTRACTS}
+OF_PATH = {contract.path: contract for contract in widget_contracts.CONTRACTS}
 
 
 def asking(path: str, question: str) -> dict[str, Any]:
@@ -110,10 +110,10 @@ def test_spec_000_a_selection_of_another_book_has_no_section(client: httpx.Clien
 # Seen red with an empty section handed on: a 500 for an answer whose record says that it was given.
 def test_spec_000_what_stands_under_no_heading_is_named_after_its_chapter_or_file() -> None:
     place = passage("A robot moves.", section="", chapter="Walking")
-    assert adapters._section(place, 1.01).model_dump() == {
+    assert widget_contracts._section(place, 1.01).model_dump() == {
         "chapter": "Walking", "section": "Walking", "filename": "07-walking.md", "score": 1.0
     }  # fmt: skip
-    assert adapters._section(replace(place, chapter=""), 0.5).section == "07-walking.md"
+    assert widget_contracts._section(replace(place, chapter=""), 0.5).section == "07-walking.md"
 
 
 def test_spec_002_the_book_stands_in_the_address(client: httpx.Client) -> None:
@@ -162,7 +162,7 @@ def test_spec_004_citations_are_short_and_still_slices(client: httpx.Client) -> 
     ],
 )
 def test_spec_004_an_excerpt_ends_with_a_whole_word(excerpt: str, beginning: str) -> None:
-    assert adapters._beginning(excerpt) == beginning
+    assert widget_contracts._beginning(excerpt) == beginning
 
 
 def test_spec_004_a_refusal_has_no_citation_and_so_no_confidence(client: httpx.Client) -> None:
@@ -204,7 +204,7 @@ def test_spec_004_a_stream_of_chunks(client: httpx.Client, records: Records) -> 
         "content": "", "done": True, "citations": whole["citations"], "confidence": whole["confidence"]
     }  # fmt: skip
     for chunk in (*parts, last):
-        adapters.StreamChunk.model_validate(chunk)
+        widget_contracts.StreamChunk.model_validate(chunk)
     (row,) = records.where("request_id = %s", response.headers["x-request-id"])
     assert row["released_text"] in said(response)
 
@@ -341,7 +341,7 @@ is_there = pytest.mark.skipif(not SPECS.is_dir(), reason="the specifications are
 GOVERNED = {
     ("000", "QueryRequest"): {"query": {"min_length": 1, "max_length": 1000}},
     ("001", "QueryRequest"): {"query": {"min_length": 1, "max_length": 1000}},
-    ("001", "QueryFilters"): {"tags": {"max_length": contracts.TAGS_MAX}},
+    ("001", "QueryFilters"): {"tags": {"max_length": v1.TAGS_MAX}},
     ("004", "StreamChunk"): {"confidence": {"ge": 0, "le": 1}},
 }
 
@@ -351,13 +351,13 @@ GOVERNED = {
 @pytest.mark.parametrize(
     ("number", "name", "model"),
     [
-        ("000", "QueryRequest", adapters.SearchBody),
-        ("000", "QueryResponse", adapters.FoundBody),
-        ("000", "Source", adapters.SectionBody),
-        ("004", "AskRequest", adapters.AskBody),
-        ("004", "RAGResponse", adapters.ToldBody),
-        ("004", "Citation", adapters.ReferenceBody),
-        ("004", "StreamChunk", adapters.StreamChunk),
+        ("000", "QueryRequest", widget_contracts.SearchBody),
+        ("000", "QueryResponse", widget_contracts.FoundBody),
+        ("000", "Source", widget_contracts.SectionBody),
+        ("004", "AskRequest", widget_contracts.AskBody),
+        ("004", "RAGResponse", widget_contracts.ToldBody),
+        ("004", "Citation", widget_contracts.ReferenceBody),
+        ("004", "StreamChunk", widget_contracts.StreamChunk),
     ],
 )
 def test_a_contract_is_its_specification_field_for_field(
@@ -370,11 +370,11 @@ def test_a_contract_is_its_specification_field_for_field(
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        ("QueryRequest", contracts.QueryRequest),
-        ("QueryFilters", contracts.QueryFilters),
-        ("QueryResponse", contracts.QueryResponse),
-        ("SourceCitationResponse", contracts.SourceBody),
-        ("TokenUsage", contracts.TokensBody),
+        ("QueryRequest", v1.QueryRequest),
+        ("QueryFilters", v1.QueryFilters),
+        ("QueryResponse", v1.QueryResponse),
+        ("SourceCitationResponse", v1.SourceBody),
+        ("TokenUsage", v1.TokensBody),
     ],
 )
 def test_v1_has_every_field_of_spec_001(name: str, model: type[BaseModel]) -> None:

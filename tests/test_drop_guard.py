@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from engine import doctor
+from engine.cli import doctor
 from engine.wiring import Database
 from tests.archiving import tables
 from tests.sealed_log import JANUARY, SealedLog, sealed_log

@@ -11,13 +11,13 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from audit.durability import weaknesses
-from audit.keys import SigningKey, public_file
-from audit.record import Trail
-from audit.spool import ASIDE
+from audit.ledger.durability import weaknesses
+from audit.ledger.spool import ASIDE
+from audit.proof.keys import SigningKey, public_file
+from audit.proof.record import Trail
 from engine import settings as settings_file
 from engine import wiring
-from engine.doctor import examine
+from engine.cli.doctor import examine
 from engine.wiring import Database
 from tests.recorded import write
 

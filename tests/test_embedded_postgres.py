@@ -15,8 +15,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from engine import settings as settings_file
 from engine import wiring
+from engine.data_folder import InUse
 from engine.errors import ConfigurationError
-from engine.providers.folders import InUse
 from engine.providers.postgres import EmbeddedPostgres
 
 CANARY = "canary-5f1d7e"

@@ -20,14 +20,16 @@ import pyarrow as pa
 import pytest
 from psycopg import errors
 
-from audit import archive_format, auditor, erase
-from audit.archive import Archiver
-from audit.canonical import canonical_text
-from audit.entry import Entry
-from audit.erase import NotSealedError, UnknownError, Wish, check_basis, spellings
-from audit.record import PERSONAL, Trail, commitments, row_of, sealed
-from audit.spool import ASIDE, Spool, line_of
-from audit.verdict import Verdict
+from audit import auditor
+from audit.archive.archiver import Archiver
+from audit.erasure import erase
+from audit.erasure.erase import NotSealedError, UnknownError, Wish, check_basis, spellings
+from audit.ledger.entry import Entry
+from audit.ledger.spool import ASIDE, Spool, line_of
+from audit.proof import archive_format
+from audit.proof.canonical import canonical_text
+from audit.proof.record import PERSONAL, Trail, commitments, row_of, sealed
+from audit.proof.verdict import Verdict
 from engine import wiring
 from engine.wiring import Database, House, now
 from tests.archiving import archiver_of

@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import cli, evaluate, report
 from engine import settings as settings_file
+from engine.cli import main
 from engine.errors import IndexUnavailableError
-from engine.evaluate import Document, Figure, LabelledSet, Marking, Place, Query, Span, Subject
-from engine.labels import LabelsError
+from engine.evaluation import evaluate, report
+from engine.evaluation.evaluate import Document, Figure, LabelledSet, Marking, Place, Query, Span, Subject
+from engine.evaluation.labels import LabelsError
 from engine.models import (
     Calibration,
     Candidate,
@@ -33,7 +34,7 @@ from engine.models import (
     Question,
     Retrieved,
 )
-from engine.retrieve import Retriever
+from engine.retrieval.retrieve import Retriever
 from ingest import split
 from ingest.read import export
 from tests.build import hostile_text, passage, steady
@@ -329,8 +330,8 @@ def test_a_folder_without_a_corpus_says_what_to_do(copied: Path) -> None:
 
 
 def run(data_dir: Path, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    given = cli.parser().parse_args(["eval", *map(str, arguments)])
-    code = asyncio.run(cli.evaluation(settings_file.load({}, data_dir=data_dir), given))
+    given = main.parser().parse_args(["eval", *map(str, arguments)])
+    code = asyncio.run(main.evaluation(settings_file.load({}, data_dir=data_dir), given))
     said = capsys.readouterr()
     return code, said.out, said.err
 

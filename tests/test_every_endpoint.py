@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI, Request
 from starlette.routing import Route
 
-from audit.ledger import LedgerUnavailableError
+from audit.ledger.ledger import LedgerUnavailableError
 from engine import wiring
 from engine.answer import Asked, Engine
 from engine.errors import RequestError, UnknownPassageError

@@ -25,9 +25,9 @@ import uvicorn
 
 from engine import settings as settings_file
 from engine import wiring
+from engine.admission.keys import ApiKeys
 from engine.answer import Engine
 from engine.http.app import create_app
-from engine.keys import ApiKeys
 from engine.ports import Embedder
 from engine.providers.claude import Claude
 from engine.providers.cohere import CohereEmbedder

@@ -18,12 +18,12 @@ import httpx
 import psycopg
 import pytest
 
-from audit.ledger import LedgerUnavailableError
-from audit.record import Trail
-from engine import flood as flood_module
+from audit.ledger.ledger import LedgerUnavailableError
+from audit.proof.record import Trail
+from engine.admission import flood as flood_module
+from engine.admission.flood import ROWS_MAX, Flood, street
 from engine.answer import Asked, Engine
 from engine.errors import AuditUnavailableError, RequestError, UnauthenticatedError, UnknownBookError
-from engine.flood import ROWS_MAX, Flood, street
 from engine.models import Client, Question
 from engine.providers.postgres import EmbeddedPostgres
 from engine.wiring import House, now

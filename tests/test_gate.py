@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.gate import NEAREST_SHOWN, refuse_weak_evidence
 from engine.models import Retrieved
+from engine.retrieval.gate import NEAREST_SHOWN, refuse_weak_evidence
 from tests.build import evidence
 
 THRESHOLD = 0.60

@@ -20,7 +20,6 @@ from uuid import UUID, uuid4
 import numpy as np
 import pytest
 
-from engine import lexical
 from engine.errors import IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector
 from engine.ports import Index
@@ -28,6 +27,7 @@ from engine.providers import qdrant
 from engine.providers.edge import EdgeIndex
 from engine.providers.minilm import MiniLm
 from engine.providers.qdrant import QdrantIndex
+from engine.retrieval import lexical
 from tests.conftest import ROOT
 from tests.upstreams import qdrant as upstream_http
 from tests.upstreams import qdrant_grpc as upstream_grpc

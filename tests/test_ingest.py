@@ -15,7 +15,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from audit.keys import SigningKey
+from audit.proof.keys import SigningKey
 from engine import settings as settings_file
 from engine import wiring
 from engine.answer import Asked

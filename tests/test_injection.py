@@ -14,12 +14,12 @@ import pytest
 
 from engine import wiring
 from engine.answer import Engine, Sources
-from engine.cite import LOW_MARK
+from engine.grounding.cite import LOW_MARK
+from engine.grounding.injection_flags import is_instruction_like
+from engine.grounding.verify import LEAK_WORDS
 from engine.models import Answer, Filters, Question, Quoted, Refusal, Released
 from engine.providers.claude import Claude
 from engine.settings import Settings
-from engine.suspect import is_instruction_like
-from engine.verify import LEAK_WORDS
 from engine.wiring import PROMPT, Database, House
 from ingest.pipeline import IngestResult
 from tests.conftest import Records

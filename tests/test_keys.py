@@ -21,12 +21,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.ledger import LedgerUnavailableError
-from audit.record import Trail
-from engine import keys as keys_module
+from audit.ledger.ledger import LedgerUnavailableError
+from audit.proof.record import Trail
 from engine import wiring
+from engine.admission import keys as keys_module
+from engine.admission.keys import ApiKeys, KeyUses, digest, key_id_of, mint
+from engine.admission.operator_events import Register
 from engine.answer import Asked
-from engine.cli import parser
+from engine.cli.main import parser
 from engine.errors import (
     AuditUnavailableError,
     DatabaseUnavailableError,
@@ -35,11 +37,9 @@ from engine.errors import (
     UnknownPassageError,
 )
 from engine.http import app as http
-from engine.keys import ApiKeys, KeyUses, digest, key_id_of, mint
-from engine.last_words import Absence
 from engine.models import Client, Question
-from engine.register import Register
-from engine.remembered import RememberedKeys
+from engine.outage.cached_library import RememberedKeys
+from engine.outage.stale_cache import Absence
 from engine.wiring import Database, House, now
 from tests.build import steady
 from tests.conftest import Records, running

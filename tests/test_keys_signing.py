@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
-from audit.keys import (
+from audit.proof.keys import (
     KeyExistsError,
     KeyFileError,
     PublicKey,

@@ -22,9 +22,10 @@ import httpx
 import psycopg
 import pytest
 
-from audit.ledger import Ledger, LedgerUnavailableError
-from audit.record import Trail
-from engine import keys, wiring
+from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from audit.proof.record import Trail
+from engine import wiring
+from engine.admission import keys
 from engine.errors import StatementError
 from engine.wiring import Database, now
 from tests.conftest import PATIENCE, READY_S, ROOT, free_port

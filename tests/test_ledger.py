@@ -18,9 +18,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
-from audit import partitions
-from audit.ledger import Ledger, LedgerUnavailableError
-from audit.record import COLUMNS, Trail, leaf_hash, row_of
+from audit.ledger import partitions
+from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from audit.proof.record import COLUMNS, Trail, leaf_hash, row_of
 from engine.wiring import Database, now
 from tests.conftest import ROOT, Records
 from tests.writers import ledger_on, scratch_log

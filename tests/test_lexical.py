@@ -7,8 +7,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
-from engine import lexical
 from engine.models import Lexicon
+from engine.retrieval import lexical
 from tests.build import steady
 
 VOCABULARY = "robot", "walk", "fall", "sensor", "the", "gait", "torque", "foot"

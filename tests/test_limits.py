@@ -22,6 +22,7 @@ from limits import parse
 
 from engine import settings as settings_file
 from engine import wiring
+from engine.admission.end_user import end_user_of
 from engine.answer import Asked
 from engine.errors import (
     ConfigurationError,
@@ -31,9 +32,8 @@ from engine.errors import (
     RequestError,
 )
 from engine.http.app import create_app
-from engine.last_words import AWAY_S, Absence
-from engine.limits import RATE, EndUser, Rates, end_user_of
-from engine.models import Client, Trail
+from engine.models import RATE, Client, EndUser, Rates, Trail
+from engine.outage.stale_cache import AWAY_S, Absence
 from engine.providers.limits import MemoryLimits, RedisLimits, name_of
 from engine.wiring import Database, House
 from tests.conftest import ROOT, Records, running

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.merkle import Frontier, inclusion_proof, is_included, root
+from audit.proof.merkle import Frontier, inclusion_proof, is_included, root
 
 SIZE_MAX = 300
 LEAVES = [sha256(b"\x00" + number.to_bytes(2, "big")).digest() for number in range(SIZE_MAX + 1)]

@@ -15,8 +15,8 @@ from uuid import uuid4
 
 import httpx
 
-from audit.record import Trail
-from audit.standing import Standing
+from audit.checking.log_gauges import Standing
+from audit.proof.record import Trail
 from engine import logs, wiring
 from engine.http.metrics import FAMILIES, SCORES, Figures, Metrics
 from tests.conftest import PATIENCE, ROOT, Records, free_port
@@ -237,7 +237,7 @@ def test_what_others_put_into_their_words_is_not_told_nor_what_a_fault_says() ->
         int(CANARY)  # which its message repeats
     except ValueError as fault:
         told = line_of("psycopg.pool", "error at %s: %s", "host", CANARY, fault=fault)
-        ours = line_of("engine.http.frame", "A fault", fault=fault)
+        ours = line_of("engine.http.middleware", "A fault", fault=fault)
     assert told["message"] == "error at %s: %s"
     assert (ours["fault"], CANARY in str(ours) + str(told)) == ("ValueError", False)
     assert "test_metrics.py:" in ours["at"]

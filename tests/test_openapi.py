@@ -19,7 +19,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import Status, events, from_schema
 
 from engine.errors import RequestError
-from engine.http import adapters, contracts, erasures, problems
+from engine.http import erasures, problems, v1, widget_contracts
 from engine.http.app import create_app
 from engine.wiring import Database
 from tests.conftest import Running, running
@@ -61,8 +61,8 @@ def test_every_status_has_a_schema_and_every_problem_an_example(document: Json) 
 
 
 def test_every_body_has_an_example_that_is_valid(document: Json) -> None:
-    said: list[type[BaseModel]] = [contract.says for contract in adapters.CONTRACTS]
-    said += [contracts.QueryResponse, contracts.PassageBody, contracts.SessionBody, contracts.DeletedBody]
+    said: list[type[BaseModel]] = [contract.says for contract in widget_contracts.CONTRACTS]
+    said += [v1.QueryResponse, v1.PassageBody, v1.SessionBody, v1.DeletedBody]
     said.append(erasures.ErasureBody)
     models = {model.__name__: model for model in said}
     for name, operation in operations(document):

@@ -24,7 +24,7 @@ import httpx
 import psycopg
 import pytest
 
-from engine.last_words import FRESH_S
+from engine.outage.stale_cache import FRESH_S
 from engine.providers.postgres import EmbeddedPostgres
 from tests.conftest import Records, Running, running
 from tests.test_kill import QUESTIONS, fetch, heard_out

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from audit import personal
-from audit.personal import KINDS
+from audit.erasure import personal
+from audit.erasure.personal import KINDS
 from tests.conftest import ROOT, sample_questions
 
 SENTENCES = ROOT.parent / "shared" / "data" / "pii" / "synthetic.jsonl"

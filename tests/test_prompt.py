@@ -4,10 +4,10 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
+from engine.grounding.verify import SENTINEL, Instructions, is_proven
 from engine.models import Released
 from engine.providers.claude import Claude
 from engine.providers.minilm import MiniLm
-from engine.verify import SENTINEL, Instructions, is_proven
 from engine.wiring import PROMPT, House
 from tests.build import citation, claim, evidence
 from tests.conftest import Records

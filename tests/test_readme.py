@@ -7,7 +7,7 @@ import shlex
 import httpx
 import pytest
 
-from engine.cli import COMMANDS
+from engine.cli.main import COMMANDS
 from engine.wiring import Database
 from tests.conftest import ROOT
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit import partitions
-from audit.canonical import canonical_json
-from audit.record import (
+from audit.ledger import partitions
+from audit.proof.canonical import canonical_json
+from audit.proof.record import (
     COLUMNS,
     PERSONAL,
     UNHASHED,

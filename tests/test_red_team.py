@@ -16,14 +16,14 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from audit.checkpoint import Checkpoint, Link, erasure_text, opened, signed
-from audit.erase import Wish
-from audit.evidence import Span, leaves_key, note_key
-from audit.keys import SigningKey
-from audit.merkle import root
-from audit.record import COLUMNS, PERSONAL, commitments
+from audit.checking.evidence import Span, leaves_key, note_key
+from audit.erasure.erase import Wish
+from audit.proof.checkpoint import Checkpoint, Link, erasure_text, opened, signed
+from audit.proof.keys import SigningKey
+from audit.proof.merkle import root
+from audit.proof.record import COLUMNS, PERSONAL, commitments
+from audit.proof.verdict import Verdict
 from audit.vault import FolderVault
-from audit.verdict import Verdict
 from engine.ports import Clock
 from engine.wiring import Database, now
 from tests.recorded import make_months, write

@@ -11,9 +11,9 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from engine import calibrate, lexical
 from engine.errors import DatabaseUnavailableError, UnknownBookError
 from engine.models import Generation, Passage
+from engine.retrieval import calibrate, lexical
 from engine.wiring import Database, open_registry
 from ingest import split
 from ingest.read import read

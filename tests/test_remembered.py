@@ -11,13 +11,14 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from engine import last_words, wiring
+from engine import wiring
+from engine.admission.keys import ApiKeys, mint
 from engine.answer import Asked
 from engine.errors import DatabaseUnavailableError, OutOfTimeError, UnauthenticatedError, UnknownBookError
-from engine.keys import ApiKeys, mint
-from engine.last_words import FRESH_S, HELD_S, TRY_S, Absence, LastWords
 from engine.models import Client, Generation, Passage, Question
-from engine.remembered import SENTENCE_CHARACTERS, RememberedKeys, RememberedLibrary, Shelf
+from engine.outage import stale_cache
+from engine.outage.cached_library import SENTENCE_CHARACTERS, RememberedKeys, RememberedLibrary, Shelf
+from engine.outage.stale_cache import FRESH_S, HELD_S, TRY_S, Absence, LastWords
 from engine.wiring import Database, House
 from tests.conftest import Records, Running
 from tests.test_faults import locked
@@ -257,7 +258,7 @@ async def test_an_unexpected_fault_is_no_outage(memory: Memory) -> None:
 async def test_what_strangers_make_up_takes_no_room_from_what_is_known(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_words, "NAMES_MAX", 10)
+    monkeypatch.setattr(stale_cache, "NAMES_MAX", 10)
     await memory.about("a")
     for n in range(50):
         assert await memory.about(f"stranger {n}") is None
@@ -515,7 +516,7 @@ async def test_a_book_that_is_too_large_is_read_in_as_far_as_there_is_room(
 async def test_reading_in_goes_on_when_the_database_is_back(
     model: tuple[Generation, Passage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.remembered.PAUSE_S", 0.0)
+    monkeypatch.setattr("engine.outage.cached_library.PAUSE_S", 0.0)
     async with reading(10_000) as at:
         at.publish(model[0], passages_like(model[1], "abc"))
         at.books.is_away = True

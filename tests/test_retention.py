@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from audit import auditor
-from audit.erase import BATCH_ROWS, Erased
-from audit.verdict import Verdict
+from audit.erasure.erase import BATCH_ROWS, Erased
+from audit.proof.verdict import Verdict
 from engine import settings as settings_file
 from engine.errors import ConfigurationError
 from engine.settings import RETENTION_DAYS_MIN

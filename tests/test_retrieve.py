@@ -17,10 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit import record
+from audit.proof import record
 from engine import wiring
 from engine.answer import Asked, Engine
-from engine.calibrate import Weights
 from engine.errors import DatabaseUnavailableError, IndexUnavailableError, RerankFailedError
 from engine.models import (
     Answer,
@@ -43,7 +42,8 @@ from engine.models import (
 from engine.ports import Reranker
 from engine.providers.cohere import CohereReranker
 from engine.providers.qdrant import QdrantIndex
-from engine.retrieve import RERANKED, Search, rank
+from engine.retrieval.calibrate import Weights
+from engine.retrieval.retrieve import RERANKED, Search, rank
 from engine.settings import Settings
 from engine.wiring import Database, House
 from tests.build import steady

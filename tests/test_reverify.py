@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from audit.evidence import StoredEvidence
-from audit.quotations import requote
-from audit.verdict import Report, Verdict
+from audit.checking.evidence import StoredEvidence
+from audit.checking.quotations import requote
+from audit.proof.verdict import Report, Verdict
 from engine import wiring
 from engine.providers import postgres
 from engine.wiring import AUDITOR, Database

@@ -16,8 +16,8 @@ import pytest
 from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from audit.partitions import months_from, partition_name
-from audit.record import Trail
+from audit.ledger.partitions import months_from, partition_name
+from audit.proof.record import Trail
 from engine.providers.postgres import PROGRAMS
 from engine.wiring import Database, now
 from tests.conftest import Records

@@ -24,8 +24,9 @@ from botocore.exceptions import ClientError
 from botocore.retries.standard import ExponentialBackoff
 
 from audit.vault import Stored, VaultConflictError, VaultDamagedError, VaultError
-from engine import doctor, wiring
 from engine import settings as settings_file
+from engine import wiring
+from engine.cli import doctor
 from engine.errors import ConfigurationError
 from engine.providers import s3 as provider
 from engine.providers.s3 import S3Vault

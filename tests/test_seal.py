@@ -20,11 +20,11 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
-from audit import seal
-from audit.checkpoint import Checkpoint, opened, signed
-from audit.keys import SigningKey, public_file, read_public_keys
-from audit.merkle import Frontier
-from audit.seal import Sealer
+from audit.proof.checkpoint import Checkpoint, opened, signed
+from audit.proof.keys import SigningKey, public_file, read_public_keys
+from audit.proof.merkle import Frontier
+from audit.sealing import sealer as seal
+from audit.sealing.sealer import Sealer
 from audit.vault import FolderVault
 from engine import wiring
 from engine.errors import ConfigurationError

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine import selection, wiring
+from engine import wiring
 from engine.answer import Asked
 from engine.errors import DatabaseUnavailableError
 from engine.models import (
@@ -28,6 +28,7 @@ from engine.models import (
     Refusal,
     Released,
 )
+from engine.retrieval import selection
 from engine.settings import Settings
 from engine.wiring import Database, House
 from tests.conftest import Records

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from engine.models import Passage
-from engine.selection import (
+from engine.retrieval.selection import (
     HEADING_SENTENCES,
     PLACES,
     SHORT,

@@ -20,7 +20,8 @@ import httpx
 import psycopg
 import pytest
 
-from engine import serving, wiring
+from engine import wiring
+from engine.cli import serving
 from engine.providers.postgres import EmbeddedPostgres
 from engine.wiring import Database, now
 from tests.conftest import PATIENCE, ROOT, Records, Running, free_port

@@ -15,8 +15,8 @@ import pytest
 from psycopg_pool import PoolTimeout
 
 from engine import wiring
+from engine.admission.sessions import Owner, Sessions
 from engine.models import Answer
-from engine.sessions import Owner, Sessions
 from engine.settings import Settings
 from engine.wiring import Database, House
 from tests.conftest import ROOT, Records

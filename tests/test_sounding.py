@@ -21,16 +21,17 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from audit.keys import SigningKey
-from engine import doctor, wiring
+from audit.proof.keys import SigningKey
 from engine import settings as settings_file
+from engine import wiring
 from engine.answer import Asked
+from engine.cli import doctor
 from engine.errors import ConfigurationError, IndexUnavailableError
 from engine.models import Client, Filters, Generation, Hit, Question, Vector
 from engine.ports import Embedder, Index
 from engine.settings import CONFIG, Settings
 from engine.wiring import Database
-from ingest import sounding
+from ingest import self_calibration
 from ingest.pipeline import Ingest, IngestResult
 from tests.build import passage
 from tests.conftest import ROOT
@@ -79,7 +80,7 @@ def book() -> str:
 
 
 def probes() -> tuple[str, ...]:
-    return sounding.read_probes(SHIPPED.read_text("utf-8"))
+    return self_calibration.read_probes(SHIPPED.read_text("utf-8"))
 
 
 def with_calibration(settings: Settings, **changed: object) -> Settings:
@@ -122,7 +123,7 @@ def test_the_shipped_probes_are_many_different_questions() -> None:
 
 
 def test_lines_about_the_probes_are_not_asked() -> None:
-    assert sounding.read_probes("# about\n\n  What is it? \r\n#x\nWhy?") == ("What is it?", "Why?")
+    assert self_calibration.read_probes("# about\n\n  What is it? \r\n#x\nWhy?") == ("What is it?", "Why?")
 
 
 def test_each_heading_is_asked_about_once() -> None:
@@ -131,8 +132,8 @@ def test_each_heading_is_asked_about_once() -> None:
         passage("Two.", heading=""),
         passage("Three.", heading="Balance"),
     ]
-    assert sounding.headings(book) == ["What is said about Balance?"]
-    assert sounding.headings([passage("One.", heading="")]) == []
+    assert self_calibration.headings(book) == ["What is said about Balance?"]
+    assert self_calibration.headings([passage("One.", heading="")]) == []
 
 
 # Seen red with the first hundred taken.
@@ -141,18 +142,18 @@ def test_headings_and_echoes_come_from_all_over_the_book() -> None:
         passage(f"Sentence {number} has as many words as are needed.", heading=f"Heading {number}")
         for number in range(1000)
     ]
-    asked = sounding.headings(book)
-    assert len(asked) == sounding.HEADINGS_MAX
+    asked = self_calibration.headings(book)
+    assert len(asked) == self_calibration.HEADINGS_MAX
     assert (asked[0], asked[-1]) == ("What is said about Heading 0?", "What is said about Heading 999?")
-    echoes = sounding.echoes(book)
-    assert len(set(echoes)) == len(echoes) == sounding.ECHOES
+    echoes = self_calibration.echoes(book)
+    assert len(set(echoes)) == len(echoes) == self_calibration.ECHOES
     assert "Sentence 999" in echoes[-1]
 
 
 def test_fragments_are_echoes_only_where_there_is_nothing_else() -> None:
     whole = "A robot that falls must get up again."
-    assert sounding.echoes([passage("Yes.", whole, "word " * 41)]) == [whole]
-    assert sounding.echoes([passage("Yes.", "No.")]) == ["Yes.", "No."]
+    assert self_calibration.echoes([passage("Yes.", whole, "word " * 41)]) == [whole]
+    assert self_calibration.echoes([passage("Yes.", "No.")]) == ["Yes.", "No."]
 
 
 # --- Every generation

@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from audit.entry import Entry, last_words
-from audit.group_commit import AwayError
-from audit.record import Trail, row_of, sealed
-from audit.spool import ASIDE, Spool, is_alive, left_behind, line_of, pieces
+from audit.ledger.entry import Entry, last_words
+from audit.ledger.group_commit import AwayError
+from audit.ledger.spool import ASIDE, Spool, is_alive, left_behind, line_of, pieces
+from audit.proof.record import Trail, row_of, sealed
 from engine.wiring import now
 
 MANY = 1_000_000
@@ -82,7 +82,7 @@ async def test_what_is_being_written_while_the_rest_is_drained_is_not_lost(
         return written
 
     await spool.append([step()])
-    monkeypatch.setattr("audit.spool.os.pwrite", slowly)
+    monkeypatch.setattr("audit.ledger.spool.os.pwrite", slowly)
     last = step()
     async with asyncio.TaskGroup() as group:
         group.create_task(spool.append([last]))
@@ -106,7 +106,7 @@ async def test_what_is_appended_while_the_rest_is_read_does_not_hide_anything(
             appended.append(os.pwrite(spool.descriptor, line_of(late), spool.durable_bytes))
         return of_line(line)
 
-    monkeypatch.setattr("audit.spool.Entry.of_line", meanwhile)
+    monkeypatch.setattr("audit.ledger.spool.Entry.of_line", meanwhile)
     piece = spool.read()
     assert [entry.log_id for entry in piece.entries] == [entry.log_id for entry in written]
     assert piece.damaged == []
@@ -161,7 +161,7 @@ async def test_a_full_disk_leaves_no_half_line_behind(spool: Spool, monkeypatch:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr("audit.spool.os.pwrite", full)
+        disk.setattr("audit.ledger.spool.os.pwrite", full)
         with pytest.raises(AwayError):
             await spool.append([step()])
     await spool.append([after])
@@ -175,7 +175,7 @@ async def test_nothing_is_acknowledged_before_it_is_on_disk(
     spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
-    monkeypatch.setattr("audit.spool.os.fsync", lambda _: synced.append(spool.path.stat().st_size))
+    monkeypatch.setattr("audit.ledger.spool.os.fsync", lambda _: synced.append(spool.path.stat().st_size))
     entry = step()
     await spool.append([entry])
     assert synced == [len(line_of(entry))]

@@ -20,10 +20,10 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from audit.entry import Entry
-from audit.ledger import Ledger, LedgerUnavailableError
-from audit.record import Trail, leaf_hash, row_of, sealed
-from audit.spool import ASIDE, Spool
+from audit.ledger.entry import Entry
+from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from audit.ledger.spool import ASIDE, Spool
+from audit.proof.record import Trail, leaf_hash, row_of, sealed
 from engine.wiring import Database, now
 from tests.conftest import ROOT, Records
 from tests.test_ledger import open_records, rebuilt, trail
@@ -96,7 +96,7 @@ def weak(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     async def weaknesses(_: psycopg.AsyncConnection) -> list[str]:
         return list(found)
 
-    monkeypatch.setattr("audit.ledger.weaknesses", weaknesses)
+    monkeypatch.setattr("audit.ledger.ledger.weaknesses", weaknesses)
     return found
 
 
@@ -301,7 +301,7 @@ async def test_the_orphans_of_another_machine_wait_for_it(
 async def test_a_request_of_ours_that_was_lost_is_closed_and_one_under_way_is_not(
     log: Database, rows: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("audit.orphans.FORGOTTEN_S", 0)
+    monkeypatch.setattr("audit.ledger.orphans.FORGOTTEN_S", 0)
     lost, under_way = trail(), trail()
     async with writing(log, None) as ledger:
         await ledger.open(lost)
@@ -390,7 +390,7 @@ async def test_a_database_that_loses_what_it_acknowledged_is_not_relied_on(
 async def test_what_was_answered_while_the_database_was_not_relied_on_is_never_abandoned(
     log: Database, rows: Records, tmp_path: Path, weak: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("audit.orphans.FORGOTTEN_S", 0)
+    monkeypatch.setattr("audit.ledger.orphans.FORGOTTEN_S", 0)
     asked = trail(outcome="answered")
     async with writing(log, tmp_path) as ledger:
         await ledger.open(asked)
@@ -434,7 +434,7 @@ async def test_spooling_ends_under_steady_load(
         time.sleep(0.02)
         fsync(descriptor)
 
-    monkeypatch.setattr("audit.spool.os.fsync", slowly)
+    monkeypatch.setattr("audit.ledger.spool.os.fsync", slowly)
 
     async def reader(ledger: Ledger) -> None:
         while not is_over.is_set():
@@ -462,7 +462,7 @@ async def test_what_was_given_up_while_it_was_spooled_arrives_too(
 
     async with writing(log, tmp_path, within_s=0.5) as ledger:
         with slow(log):
-            monkeypatch.setattr("audit.spool.os.fsync", slowly)
+            monkeypatch.setattr("audit.ledger.spool.os.fsync", slowly)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.5):
                     await ledger.note(asked)

@@ -17,13 +17,13 @@ import psycopg
 import pytest
 import uvicorn
 
-from audit.ledger import Ledger, LedgerUnavailableError
-from audit.record import Receipt, Trail
+from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from audit.proof.record import Receipt, Trail
 from engine.errors import ModelBusyError, OutOfTimeError
 from engine.http import stream
 from engine.http.app import create_app
 from engine.models import Citation, Claim, Draft, Evidence, Generation, Question, Retrieved
-from engine.retrieve import Retriever
+from engine.retrieval.retrieve import Retriever
 from engine.wiring import Database, House
 from tests import upstreams
 from tests.conftest import Records

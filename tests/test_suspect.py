@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.suspect import is_instruction_like
+from engine.grounding.injection_flags import is_instruction_like
 from engine.wiring import SAMPLE_BOOK
 from tests.conftest import ROOT, sample_questions
 

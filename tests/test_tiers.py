@@ -21,21 +21,22 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from audit import tiers as tiers_module
-from audit.dialect import QueryError, UnansweredError
-from audit.evidence import EVER, Span
-from audit.keys import SigningKey
-from audit.ledger import LedgerUnavailableError
-from audit.month_table import keys_of
-from audit.partitions import months_from
-from audit.record import PERSONAL, Trail
-from audit.tiers import Found, Tiers
+from audit.archive.month_table import keys_of
+from audit.checking.evidence import EVER, Span
+from audit.ledger.ledger import LedgerUnavailableError
+from audit.ledger.partitions import months_from
+from audit.proof.keys import SigningKey
+from audit.proof.record import PERSONAL, Trail
+from audit.query import tiers as tiers_module
+from audit.query.dialect import QueryError, UnansweredError
+from audit.query.tiers import Found, Tiers
 from audit.vault import FolderVault
-from engine import cli, wiring
 from engine import settings as settings_file
+from engine import wiring
+from engine.cli import main
+from engine.cli.output import plain
 from engine.errors import AuditUnavailableError
 from engine.providers import postgres
-from engine.terminal import plain
 from engine.wiring import ARCHIVER, AUDITOR, Database
 from tests.archiving import archiver_of
 from tests.recorded import make_months, write
@@ -503,7 +504,7 @@ def test_on_the_embedded_database_the_auditor_logs_in_as_nobody_else(
 ) -> None:
     """Else a question could become the owner again, and read what it likes through a function that runs SQL."""
     again = "SELECT set_config('role', 'none', true), query_to_xml('SELECT * FROM api_keys', true, true, '')"
-    given = cli.parser().parse_args(["audit", "query", again])
+    given = main.parser().parse_args(["audit", "query", again])
     assert asyncio.run(given.run(database.settings, given)) == 2
     assert "permission denied" in capsys.readouterr().err
 
@@ -516,7 +517,7 @@ def command(log: Log, capsys: pytest.CaptureFixture[str]) -> Command:
     settings = settings_file.load({"DATABASE_URL": log.sealed.url}, data_dir=log.sealed.folder)
 
     def run(*words: object) -> tuple[int, str, str]:
-        given = cli.parser().parse_args(["audit", *map(str, words)])
+        given = main.parser().parse_args(["audit", *map(str, words)])
         code = asyncio.run(given.run(settings, given))
         return code, *capsys.readouterr()
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from engine.errors import BadRequestError
-from engine.http import contracts
+from engine.http import v1
 from tests.build import HOSTILE
 from tests.conftest import Records, Running
 
@@ -51,11 +51,11 @@ UNREADABLE: dict[str, tuple[bytes, str, str | None]] = {
     "a key twice inside": (b'{"query": "a", "filters": {"module": 1, "module": 2}}', "KeyTwice", "module"),
     "a key twice in two spellings": (b'{"query": "a", "qu\\u0065ry": "b"}', "KeyTwice", "query"),
     "half of a key twice": (b'{"\\ud800": "a", "\\ud800": "b"}', "KeyTwice", "?"),
-    "deep": (nested(contracts.JSON_DEPTH_MAX), "TooDeep", "filters"),
+    "deep": (nested(v1.JSON_DEPTH_MAX), "TooDeep", "filters"),
     "deeper": (nested(600), "TooDeep", "filters"),
     "deep objects": (nested(600, '{"a":', "}"), "TooDeep", "filters"),
     "as deep as fits": (nested(32_000), "TooDeep", None),
-    "wide": (wide(contracts.JSON_ITEMS_MAX + 1), "TooManyItems", "filters.tags"),
+    "wide": (wide(v1.JSON_ITEMS_MAX + 1), "TooManyItems", "filters.tags"),
     "many names": (json.dumps({"query": "a"} | {str(n): n for n in range(4000)}).encode(), "TooManyItems", None),
 }  # fmt: skip
 

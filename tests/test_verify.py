@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from engine.grounding.verify import NOTHING_TOLD, Instructions, is_proven, sentences_text, verdict
 from engine.models import Citation, Claim, Draft, Evidence, Refusal
-from engine.verify import NOTHING_TOLD, Instructions, is_proven, sentences_text, verdict
 from engine.wiring import PROMPT, SAMPLE_BOOK
 from ingest.read import read
 from ingest.read.document import Piece

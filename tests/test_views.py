@@ -12,7 +12,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from audit.record import Trail
+from audit.proof.record import Trail
 from engine.wiring import Database
 from tests.conftest import ROOT
 from tests.recorded import make_months, write

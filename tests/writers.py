@@ -11,8 +11,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
-from audit.keys import SigningKey
-from audit.ledger import Ledger, Spooling
+from audit.ledger.ledger import Ledger, Spooling
+from audit.proof.keys import SigningKey
 from engine import wiring
 from engine.wiring import Database, now
 

@@ -22,14 +22,24 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
+from engine.admission.sessions import Owner, Turn, user_of
 from engine.errors import RequestError, TooLargeError, UnknownPassageError, UnknownSessionError
-from engine.http import adapters, arriving, contracts, erasures, metrics, openapi, problems, receipts, stream
-from engine.http.frame import Frame
+from engine.http import (
+    erasures,
+    metrics,
+    openapi,
+    problems,
+    receipts,
+    request_context,
+    stream,
+    v1,
+    widget_contracts,
+)
 from engine.http.metrics import Figures, Metrics
+from engine.http.middleware import Frame
 from engine.http.quotas import Quotas
 from engine.http.stream import Answering, Form
 from engine.models import Client, Passage, Question, Trail
-from engine.sessions import Owner, Turn, user_of
 from engine.wiring import SPOOLING, House
 
 PAGE = Path(__file__).with_name("page.html")
@@ -128,16 +138,16 @@ def create_app(
     app.add_exception_handler(RequestValidationError, problems.on_invalid_request)
     body = {
         "required": True,
-        "content": {"application/json": {"schema": contracts.QueryRequest.model_json_schema()}},
+        "content": {"application/json": {"schema": v1.QueryRequest.model_json_schema()}},
     }
     for path, endpoint in (
         ("/v1/query", query), ("/v1/books/{book_id}/query", query_book), ("/chat/book/{book_id}/query", query_book),
     ):  # fmt: skip
         app.post(
-            path, response_model=contracts.QueryResponse, responses=_ANSWERED | _PROBLEMS,
+            path, response_model=v1.QueryResponse, responses=_ANSWERED | _PROBLEMS,
             openapi_extra={"requestBody": body},
         )(endpoint)  # fmt: skip
-    for contract in adapters.CONTRACTS:
+    for contract in widget_contracts.CONTRACTS:
         app.post(
             contract.path, summary=contract.about, response_model=contract.says, openapi_extra=contract.request_body(),
             responses=contract.streamed() | _PROBLEMS,
@@ -170,7 +180,7 @@ async def query(
     session_token: SessionToken = None,
 ) -> Response:
     """Ask the book that the settings name."""
-    house = arriving.house(request)
+    house = request_context.house(request)
     return _ask(request, house.default_book, authorization, end_user, turn=house.turn(session_token))
 
 
@@ -182,7 +192,7 @@ async def query_book(
     session_token: SessionToken = None,
 ) -> Response:
     """Ask one book."""
-    turn = arriving.house(request).turn(session_token)
+    turn = request_context.house(request).turn(session_token)
     return _ask(request, book_id, authorization, end_user, turn=turn)
 
 
@@ -192,9 +202,9 @@ async def session(
     authorization: Authorization = None,
     end_user: EndUser = None,
     session_token: SessionToken = None,
-) -> contracts.SessionBody:
+) -> v1.SessionBody:
     """What was said in a session, for its owner."""
-    sessions = arriving.house(request).sessions
+    sessions = request_context.house(request).sessions
 
     async def serve(client: Client, trail: Trail) -> dict[str, Any]:
         trail.session_id = session_id
@@ -202,8 +212,10 @@ async def session(
             raise UnknownSessionError
         return await sessions.read(session_id, Owner(client.client_id, user_of(end_user), session_token))
 
-    found = await arriving.house(request).engine.recorded(arriving.asked(request, authorization), serve)
-    return contracts.SessionBody.model_validate(found)
+    found = await request_context.house(request).engine.recorded(
+        request_context.asked(request, authorization), serve
+    )
+    return v1.SessionBody.model_validate(found)
 
 
 async def delete_session(
@@ -212,9 +224,9 @@ async def delete_session(
     authorization: Authorization = None,
     end_user: EndUser = None,
     session_token: SessionToken = None,
-) -> contracts.DeletedBody:
+) -> v1.DeletedBody:
     """Delete a session and all that was said in it. The audit log keeps its own account of each question."""
-    sessions = arriving.house(request).sessions
+    sessions = request_context.house(request).sessions
 
     async def serve(client: Client, trail: Trail) -> None:
         trail.session_id = session_id
@@ -222,15 +234,13 @@ async def delete_session(
             raise UnknownSessionError
         await sessions.delete(session_id, Owner(client.client_id, user_of(end_user), session_token))
 
-    await arriving.house(request).engine.recorded(arriving.asked(request, authorization), serve)
-    return contracts.DeletedBody(id=session_id)
+    await request_context.house(request).engine.recorded(request_context.asked(request, authorization), serve)
+    return v1.DeletedBody(id=session_id)
 
 
-async def passage(
-    request: Request, chunk_id: str, authorization: Authorization = None
-) -> contracts.PassageBody:
+async def passage(request: Request, chunk_id: str, authorization: Authorization = None) -> v1.PassageBody:
     """A passage as it was cited; `start` and `end` of a citation count its characters."""
-    engine = arriving.house(request).engine
+    engine = request_context.house(request).engine
 
     async def serve(client: Client, trail: Trail) -> Passage:
         if not _CHUNK_ID.fullmatch(chunk_id):
@@ -242,8 +252,8 @@ async def passage(
         trail.book_id = found[chunk_id].book_id
         return found[chunk_id]
 
-    cited = await engine.recorded(arriving.asked(request, authorization, scopes=_MAY_READ), serve)
-    return contracts.PassageBody(
+    cited = await engine.recorded(request_context.asked(request, authorization, scopes=_MAY_READ), serve)
+    return v1.PassageBody(
         chunk_id=cited.chunk_id, book_id=cited.book_id, chapter=cited.chapter, section=cited.section,
         filename=cited.filename, page=cited.start_page, url=cited.url, text=cited.text,
     )  # fmt: skip
@@ -251,20 +261,22 @@ async def passage(
 
 async def receipt(request: Request, query_id: UUID, authorization: Authorization = None) -> Response:
     """The proof of a record: for the client that asked, and for auditors."""
-    house = arriving.house(request)
+    house = request_context.house(request)
 
     async def serve(client: Client, trail: Trail) -> bytes:
         trail.filters = {"query_id": str(query_id)}
         return await receipts.proof(house.prover, query_id, client)
 
-    content = await house.engine.recorded(arriving.asked(request, authorization, scopes=_MAY_READ), serve)
+    content = await house.engine.recorded(
+        request_context.asked(request, authorization, scopes=_MAY_READ), serve
+    )
     return Response(content, media_type="application/json")
 
 
 async def erase(request: Request, authorization: Authorization = None) -> erasures.ErasureBody:
     """Forget a reader, or one query, in all records. For keys with the scope `erase`. Every proof stays good."""
-    house = arriving.house(request)
-    asked = arriving.asked(request, authorization, scopes=erasures.ERASE)
+    house = request_context.house(request)
+    asked = request_context.asked(request, authorization, scopes=erasures.ERASE)
 
     async def serve(client: Client, _: Trail) -> erasures.ErasureBody:
         return await erasures.erased(house, await _body(request, house.body_bytes_max), client)
@@ -276,7 +288,7 @@ async def erase(request: Request, authorization: Authorization = None) -> erasur
 
 async def signing_keys(request: Request) -> dict[str, list[str]]:
     """All public keys that ever signed, the newest last. Compare them with those you were given on another way."""
-    return {"keys": arriving.house(request).public_keys()}
+    return {"keys": request_context.house(request).public_keys()}
 
 
 async def alive() -> dict[str, str]:
@@ -286,7 +298,7 @@ async def alive() -> dict[str, str]:
 
 async def ready(request: Request, response: Response) -> dict[str, str]:
     """The parts that a question needs, each with its state."""
-    parts = await arriving.house(request).parts()
+    parts = await request_context.house(request).parts()
     response.status_code = 200 if all(state in ("ready", SPOOLING) for state in parts.values()) else 503
     return parts
 
@@ -298,17 +310,17 @@ async def figures_of_all(request: Request) -> PlainTextResponse:
 
 async def page(request: Request) -> HTMLResponse:
     """A plain page to ask on."""
-    if not arriving.house(request).page_enabled:
+    if not request_context.house(request).page_enabled:
         raise HTTPException(404)
     html, policy = _page()
     return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
 
 
-def _endpoint(contract: adapters.Contract) -> Callable[..., Any]:
+def _endpoint(contract: widget_contracts.Contract) -> Callable[..., Any]:
     async def ask(
         request: Request, authorization: Authorization = None, end_user: EndUser = None
     ) -> Response:
-        book_id = arriving.house(request).default_book
+        book_id = request_context.house(request).default_book
         return _ask(request, book_id, authorization, end_user, contract.question, contract.form)
 
     return ask
@@ -319,17 +331,17 @@ def _ask(
     book_id: str,
     authorization: str | None,
     end_user: str | None,
-    question: Callable[[bytes, str, str | None, int], Question] = contracts.question,
+    question: Callable[[bytes, str, str | None, int], Question] = v1.question,
     form: Form = stream.V1,
     turn: Turn | None = None,
 ) -> Answering:
-    house = arriving.house(request)
+    house = request_context.house(request)
 
     async def read() -> Question:
         body = await _body(request, house.body_bytes_max)
         return question(body, book_id, end_user, house.top_k)
 
-    asked = arriving.asked(request, authorization, read=read)
+    asked = request_context.asked(request, authorization, read=read)
     if turn is None:
         return Answering(house.engine, asked, request, form)
     return Answering(house.engine, replace(asked, recall=turn.recall), request, form, turn.kept)

@@ -6,10 +6,10 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
-from audit import erase
-from audit.erase import Wish, check_basis, spellings
+from audit.erasure import erase
+from audit.erasure.erase import Wish, check_basis, spellings
 from engine.errors import DatabaseUnavailableError, InvalidFieldError, NotSealedError, UnknownRecordError
-from engine.http import contracts
+from engine.http import v1
 from engine.models import Client
 from engine.wiring import House
 
@@ -62,7 +62,7 @@ class ErasureBody(BaseModel):
 
 
 async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
-    asked = contracts.read(body, ErasureRequest)
+    asked = v1.read(body, ErasureRequest)
     wish = _wish(asked)
     event = partial(house.register.event, "audit erase", client_id=client.client_id, key_id=client.key_id)
     try:

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from audit.record import Trail
-from audit.standing import Standing
+from audit.checking.log_gauges import Standing
+from audit.proof.record import Trail
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHARE_S = 1.0  # so old another worker's figures may be

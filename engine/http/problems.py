@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from engine.errors import ErrorType, InvalidFieldError, RequestError, UnexpectedError
-from engine.http import arriving
+from engine.http import request_context
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -87,17 +87,17 @@ async def on_fault(request: Request) -> JSONResponse:
 
 async def _on_record(failure: RequestError, request: Request) -> RequestError:
     """What failed before the engine heard of it leaves its row here."""
-    if arriving.is_on_record(request):
+    if request_context.is_on_record(request):
         return failure
-    engine = arriving.house(request).engine
+    engine = request_context.house(request).engine
     return await engine.turned_away(
-        arriving.asked(request, request.headers.get("Authorization"), scopes=frozenset()), failure
+        request_context.asked(request, request.headers.get("Authorization"), scopes=frozenset()), failure
     )
 
 
 def problem(failure: RequestError, request: Request) -> Problem:
     """What the client learns of a failure: safe words, never a cause."""
-    return _told(failure, arriving.request_id(request), failure.query_id)
+    return _told(failure, request_context.request_id(request), failure.query_id)
 
 
 def example(failure: RequestError) -> dict[str, Any]:

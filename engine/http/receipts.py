@@ -2,8 +2,8 @@
 
 from uuid import UUID
 
-from audit import prover
-from audit.prover import Prover
+from audit.checking import prover
+from audit.checking.prover import Prover
 from engine.errors import DatabaseUnavailableError, NotSealedError, UnknownRecordError
 from engine.models import Client
 

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from engine.answer import Asked, Engine, Sources
 from engine.errors import RequestError
-from engine.http import contracts, problems
+from engine.http import problems, v1
 from engine.models import Answer, Question, Quoted
 
 MEDIA_TYPE = "text/event-stream"
@@ -55,11 +55,11 @@ class NamedEvents:
 
     def heard(self, event: Sources | Quoted) -> str:
         if isinstance(event, Sources):
-            return _event("sources", {"sources": [contracts.source(item) for item in event.evidence]})
-        return _event("sentence", contracts.sentence(event))
+            return _event("sources", {"sources": [v1.source(item) for item in event.evidence]})
+        return _event("sentence", v1.sentence(event))
 
     def done(self, answer: Answer) -> str:
-        return _event("done", contracts.response(answer).model_dump(mode="json"))
+        return _event("done", v1.response(answer).model_dump(mode="json"))
 
     def failed(self, problem: problems.Problem) -> str:
         return _event("error", problem.model_dump(mode="json"))
@@ -69,7 +69,7 @@ class NamedEvents:
 class Form:
     """How a contract puts an answer: as a body, and as events if it knows any."""
 
-    body: Callable[[Answer], BaseModel] = contracts.response
+    body: Callable[[Answer], BaseModel] = v1.response
     events: Callable[[], Events] | None = NamedEvents
 
 
@@ -190,7 +190,7 @@ def _event(name: str, data: dict[str, Any]) -> str:
 
 def _proof(answer: Answer) -> dict[str, str]:
     """Every answer leaves with its receipt, also where a contract's body has no place for it."""
-    receipt = contracts.receipt(answer.receipt).model_dump_json()
+    receipt = v1.receipt(answer.receipt).model_dump_json()
     return {"X-Query-ID": str(answer.trail.query_id), "X-Receipt": receipt}
 
 

@@ -15,8 +15,8 @@ from anthropic.types import CitationsDelta, RawMessageStreamEvent, TextDelta, Us
 from anthropic.types.shared import ErrorType
 
 from engine.errors import ModelBusyError, ModelFailedError
+from engine.grounding.verify import SENTINEL
 from engine.models import Citation, Claim, Draft, Evidence, Question
-from engine.verify import SENTINEL
 
 # What each model must be told apart from the question. Thinking would eat the time and the tokens of the answer.
 PARAMETERS: dict[str, dict[str, Any]] = {"claude-haiku-5-5": {"thinking": {"type": "disabled"}}}

@@ -24,9 +24,9 @@ from uuid import UUID
 
 import numpy as np
 
+from engine.data_folder import socket_folder
 from engine.errors import IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector
-from engine.providers.folders import socket_folder
 from engine.providers.points import check, point_id
 
 START_S = 10.0  # a cold start of the worker takes about 0.5 s

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from engine import lexical
 from engine.models import Citation, Claim, Draft, Evidence, Question, Vector
 from engine.ports import Embedder
+from engine.retrieval import lexical
 
 SENTENCES_MAX = 2
 READ_CLOSELY = 6  # sentences worth an embedding (about 5 ms each): on XQuAD twelve find .2 points more

@@ -21,9 +21,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from engine.errors import LimiterUnavailableError, RateLimitedError
-from engine.last_words import Absence
-from engine.limits import EndUser, Rates
-from engine.models import Allowance, Client, Quota
+from engine.models import Allowance, Client, EndUser, Quota, Rates
+from engine.outage.stale_cache import Absence
 
 ANSWER_S = (
     0.5  # Redis takes a millisecond; whoever waits longer has none, and the answer has its own five seconds

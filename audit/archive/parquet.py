@@ -1,0 +1,197 @@
+"""The convenience copy of an archived month: typed columns, sorted by time, in row groups that a reader can skip.
+
+A row of it gives back the very line of the evidence, so that a verifier finds every cell that differs.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from json.encoder import encode_basestring
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from audit.proof.archive_format import ArchiveError
+from audit.proof.canonical import canonical_text
+from audit.proof.record import PERSONAL, UNHASHED
+
+GROUP_ROWS = 1_000  # some 4 MB: little to hold, and much to skip for who asks for one day
+
+_MOMENT = pa.timestamp("us", tz="UTC")
+TYPES = {
+    "uuid": pa.string(), "text": pa.string(), "varchar": pa.string(), "jsonb": pa.string(), "int4": pa.int32(),
+    "float8": pa.float64(), "bool": pa.bool_(), "bytea": pa.binary(), "timestamptz": _MOMENT,
+}  # fmt: skip
+_LAST = [
+    ("spooled", pa.bool_()), ("leaf_hash", pa.binary()), ("erased_at", _MOMENT), ("commitments", pa.string()),
+    ("personal", pa.binary()),
+]  # fmt: skip
+_UNLIKE = frozenset(
+    {
+        "log_id", "query_id", "answer_id", "request_id", "timestamp", "leaf_index", "leaf_hash", "commitments", "personal",
+    }
+)  # fmt: skip
+_OPAQUE = frozenset({"leaf_hash", "commitments", "personal"})  # nobody looks for a range of these
+
+Texts = Sequence[str | None]
+
+
+def plain(columns: Mapping[str, str]) -> dict[str, str]:
+    """The columns that stand in the evidence as they are, and their types in the database."""
+    return {name: kind for name, kind in columns.items() if name not in PERSONAL | UNHASHED}
+
+
+def schema(columns: Mapping[str, str]) -> pa.Schema:
+    """`KeyError` if a column is of a type that no record has."""
+    typed = [(name, TYPES[kind]) for name, kind in plain(columns).items()]
+    return pa.schema([("leaf_index", pa.int64()), *typed, *_LAST])
+
+
+def batch(values: Mapping[str, Sequence[Any]], columns: Mapping[str, str]) -> pa.RecordBatch:
+    """Rows, given by their columns."""
+    typed = schema(columns)
+    return pa.record_batch([pa.array(values[field.name], field.type) for field in typed], schema=typed)
+
+
+def texts(batch: pa.RecordBatch, columns: Mapping[str, str]) -> dict[str, Texts]:
+    """Each plain column's values as they stand in canonical JSON; None for null."""
+    return {name: _SPELLED[kind](batch.column(name)) for name, kind in plain(columns).items()}
+
+
+def lines(batch: pa.RecordBatch, spelled: Mapping[str, Texts]) -> Iterator[str]:
+    """The rows as lines of the evidence."""
+    kept = zip(
+        *(batch.column(name).to_pylist() for name in ("leaf_index", "commitments", "personal", "spooled")),
+        strict=True,
+    )
+    erased = _moments(batch.column("erased_at"))
+    for (index, commitments, box, spooled), erased_at, row in zip(
+        kept, erased, objects(spelled), strict=True
+    ):
+        yield (
+            f'{{"commitments":{commitments}'
+            + (f',"erased_at":{erased_at}' if erased_at else "")
+            + f',"leaf_index":{index}'
+            + (f',"personal":"{base64.b64encode(box).decode()}"' if box is not None else "")
+            + f',"row":{row}'
+            + (',"spooled":true}' if spooled else "}")
+        )
+
+
+def objects(spelled: Mapping[str, Texts]) -> Iterator[str]:
+    """The rows as objects without the members that are null."""
+    named = [
+        [None if text is None else f'"{name}":{text}' for text in spelled[name]] for name in sorted(spelled)
+    ]
+    return ("{" + ",".join(filter(None, row)) + "}" for row in zip(*named, strict=True))
+
+
+def group(path: Path, number: int, columns: Mapping[str, str], rows: int) -> tuple[pa.Table, int]:
+    """A row group of a file that nobody has read yet, and how many there are. `ArchiveError` if we write none like it."""
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            is_ours = file.schema_arrow == schema(columns) and file.metadata.num_rows == rows
+            is_small = 0 < file.metadata.row_group(number).num_rows <= GROUP_ROWS
+            table = file.read_row_group(number, use_threads=False) if is_ours and is_small else None
+            count = file.num_row_groups
+    except (OSError, ValueError, KeyError, IndexError, MemoryError, pa.ArrowException) as wrong:
+        raise ArchiveError(f"it cannot be read ({type(wrong).__name__})") from None
+    if table is None:
+        raise ArchiveError("it does not have the rows and columns that were signed for")
+    return table.combine_chunks(), count
+
+
+class SortedWriter:
+    """Takes batches as they come and writes them in the order of their times.
+
+    Records are sealed almost in that order; those that came late must move. So the batches are kept in a file beside, and
+    each row group gathers its rows from the few that hold them.
+    """
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
+        self._path, self._beside = path, path.with_name(f"{path.name}.unsorted")
+        self._schema = schema(columns)
+        self._stream = pa.ipc.new_file(pa.OSFile(str(self._beside), "wb"), self._schema)
+        self._places: list[pa.Table] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._stream.close()
+            if kind is None:
+                self._write()
+        finally:
+            self._beside.unlink()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._stream.write_batch(batch)
+        count = len(batch)
+        places = {
+            "timestamp": batch.column("timestamp"), "leaf_index": batch.column("leaf_index"),
+            "batch": pa.array([len(self._places)] * count, pa.int32()), "row": pa.array(range(count), pa.int32()),
+        }  # fmt: skip
+        self._places.append(pa.table(places))
+
+    def _write(self) -> None:
+        places = pa.concat_tables(self._places).sort_by(
+            [("timestamp", "ascending"), ("leaf_index", "ascending")]
+        )
+        with (
+            pa.OSFile(str(self._beside)) as beside, pa.ipc.open_file(beside) as batches,
+            pq.ParquetWriter(
+                self._path, self._schema, compression="zstd",
+                use_dictionary=[name for name in self._schema.names if name not in _UNLIKE],
+                write_statistics=[name for name in self._schema.names if name not in _OPAQUE],
+                sorting_columns=[pq.SortingColumn(self._schema.get_field_index("timestamp"))],
+            ) as writer,
+        ):  # fmt: skip
+            for begin in range(0, len(places), GROUP_ROWS):
+                writer.write_table(
+                    _gathered(batches, places.slice(begin, GROUP_ROWS)), row_group_size=GROUP_ROWS
+                )
+
+
+def _gathered(batches: pa.ipc.RecordBatchFileReader, places: pa.Table) -> pa.Table:
+    """The rows of these places, in their order."""
+    found, order = [], []
+    for number in pc.unique(places["batch"]).to_pylist():
+        mask = pc.equal(places["batch"], number)
+        found.append(batches.get_batch(number).take(places["row"].filter(mask).combine_chunks()))
+        order.append(pc.indices_nonzero(mask))
+    gathered = pa.Table.from_batches(found)
+    return gathered.take(pc.sort_indices(pa.concat_arrays(order)))
+
+
+def _strings(values: pa.Array) -> Texts:
+    return [None if value is None else encode_basestring(value) for value in values.to_pylist()]
+
+
+def _json(values: pa.Array) -> Texts:
+    """Kept as PostgreSQL writes it, so that it is the same text in every tier."""
+    return [None if value is None else canonical_text(json.loads(value)) for value in values.to_pylist()]
+
+
+def _numbers(values: pa.Array) -> Texts:
+    return [None if value is None else canonical_text(value) for value in values.to_pylist()]
+
+
+def _bytes(values: pa.Array) -> Texts:
+    return [None if value is None else f'"\\\\x{value.hex()}"' for value in values.to_pylist()]
+
+
+def _moments(values: pa.Array) -> Texts:
+    return pc.strftime(values, '"%Y-%m-%dT%H:%M:%SZ"').to_pylist()  # type: ignore[no-any-return]
+
+
+_SPELLED: dict[str, Callable[[Any], Texts]] = {
+    "uuid": _strings, "text": _strings, "varchar": _strings, "jsonb": _json, "int4": _numbers, "float8": _numbers,
+    "bool": _numbers, "bytea": _bytes, "timestamptz": _moments,
+}  # fmt: skip

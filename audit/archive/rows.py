@@ -1,0 +1,296 @@
+"""What costs the time of an archive: records made into evidence, and evidence made into leaves again. Pure.
+
+All of it takes and gives plain values, so that another process can do it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import date
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from audit.archive import parquet
+from audit.proof.archive_format import (
+    ROW_BYTES_MAX,
+    ArchiveError,
+    boxed,
+    bytes_of,
+    commitments_in,
+    committed,
+    joined,
+    leaf_of,
+)
+from audit.proof.bundle import COLUMN, BundleError, are_commitments, month_of
+from audit.proof.canonical import canonical_text
+from audit.proof.record import PERSONAL, SCHEMA_VERSION, UNHASHED, Row
+
+_ZSTD = pa.Codec("zstd", compression_level=1)
+_OF_A_LINE = {"commitments", "leaf_index", "row"}
+_MAYBE = {"erased_at", "personal", "spooled"}
+_IN_ROW = {"log_id", "query_id", "timestamp", "schema_version"}
+
+
+class Chunk(NamedTuple):
+    """Some records in the order of their leaves, and the columns of their table with their types."""
+
+    columns: Mapping[str, str]
+    records: Sequence[
+        tuple[Any, ...]
+    ]  # leaf_index, sealed leaf, key, commitments if erased; the columns, personal ones as JSON
+
+
+class Piece(NamedTuple):
+    """The same records, ready to be written."""
+
+    evidence: bytes
+    leaves: list[bytes]
+    batch: pa.RecordBatch
+
+
+class Lines(NamedTuple):
+    """Some lines of the evidence of a month, and the keys of their boxes; None if none was given."""
+
+    month: date
+    lines: Sequence[bytes]
+    keys: Mapping[str, bytes] | None
+
+
+class Line(NamedTuple):
+    """What a line says."""
+
+    leaf_index: int
+    row: Row
+    commitments: Mapping[str, str]
+    box: bytes | None
+    spooled: bool
+    erased_at: str | None
+
+    @property
+    def log_id(self) -> str:
+        return str(self.row["log_id"])
+
+
+class Judged(NamedTuple):
+    """What was found of a line; with `words` if something is wrong with it."""
+
+    leaf_index: int | None
+    log_id: str | None
+    leaf: bytes
+    digest: bytes
+    is_open: bool = False  # its box was opened and compared
+    is_erased: bool = False  # it has no box, or no key is left for it
+    is_known: bool = True  # its schema version is one of ours
+    words: str = ""
+
+
+class Place(NamedTuple):
+    """A row group of the convenience copy."""
+
+    path: Path
+    number: int
+    columns: Mapping[str, str]
+    rows: int  # of the whole file
+
+
+class Group(NamedTuple):
+    """What the convenience copy gives back of some rows: their places, the digests of their lines, their leaves."""
+
+    indexes: list[int]
+    digests: list[bytes]
+    leaves: list[bytes]
+    begin: int  # the first and the last moment, in microseconds
+    end: int
+    is_sorted: bool
+    of: int  # how many groups there are
+
+
+def packed(chunk: Chunk) -> Piece:
+    """The lines as a whole zstd frame, the leaves, and the typed rows. `ArchiveError` if a record is not what was sealed."""
+    indexes, sealed, keys, erasures, *values = zip(*chunk.records, strict=True)
+    columns = dict(zip(chunk.columns, values, strict=True))
+    _check_records(columns, indexes)
+    personal = {
+        name: _spelled(chunk.columns[name], columns[name]) for name in sorted(PERSONAL & columns.keys())
+    }
+    hidden = [
+        _hidden(
+            log_id,
+            salt,
+            key,
+            erasure,
+            {name: text for name, text in zip(personal, texts, strict=True) if text},
+        )
+        for log_id, salt, key, erasure, *texts in zip(
+            columns["log_id"], columns["salt"], keys, erasures, *personal.values(), strict=True
+        )
+    ]
+    stands_for = {
+        name: [f'"{commitments[name]}"' if name in commitments else None for commitments, _ in hidden]
+        for name in sorted(PERSONAL)
+    }
+    ours = {
+        "leaf_index": indexes, "commitments": list(parquet.objects(stands_for)), "personal": [box for _, box in hidden],
+    }  # fmt: skip
+    batch = parquet.batch(columns | ours, chunk.columns)
+    spelled = parquet.texts(batch, chunk.columns)
+    leaves = [sha256(f"\0{text}".encode()).digest() for text in parquet.objects({**spelled, **stands_for})]
+    for index, log_id, leaf, *known in zip(
+        indexes, columns["log_id"], leaves, sealed, columns["leaf_hash"], strict=True
+    ):
+        if known != [leaf, leaf]:
+            raise ArchiveError(f"The record {log_id} is not what was sealed as leaf {index}")
+    lines = "".join(f"{line}\n" for line in parquet.lines(batch, spelled))
+    return Piece(_ZSTD.compress(lines.encode(), asbytes=True), leaves, batch)
+
+
+def judged(work: Lines) -> list[Judged]:
+    return [_judged(line, work) for line in work.lines]
+
+
+def opened_line(line: bytes) -> tuple[Line, bytes]:
+    """What a line says, and its leaf, if it is written the one way that lines are written."""
+    try:
+        body = json.loads(line.decode())
+        if not isinstance(body, dict) or not _OF_A_LINE <= body.keys() <= _OF_A_LINE | _MAYBE:
+            raise ArchiveError("The line does not have exactly the members of a line")
+        row, commitments = body["row"], body["commitments"]
+        _check_row(row)
+        if not are_commitments(commitments):
+            raise ArchiveError("Its commitments are not those of personal columns")
+        texts = {name: canonical_text(value) for name, value in row.items()}
+        others = {name: canonical_text(value) for name, value in body.items() if name != "row"}
+        is_canonical = joined(others | {"row": joined(texts)}).encode() == line
+    except (ValueError, TypeError, RecursionError) as wrong:
+        raise (
+            wrong if isinstance(wrong, ArchiveError) else ArchiveError("The line is not JSON as we write it")
+        ) from None
+    if not is_canonical:
+        raise ArchiveError("The line is not written in the one way in which lines are written")
+    return _line(body), leaf_of(texts, commitments)
+
+
+def _line(body: Mapping[str, Any]) -> Line:
+    index, box, erased_at = body["leaf_index"], body.get("personal"), body.get("erased_at")
+    if type(index) is not int or index < 0 or body.get("spooled", True) is not True:
+        raise ArchiveError("The line does not say its place")
+    if isinstance(box, str) == isinstance(erased_at, str):
+        raise ArchiveError("A record either has a box or was erased")
+    return Line(
+        index,
+        body["row"],
+        body["commitments"],
+        bytes_of(box) if isinstance(box, str) else None,
+        body.get("spooled", False),
+        erased_at,
+    )
+
+
+def _check_row(row: object) -> None:
+    if not isinstance(row, dict) or not row.keys() >= _IN_ROW or None in row.values():
+        raise ArchiveError("The line holds no whole record")
+    if row.keys() & (PERSONAL | UNHASHED) or not all(map(COLUMN.fullmatch, row)):
+        raise ArchiveError("The line has a column that does not belong there")
+
+
+def _judged(line: bytes, work: Lines) -> Judged:
+    digest = sha256(line).digest()
+    try:
+        found, leaf = opened_line(line)
+    except ArchiveError as wrong:
+        return Judged(None, None, b"", digest, words=str(wrong))
+    place = Judged(found.leaf_index, found.log_id, leaf, digest)
+    if found.row["schema_version"] != SCHEMA_VERSION:
+        words = f"The record is of schema version {found.row['schema_version']}, whose hash is not known here"
+        return place._replace(is_known=False, words=words)
+    try:
+        if month_of(found.row) != work.month:
+            return place._replace(words="The record is of another month")
+        is_open = _is_open(found, work.keys)
+    except (ArchiveError, BundleError) as wrong:
+        return place._replace(words=str(wrong))
+    return place._replace(
+        is_open=is_open, is_erased=found.box is None or (work.keys is not None and not is_open)
+    )
+
+
+def _is_open(line: Line, keys: Mapping[str, bytes] | None) -> bool:
+    key = keys.get(line.log_id) if keys else None
+    if line.box is None or key is None:
+        return False
+    if commitments_in(line.box, key, line.log_id) != line.commitments:
+        raise ArchiveError("What is in the record's box is not what was sealed")
+    return True
+
+
+def copied(place: Place) -> Group:
+    """`ArchiveError` if the rows could not be lines of the evidence."""
+    table, of = parquet.group(*place)
+    try:
+        (batch,) = table.to_batches()
+        if any(
+            batch.column(name).null_count
+            for name in ("leaf_index", "leaf_hash", "commitments", "spooled", "timestamp")
+        ):
+            raise ArchiveError("it has a row without its place")
+        digests = [
+            sha256(line.encode()).digest()
+            for line in parquet.lines(batch, parquet.texts(batch, place.columns))
+        ]
+    except (ValueError, TypeError, RecursionError, MemoryError, pa.ArrowException) as wrong:
+        words = (
+            str(wrong)
+            if isinstance(wrong, ArchiveError)
+            else f"its rows are not those of a log ({type(wrong).__name__})"
+        )
+        raise ArchiveError(words) from None
+    moments = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    return Group(
+        batch.column("leaf_index").to_pylist(), digests, batch.column("leaf_hash").to_pylist(), moments[0], moments[-1],
+        moments == sorted(moments), of,
+    )  # fmt: skip
+
+
+def _check_records(columns: Mapping[str, Sequence[Any]], indexes: Sequence[int]) -> None:
+    for index, log_id, version, salt, erased_at in zip(
+        indexes,
+        columns["log_id"],
+        columns["schema_version"],
+        columns["salt"],
+        columns["erased_at"],
+        strict=True,
+    ):
+        if log_id is None:
+            raise ArchiveError(f"The record of leaf {index} is not in the month's table")
+        if version != SCHEMA_VERSION:
+            raise ArchiveError(f"The record {log_id} is of schema version {version}, which is not known here")
+        if (salt is None) != (erased_at is not None):
+            raise ArchiveError(f"The record {log_id} is neither whole nor erased")
+
+
+def _hidden(
+    log_id: str, salt: bytes | None, key: bytes | None, erasure: str | None, texts: Mapping[str, str]
+) -> tuple[Mapping[str, str], bytes | None]:
+    """The commitments, and the box that holds what they stand for."""
+    if salt is None:
+        commitments = json.loads(erasure or "null")
+        if not are_commitments(commitments):
+            raise ArchiveError(
+                f"The record {log_id} was erased, and what stands for it in its hash is not there"
+            )
+        return commitments, None
+    if key is None:
+        raise ArchiveError(f"There is no key for the personal columns of the record {log_id}")
+    content = joined({**texts, "salt": f'"\\\\x{salt.hex()}"'})
+    if len(content) > ROW_BYTES_MAX:
+        raise ArchiveError(f"The record {log_id} is larger than an archive may hold")
+    return committed(texts, salt), boxed(content.encode(), key, log_id)
+
+
+def _spelled(kind: str, values: Sequence[Any]) -> Sequence[str | None]:
+    """Personal values as JSON; PostgreSQL writes texts canonically itself."""
+    if kind != "jsonb":
+        return values
+    return [None if value is None else canonical_text(json.loads(value)) for value in values]

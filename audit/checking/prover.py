@@ -1,0 +1,137 @@
+"""Makes the proof of one record, for the command line and for the interface.
+
+The roots of full chunks of leaves never change, so they are kept: a proof then costs two chunks, not a month.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import date
+from uuid import UUID
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from audit.checking.evidence import COLUMNS, rows_statement
+from audit.proof import merkle
+from audit.proof.bundle import Bundle, are_commitments, month_of, written
+from audit.proof.record import SCHEMA_VERSION, Row, leaf_hash
+from audit.proof.verdict import Verdict
+
+CHUNK_LEAVES = 1_024  # a power of two: the tree over the chunks' roots is the tree over the leaves
+SEALED_IN_S = 10  # a sealer needs no longer
+
+_LEAVES_LACK = "Leaves are missing: see `affidavit audit verify`"
+_COVERED = """
+SELECT l.leaf_index, c.tree_size, c.note FROM public.audit_leaves l
+CROSS JOIN LATERAL (SELECT tree_size, note FROM public.audit_checkpoints c
+    WHERE c.month = l.month AND c.tree_size > l.leaf_index ORDER BY tree_size LIMIT 1) c
+WHERE l.log_id = %s::uuid AND l.month = %s
+"""
+_LEAVES = """
+SELECT leaf_hash FROM public.audit_leaves WHERE month = %s AND leaf_index >= %s AND leaf_index < %s ORDER BY leaf_index
+"""
+_ERASED = """
+SELECT commitments FROM public.audit_erasures WHERE log_id = %s::uuid
+"""
+
+
+class UnprovenError(Exception):
+    """There is no proof, and the message says why."""
+
+    verdict = Verdict.CANNOT_TELL
+
+
+class UnknownRecordError(UnprovenError):
+    verdict = Verdict.MISSING
+
+
+class AwayError(UnprovenError):
+    """The database, just now."""
+
+
+class NotSealedError(UnprovenError):
+    verdict = Verdict.UNSEALED
+
+
+class Prover:
+    """Reads as an auditor."""
+
+    def __init__(self, pool: AsyncConnectionPool) -> None:
+        self._pool = pool
+        self._chunks: dict[date, list[bytes]] = defaultdict(list)
+
+    async def row(self, query_id: UUID) -> Row:
+        """The record of a query, as it is hashed."""
+        async with self._reading() as connection:
+            columns = await (await connection.execute(COLUMNS)).fetchall()
+            statement = rows_statement(columns, "query_id = %s")
+            found = await (await connection.execute(statement, (query_id,))).fetchone()
+        if found is None:
+            raise UnknownRecordError(f"There is no record of query {query_id}")
+        row: Row = json.loads(found[1])
+        return row
+
+    async def prove(self, row: Row) -> bytes:
+        """The bundle, in the smallest signed tree that holds the record."""
+        if row["schema_version"] != SCHEMA_VERSION:
+            raise UnprovenError(f"Records of schema version {row['schema_version']} have no proof")
+        month = month_of(row)
+        async with self._reading() as connection:
+            found = await (await connection.execute(_COVERED, (row["log_id"], month))).fetchone()
+        if found is None:
+            raise NotSealedError(f"The record is not sealed yet. Ask again in {SEALED_IN_S} s.")
+        index, size, note = found
+        proof = await self._proof(month, index, size)
+        committed = None if row["erased_at"] is None else await self._commitments(row)
+        return written(Bundle(row, index, proof, note, committed))
+
+    async def _proof(self, month: date, index: int, size: int) -> list[bytes]:
+        """Within its chunk, then among the chunks' roots."""
+        chunk, place = divmod(index, CHUNK_LEAVES)
+        begin = chunk * CHUNK_LEAVES
+        inside = await self._leaves(month, begin, min(begin + CHUNK_LEAVES, size))
+        roots = await self._roots(month, size)
+        if len(inside) <= place:
+            raise UnprovenError(_LEAVES_LACK)
+        return [*merkle.inclusion_proof(inside, place), *merkle.inclusion_proof(roots, chunk)]
+
+    async def _roots(self, month: date, size: int) -> list[bytes]:
+        kept = self._chunks[month]
+        while len(kept) < size // CHUNK_LEAVES:
+            begin = len(kept) * CHUNK_LEAVES
+            leaves = await self._leaves(month, begin, begin + CHUNK_LEAVES)
+            if len(leaves) < CHUNK_LEAVES:
+                raise UnprovenError(_LEAVES_LACK)
+            if len(kept) == begin // CHUNK_LEAVES:  # else another proof was faster
+                kept.append(merkle.root(leaves))
+        full, rest = divmod(size, CHUNK_LEAVES)
+        last = [merkle.root(await self._leaves(month, size - rest, size))] if rest else []
+        return kept[:full] + last
+
+    async def _leaves(self, month: date, begin: int, end: int) -> list[bytes]:
+        async with self._reading() as connection:
+            cursor = await connection.execute(_LEAVES, (month, begin, end), binary=True)
+            return [leaf for (leaf,) in await cursor.fetchall()]
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[psycopg.AsyncConnection]:
+        """The driver's words stay here: they may repeat a row."""
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except (psycopg.Error, PoolTimeout) as failure:
+            raise AwayError(f"The database could not be read: {type(failure).__name__}") from None
+
+    async def _commitments(self, row: Row) -> dict[str, str]:
+        async with self._reading() as connection:
+            known = await (await connection.execute("SELECT to_regclass('public.audit_erasures')")).fetchone()
+            if known == (None,):
+                raise UnprovenError("The record was erased, and what stands for it is not there")
+            rows = await (await connection.execute(_ERASED, (row["log_id"],))).fetchall()
+        sealed = row["leaf_hash"].removeprefix("\\x")
+        for (commitments,) in rows:
+            if are_commitments(commitments) and leaf_hash(row, commitments).hex() == sealed:
+                return dict(commitments)
+        raise UnprovenError("The record was erased, and what stands for it is not there")

@@ -1,0 +1,108 @@
+"""Every quotation of the log, cut again from the stored passages and compared with the record, years later too.
+
+An excerpt is `passage[start:end]`; its section, page and address are those of the sentence in which it begins. Both stand
+in the record, which is sealed, so a passage that was changed since is found.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from audit.checking.evidence import StoredEvidence
+from audit.proof.verdict import Finding, Report, Verdict
+
+_READ_ROWS = 500  # with the passages that they cite, some megabytes
+
+_CITING = """
+SELECT log_id::text, timestamp, citations, index_generation::text, erased_at IS NOT NULL AS erased
+FROM public.audit_logs
+WHERE timestamp >= %s AND timestamp < %s AND (%s::uuid IS NULL OR query_id = %s)
+  AND (citations IS NOT NULL AND jsonb_typeof(citations) = 'array' AND citations <> '[]' OR erased_at IS NOT NULL)
+"""
+_COUNT = "SELECT count(*) FROM public.audit_logs WHERE query_id = %s"
+_PASSAGES = """
+SELECT chunk_id, text, sentences, filename, chapter, url FROM public.chunks WHERE chunk_id = ANY(%s)
+"""
+_GENERATIONS = "SELECT generation_id::text FROM public.generations"
+
+
+def requote(
+    evidence: StoredEvidence, query_id: UUID | None, progress: Callable[[str, int, int], None]
+) -> Report:
+    """The verdict on all quotations of the time that is asked for, or of one query."""
+    report = Report()
+    connection = evidence.connection
+    known = {generation for (generation,) in connection.execute(_GENERATIONS)}
+    if query_id and connection.execute(_COUNT, (query_id,)).fetchone() == (0,):
+        report.add(Finding(Verdict.MISSING, "row", f"There is no record of query {query_id}"))
+    done = 0
+    for rows in _citing(evidence, query_id):
+        passages = _passages(evidence, sorted({name for row in rows for name in _cited(row["citations"])}))
+        for row in rows:
+            _compare(row, passages, known, report)
+        done += len(rows)
+        progress("records", done, done + (len(rows) == _READ_ROWS))
+    return report
+
+
+def _citing(evidence: StoredEvidence, query_id: UUID | None) -> Iterator[list[dict[str, Any]]]:
+    names = ("log_id", "timestamp", "citations", "index_generation", "erased")
+    with evidence.connection.cursor("citing") as cursor:
+        cursor.execute(_CITING, (evidence.span.since, evidence.span.until, query_id, query_id))
+        while rows := cursor.fetchmany(_READ_ROWS):
+            yield [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _cited(citations: Any) -> Iterator[str]:
+    """The passages that are named, also by citations that somebody has spoiled."""
+    for cited in citations or ():
+        if isinstance(cited, dict) and isinstance(cited.get("chunk_id"), str):
+            yield cited["chunk_id"]
+
+
+def _passages(evidence: StoredEvidence, chunk_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    names = ("chunk_id", "text", "sentences", "filename", "chapter", "url")
+    found = evidence.connection.execute(_PASSAGES, (chunk_ids,)).fetchall()
+    return {row[0]: dict(zip(names, row, strict=True)) for row in found}
+
+
+def _compare(
+    row: Mapping[str, Any], passages: Mapping[str, dict[str, Any]], known: set[str], report: Report
+) -> None:
+    if row["erased"]:
+        report.count("records were erased, and their quotations with them")
+        return
+    if row["index_generation"] not in known:  # outlived ones are dropped; their passages stay
+        report.count("records were answered from a generation that is no longer kept")
+    month = row["timestamp"].date().replace(day=1)
+    for place, cited in enumerate(row["citations"], 1):
+        report.checked += 1
+        try:
+            differences = list(_differences(cited, passages.get(cited["chunk_id"])))
+        except (KeyError, TypeError, ValueError):
+            differences = [(Verdict.TAMPERED, "it is not written as a quotation")]
+        for verdict, words in differences:
+            found = Finding(verdict, "citation", f"Quotation {place}: {words}", month, log_id=row["log_id"])
+            report.add(found)
+
+
+def _differences(cited: Mapping[str, Any], passage: dict[str, Any] | None) -> Iterator[tuple[Verdict, str]]:
+    if passage is None:
+        yield Verdict.MISSING, f"the passage {cited['chunk_id']} is not there"
+        return
+    if passage["text"][cited["start"] : cited["end"]] != cited["excerpt"] or not cited["excerpt"]:
+        words = f"characters {cited['start']} to {cited['end']} of the passage {cited['chunk_id']} say something else"
+        yield Verdict.TAMPERED, words
+    for name, value in _place(passage, cited["start"]).items():
+        if cited[name] != value:
+            yield Verdict.TAMPERED, f"its {name} is not that of the passage {cited['chunk_id']}"
+
+
+def _place(passage: dict[str, Any], start: int) -> dict[str, str | None]:
+    """Where the passage says that these words stand."""
+    place = {"chapter": passage["chapter"], "filename": passage["filename"]}
+    for begin, end, heading, anchor, page in passage["sentences"]:
+        if begin <= start < end:
+            url = f"{passage['url']}#{anchor}" if anchor else passage["url"]
+            return place | {"section": heading, "page": page, "url": url}
+    return place | {"section": None, "page": None, "url": None}

@@ -1,0 +1,226 @@
+"""How the log stands: its months, its evidence, what is still on its way, and what is missing. Changes nothing."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from audit.checking.evidence import EVER, Span
+from audit.checking.month_tiers import MonthKept, losses, read_whereabouts
+from audit.ledger.partitions import MONTHS_AHEAD, MONTHS_AHEAD_MIN, months_from, partition_name
+from audit.ledger.spool import ASIDE
+from audit.vault import Vault
+
+NEAR_GATE = 0.02  # so close to the threshold another calibration would have decided otherwise
+OVERDUE = timedelta(seconds=60)  # by then a request has ended, and its row is sealed and anchored
+
+_AUDITOR, _ENGINE = "affidavit_auditor", "affidavit_engine"
+
+_NEAR = (
+    f"(round(abs(best_score - threshold)::numeric, 6) <= {NEAR_GATE})"  # .62 - .60 is more than .02 in binary
+)
+
+# A share that grows says that the questions drift away from what the gate was calibrated for.
+RECORDS = f"""
+SELECT to_char(timestamp AT TIME ZONE 'UTC', 'YYYY-MM') AS month, count(*) AS records,
+       sum(repeat_count) AS requests,
+       count(*) FILTER (WHERE outcome = 'answered') AS answered,
+       count(*) FILTER (WHERE outcome = 'refused') AS refused,
+       count(*) FILTER (WHERE outcome = 'served') AS served,
+       coalesce(sum(repeat_count) FILTER (WHERE outcome NOT IN ('answered', 'refused', 'served', 'recorded')), 0)
+           AS failed,
+       round(avg({_NEAR}::int) FILTER (WHERE outcome = 'answered'), 4)::float
+           AS answers_near_gate,
+       round(avg({_NEAR}::int) FILTER (WHERE outcome = 'refused'), 4)::float
+           AS refusals_near_gate
+FROM audit_logs GROUP BY month ORDER BY month
+"""  # noqa: S608  our own number
+
+# From month to month by the index: there is a checkpoint for every few seconds.
+_EVIDENCE = """
+WITH RECURSIVE months AS (
+    SELECT min(month) AS month FROM audit_checkpoints
+    UNION ALL
+    SELECT (SELECT min(c.month) FROM audit_checkpoints c WHERE c.month > m.month) FROM months m WHERE m.month IS NOT NULL
+)
+SELECT to_char(months.month, 'YYYY-MM') AS month, sealed.tree_size, sealed.created_at AS sealed_at,
+       anchored.tree_size AS anchored_size, anchored.anchored_at, waiting.created_at AS waiting_since
+FROM months
+CROSS JOIN LATERAL (
+    SELECT * FROM audit_checkpoints c WHERE c.month = months.month ORDER BY tree_size DESC LIMIT 1) sealed
+LEFT JOIN LATERAL (
+    SELECT * FROM audit_anchors a WHERE a.month = months.month ORDER BY tree_size DESC LIMIT 1) anchored ON true
+LEFT JOIN LATERAL (
+    SELECT created_at FROM audit_checkpoints c
+    WHERE c.month = months.month AND c.tree_size > coalesce(anchored.tree_size, 0)
+    ORDER BY tree_size LIMIT 1) waiting ON true
+ORDER BY month
+"""
+_MONTHS = """
+SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid
+WHERE inhparent = 'audit_logs'::regclass ORDER BY relname
+"""
+_UNSEALED = """
+SELECT count(*), min(timestamp) FROM audit_logs l
+WHERE NOT EXISTS (SELECT FROM audit_leaves WHERE log_id = l.log_id)
+"""
+_ROWLESS = """
+SELECT to_char(month, 'YYYY-MM'), count(*), min(leaf_index) FROM audit_leaves a
+WHERE NOT EXISTS (SELECT FROM audit_logs WHERE log_id = a.log_id)
+  AND to_char(month, '"audit_logs_"YYYY_MM') IN (
+      SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid
+      WHERE inhparent = 'audit_logs'::regclass AND NOT inhdetachpending)
+GROUP BY month ORDER BY month
+"""
+_OPEN = "SELECT count(*), min(opened_at) FROM audit_open"
+
+Read = Callable[[str, str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]]  # of a role, by a statement
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is on its way, and since when its oldest is."""
+
+    count: int
+    oldest: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolFile:
+    """Records that wait for the database, or that it would not take."""
+
+    name: str
+    size_bytes: int
+    entries: int
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What stands where at one moment."""
+
+    records: list[dict[str, Any]]  # by month
+    evidence: list[dict[str, Any]]  # by month
+    partitions: list[str]
+    months_ahead: int
+    unsealed: Waiting
+    open: Waiting
+    rowless: list[tuple[str, int, int]]  # month of the log, leaves without a row, the first of them
+    spool: list[SpoolFile]
+    months: list[MonthKept]  # wherever they are
+    lost: list[str]  # of them, in words
+
+
+async def read_status(read: Read, vault: Vault, spool: Path | None, today: date, span: Span = EVER) -> Status:
+    partitions = [name for (name,) in (await read(_AUDITOR, _MONTHS))[1]]
+    months = await read_whereabouts(read)
+    return Status(
+        records=_named(*await read(_AUDITOR, RECORDS)),
+        evidence=_named(*await read(_AUDITOR, _EVIDENCE)),
+        partitions=partitions,
+        months_ahead=sum(name > partition_name(today) for name in partitions),
+        unsealed=Waiting(*(await read(_AUDITOR, _UNSEALED))[1][0]),
+        open=Waiting(*(await read(_ENGINE, _OPEN))[1][0]),
+        rowless=[(month, count, first) for month, count, first in (await read(_AUDITOR, _ROWLESS))[1]],
+        spool=spool_files(spool) if spool else [],
+        months=months,
+        lost=await asyncio.to_thread(losses, [kept for kept in months if kept.is_of(span)], vault),
+    )
+
+
+def gaps(status: Status, now: datetime) -> list[str]:
+    """What an auditor must hear of, each with what to do; none when all is well."""
+    return [
+        *_gaps_of_months(status, now.date()),
+        *(
+            f"{count} leaves of {month} have no row, the first is {first}: run `affidavit audit verify`"
+            for month, count, first in status.rowless
+        ),
+        *(words[0].upper() + words[1:] for words in status.lost),
+        *_overdue(status.unsealed, "records are not sealed: is `affidavit audit seal` running?", now),
+        *_overdue(
+            status.open, "requests are open: their process is hung, or dead and nobody closed them", now
+        ),
+        *(
+            f"{month['month']} is not anchored since {_moment(month['waiting_since'])}: can the vault be written?"
+            for month in status.evidence
+            if month["waiting_since"] and now - month["waiting_since"] > OVERDUE
+        ),
+        *_gaps_of_spool(status.spool, now),
+    ]
+
+
+def words(status: Status) -> list[tuple[str, str]]:
+    """What is counted over all months, for people."""
+    waiting = [file for file in status.spool if file.entries]
+    spooled = f"{sum(file.entries for file in waiting)} entries in {len(waiting)} files"
+    return [
+        ("months ahead", str(status.months_ahead)),
+        ("unsealed", _since(status.unsealed)),
+        ("open", _since(status.open)),
+        ("spool", spooled if waiting else "empty"),
+    ]
+
+
+def _gaps_of_months(status: Status, today: date) -> list[str]:
+    found = []
+    if status.months_ahead < MONTHS_AHEAD_MIN:
+        found.append(
+            f"Only {status.months_ahead} of {MONTHS_AHEAD} months are made ahead: run `affidavit audit partitions`"
+        )
+    months = [date(int(name[-7:-3]), int(name[-2:]), 1) for name in status.partitions]
+    months += [
+        kept.month for kept in status.months if not kept.is_attached
+    ]  # whether they are lost is told by itself
+    first = min([*months, today])
+    count = (today.year - first.year) * 12 + today.month - first.month + 1
+    missing = [month for month in months_from(first, count) if month not in months]
+    return [*found, *(f"{month:%Y-%m} has no partition: no record of that month can be" for month in missing)]
+
+
+def _gaps_of_spool(files: Sequence[SpoolFile], now: datetime) -> list[str]:
+    return [
+        f"{file.entries} entries are set aside in {file.name}: damaged, or refused by the database; look at them"
+        if file.name == ASIDE
+        else f"{file.entries} entries wait in {file.name} since {_moment(file.changed_at)}: start the engine there"
+        for file in files
+        if file.entries and (file.name == ASIDE or now - file.changed_at > OVERDUE)
+    ]
+
+
+def _overdue(waiting: Waiting, what: str, now: datetime) -> list[str]:
+    if waiting.oldest is None or now - waiting.oldest <= OVERDUE:
+        return []
+    return [f"{waiting.count} {what} (the oldest since {_moment(waiting.oldest)})"]
+
+
+def spool_files(folder: Path) -> list[SpoolFile]:
+    found = []
+    for path in sorted([*folder.glob("*.spool"), *folder.glob(ASIDE)]):
+        with contextlib.suppress(FileNotFoundError):  # its process ended meanwhile, and nothing waited in it
+            about = path.stat()
+            changed_at = datetime.fromtimestamp(about.st_mtime, UTC)
+            found.append(SpoolFile(path.name, about.st_size, _lines_in(path), changed_at))
+    return found
+
+
+def _lines_in(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
+def _named(names: list[str], rows: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _since(waiting: Waiting) -> str:
+    if waiting.oldest is None:
+        return "none"
+    return f"{waiting.count}, the oldest since {_moment(waiting.oldest)}"
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,92 @@
+"""Many writers, one flush to disk: whatever has gathered while the last batch was written is the next batch.
+
+Nobody waits for others to come, so a single writer is as fast as without it.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from audit.ledger.entry import Entry
+
+BATCH_MAX = 256  # rows of some kilobytes: one statement stays small, and a bad row is soon found
+WAITING_MAX = 2048  # more than that in half a second nobody can write: say so at once instead of keeping them
+
+
+class AwayError(Exception):
+    """It does not take anything now, and may later."""
+
+
+class RefusedError(Exception):
+    """It will never take this entry."""
+
+
+Flush = Callable[[Sequence[Entry]], Awaitable[None]]
+
+
+class GroupCommit:
+    """Gives what waits to whoever runs it, in batches. An entry that is refused is refused alone."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Entry, asyncio.Future[None]]] = deque()
+        self._has_some = asyncio.Event()
+        self._idle = 0
+
+    async def write(self, entry: Entry) -> None:
+        """Back when the entry is durable."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise AwayError("Too many are waiting")
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((entry, done))
+        self._has_some.set()
+        await done
+
+    async def run(self, flush: Flush) -> None:
+        """For ever. May run several times at once: while one batch is written the next is made."""
+        while True:
+            self._idle += 1
+            await self._has_some.wait()
+            batch = self._gathered(min(BATCH_MAX, math.ceil(len(self._waiting) / self._idle)))
+            self._idle -= 1
+            if batch:
+                await _write(flush, [entry for entry, _ in batch], [done for _, done in batch])
+
+    def _gathered(self, count: int) -> list[tuple[Entry, asyncio.Future[None]]]:
+        """A fair share for each who is idle, of those whose writers still wait: who gave up has gone another way."""
+        batch: list[tuple[Entry, asyncio.Future[None]]] = []
+        while self._waiting and len(batch) < count:
+            entry, done = self._waiting.popleft()
+            if not done.done():
+                batch.append((entry, done))
+        if not self._waiting:
+            self._has_some.clear()
+        return batch
+
+
+async def _write(flush: Flush, entries: Sequence[Entry], dones: Sequence[asyncio.Future[None]]) -> None:
+    try:
+        await flush(entries)
+    except RefusedError as refused:
+        if len(entries) == 1:
+            _end(dones, refused)
+            return
+        for entry, done in zip(entries, dones, strict=True):
+            await _write(flush, [entry], [done])
+    except AwayError as away:
+        _end(dones, away)
+    except Exception as fault:
+        _end(dones, AwayError(type(fault).__name__))
+        raise
+    else:
+        _end(dones, None)
+
+
+def _end(dones: Sequence[asyncio.Future[None]], failure: Exception | None) -> None:
+    for done in dones:
+        if done.done():
+            continue
+        if failure:
+            done.set_exception(failure)
+        else:
+            done.set_result(None)

@@ -1,0 +1,279 @@
+"""The writer of the audit log: a request opens with a durable record and closes with its row.
+
+Each step is on disk before it is acknowledged: in PostgreSQL, or, while that is away, in this process's spool, from
+which it is drained in order. If neither takes it, nothing may be answered. Whatever dies, and whenever, each request
+ends in one row: see `orphans.py` for those that were open then.
+"""
+
+import asyncio
+import base64
+import logging
+import secrets
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from audit.ledger import partitions
+from audit.ledger.database_writer import Statements
+from audit.ledger.durability import weaknesses
+from audit.ledger.entry import Entry
+from audit.ledger.group_commit import AwayError, GroupCommit, RefusedError
+from audit.ledger.orphans import Alive, Orphans
+from audit.ledger.spool import Spool, delivered, left_behind, pieces
+from audit.proof.checkpoint import receipt_text
+from audit.proof.record import SALT_BYTES, Receipt, Sealed, Trail, row_of, sealed
+
+LOCK_S = 10.0  # a database that takes longer to grant a free lock is not there
+GRACE_S = 1.0  # a living process whose connection was lost has its lock again by then
+DATABASE_SHARE = 0.6  # of the time for a record; the rest is for the spool, should the database not answer
+DRAIN_PAUSE_S = 0.25  # between two tries to reach a database that is away
+LANES = 2  # while the database writes one batch, we make the next
+TEND_S = 15.0  # so that what a dead process left open is closed within a minute
+
+Work = Callable[[], Coroutine[None, None, None]]
+
+log = logging.getLogger(__name__)
+
+
+class LedgerUnavailableError(Exception):
+    """The record could not be made durable, so nothing may be answered."""
+
+
+class Signer(Protocol):
+    """The key that receipts are signed with."""
+
+    @property
+    def key_id(self) -> str: ...
+
+    def sign(self, message: bytes) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spooling:
+    """Where records may wait, and how much of them."""
+
+    folder: Path
+    bytes_max: int
+
+
+class Ledger:
+    """Opens and closes records. One for each process."""
+
+    def __init__(
+        self,
+        pool: AsyncConnectionPool,
+        key: Signer,
+        clock: Callable[[], datetime],
+        *,
+        within_s: float,
+        spooling: Spooling | None = None,
+    ) -> None:
+        assert isinstance(pool.conninfo, str)
+        self._pool = pool
+        self._key = key
+        self._clock = clock
+        self._owner = secrets.randbits(63)
+        self._spool = Spool.open(spooling.folder, self._owner, spooling.bytes_max) if spooling else None
+        self._spooling = GroupCommit() if self._spool else None
+        self._has_spooled = asyncio.Event()
+        self._is_away = False  # the database, when we last wrote or drained
+        self._by_spool: set[str] = set()  # requests with a step there, which the next must not overtake
+        self._lanes = [Statements(pool.conninfo) for _ in range(LANES)]
+        self._draining = Statements(pool.conninfo)
+        self._commits = GroupCommit()
+        self._database_s = within_s * (DATABASE_SHARE if self._spool else 1.0)
+        self._alive = Alive(pool.conninfo, self._owner)
+        self._orphans = Orphans(self._owner, self._spool)
+        self._living: set[UUID] = set()
+        self._weaknesses: list[str] = []
+        self._months_made_on: date | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> int:
+        """Say that this process lives, then finish what dead ones left; how many requests they had open."""
+        self._begin(
+            self._alive.run, self._tend, *(partial(self._commits.run, lane.write) for lane in self._lanes)
+        )
+        if self._spool and self._spooling:
+            self._begin(partial(self._spooling.run, self._spool.append), self._drain)
+        async with asyncio.timeout(LOCK_S):
+            await self._alive.is_known.wait()
+        closed = await self.tend()
+        if self._orphans.has_seen_some:
+            await asyncio.sleep(GRACE_S)
+            closed += await self.tend()
+        return closed
+
+    async def stop(self) -> None:
+        """What waits in the spool stays there for the next one to start."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks.clear()
+        for statements in (*self._lanes, self._draining):
+            await statements.close()
+        if self._spool:
+            self._spool.close()
+            self._spool = None
+
+    async def open(self, trail: Trail) -> None:
+        """From here on the request is on record, whatever happens to this process."""
+        self._living.add(trail.log_id)
+        spool = self._spool.identity if self._spool else None
+        await self._durable(lambda: Entry.opened(trail, self._owner, spool))
+
+    async def note(self, trail: Trail) -> None:
+        """What has happened since the record was opened, durable before anybody sees it."""
+        await self._durable(lambda: Entry.noted(trail))
+
+    async def close(self, trail: Trail, issued_at: datetime) -> Receipt:
+        """Write the row, once and for ever. Only after this may an answer leave."""
+        try:
+            return await self._closed(trail, issued_at)
+        finally:
+            self._living.discard(trail.log_id)  # what could not be closed is an orphan, though we live
+
+    async def tend(self) -> int:
+        """What must be looked after: is the database durable, are there months, has anybody died?"""
+        async with self._pool.connection() as connection:
+            self._check(await weaknesses(connection))
+        await self._make_months()
+        if self._weaknesses:  # nothing leaves a spool for it, and no end that waits in one is made up
+            return 0
+        if self._spool:
+            for path in left_behind(self._spool.folder):
+                for piece in pieces(path):
+                    await delivered(piece, self._draining, self._spool.folder)
+                path.unlink()
+        if self.is_spooling:
+            return 0  # what looks forgotten may have its end in there
+        async with self._pool.connection() as connection:
+            return await self._orphans.close(connection, self._living)
+
+    @property
+    def has_spool(self) -> bool:
+        """Whether records have somewhere to go while the database is away."""
+        return self._spool is not None
+
+    @property
+    def is_spooling(self) -> bool:
+        """Whether records wait for the database."""
+        return self._spool is not None and not self._spool.is_empty
+
+    async def _closed(self, trail: Trail, issued_at: datetime) -> Receipt:
+        row: list[Sealed] = []
+
+        def entry() -> Entry:
+            row.append(sealed(row_of(trail), secrets.token_bytes(SALT_BYTES)))
+            return Entry.closed(trail.log_id, row[0])
+
+        await self._durable(entry)
+        return self._receipt(trail.log_id, row[0].leaf_hash.hex(), issued_at)
+
+    def _receipt(self, log_id: UUID, leaf_hash: str, issued_at: datetime) -> Receipt:
+        signature = self._key.sign(receipt_text(log_id, leaf_hash, issued_at))
+        return Receipt(log_id, leaf_hash, issued_at, self._key.key_id, base64.b64encode(signature).decode())
+
+    async def _durable(self, make: Callable[[], Entry]) -> None:
+        """In the database, or else in the spool."""
+        try:
+            entry = make()
+            if not self._must_wait(entry) and await self._is_in_database(entry):
+                return
+            await self._spool_it(entry)
+        except (AwayError, RefusedError, ValueError, TypeError) as failure:
+            raise LedgerUnavailableError(type(failure).__name__) from None
+
+    def _must_wait(self, entry: Entry) -> bool:
+        """Whether it goes to the spool at once. Requests that began since the database is back do not, or it would never be empty."""
+        is_behind = self.is_spooling and (self._is_away or entry.log_id in self._by_spool)
+        return is_behind or bool(self._weaknesses)
+
+    async def _is_in_database(self, entry: Entry) -> bool:
+        try:
+            async with asyncio.timeout(self._database_s):
+                if entry.kind == "opened":
+                    await self._alive.is_known.wait()
+                await self._commits.write(entry)
+        except (AwayError, TimeoutError) as failure:
+            self._is_away = True
+            log.warning("The database did not take a record (%s)", type(failure).__name__)
+            return False
+        return True
+
+    async def _spool_it(self, entry: Entry) -> None:
+        if self._spooling is None:
+            raise AwayError("There is no spool")
+        self._by_spool.add(entry.log_id)
+        try:
+            await self._spooling.write(entry)
+        finally:
+            self._has_spooled.set()  # who gave up waiting may have it on disk all the same
+
+    async def _drain(self) -> None:
+        """What waits in the spool goes to the database, in order, as soon as that takes it."""
+        assert self._spool
+        while True:
+            await self._has_spooled.wait()
+            self._has_spooled.clear()
+            while not self._spool.is_empty:
+                try:
+                    await self._drain_piece(self._spool)
+                except (AwayError, OSError):
+                    await asyncio.sleep(DRAIN_PAUSE_S)
+
+    async def _drain_piece(self, spool: Spool) -> None:
+        piece = spool.read()
+        if self._weaknesses or not (piece.entries or piece.damaged):
+            raise AwayError("Nothing can be drained yet")
+        await delivered(piece, self._draining, spool.folder)
+        self._is_away = False
+        spool.drained(piece)
+        if spool.is_empty:
+            self._by_spool.clear()
+            log.warning("The database has all records that waited in the spool")
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(TEND_S)
+            try:
+                async with asyncio.timeout(TEND_S):
+                    await self.tend()
+            except (psycopg.Error, PoolTimeout, AwayError, OSError, TimeoutError) as failure:
+                log.warning("The log could not be looked after (%s)", type(failure).__name__)
+
+    def _check(self, found: list[str]) -> None:
+        if found and found != self._weaknesses:
+            log.error("The database can lose what it acknowledged: %s", "; ".join(found))
+        self._weaknesses = found
+
+    async def _make_months(self) -> None:
+        today = self._clock().date()
+        if today == self._months_made_on:
+            return
+        await partitions.make_months_ahead(self._pool, today)
+        ahead = await partitions.count_months_ahead(self._pool, today)
+        if ahead < partitions.MONTHS_AHEAD_MIN:
+            log.error("Only %s months of the log are ahead: run `affidavit audit partitions`", ahead)
+        self._months_made_on = today
+
+    def _begin(self, *works: Work) -> None:
+        self._tasks += [asyncio.create_task(_for_ever(work)) for work in works]
+
+
+async def _for_ever(work: Work) -> None:
+    """A fault of ours in one round must not end what all records depend on."""
+    while True:
+        try:
+            await work()
+        except Exception as fault:  # noqa: BLE001  its words may repeat a row, so its kind must do
+            log.error("A fault in the ledger: %s", type(fault).__name__)  # noqa: TRY400
+            await asyncio.sleep(DRAIN_PAUSE_S)

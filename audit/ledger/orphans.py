@@ -1,0 +1,129 @@
+"""What a dead process left open is closed as `abandoned`, and what a living one has open is left alone.
+
+A process lives while it holds an advisory lock of the database, or, on this machine, the lock on its spool's file: a
+connection can be lost without its process. The end of a request may lie in the spool of the machine that died, so
+others wait for that machine before they close it.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from audit.ledger.database_writer import WRITE, arguments, is_archived
+from audit.ledger.entry import Entry
+from audit.ledger.spool import Spool, is_alive
+from audit.proof.record import SALT_BYTES, Row, sealed
+
+LOCK_PAUSE_S = 0.05  # between two tries to reach a database that has gone
+FOREIGN_S = 3600  # a machine that has not come back by then has lost its spool
+FORGOTTEN_S = 30  # no request takes that long: ours that is still open then was lost between two states
+
+_ABANDONED = """
+SELECT log_id, owner, trail FROM audit_open WHERE
+    (owner <> %(owner)s AND (spool IS NULL OR spool = %(spool)s OR opened_at < clock_timestamp() - %(foreign)s * interval '1 s')
+     AND pg_try_advisory_xact_lock(owner))
+    OR (owner = %(owner)s AND log_id <> ALL (%(living)s)
+        AND opened_at < clock_timestamp() - %(forgotten)s * interval '1 s')
+"""
+_FORGET = "DELETE FROM audit_open WHERE log_id = %s"
+
+
+class Alive:
+    """The advisory lock that says this process lives, on a connection of its own, taken anew when that is lost."""
+
+    def __init__(self, conninfo: str, owner: int) -> None:
+        self._conninfo = conninfo
+        self._owner = owner
+        self.is_known = asyncio.Event()
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(psycopg.Error):
+                async with await psycopg.AsyncConnection.connect(
+                    _heard(self._conninfo), autocommit=True
+                ) as alive:
+                    await alive.execute("SELECT pg_advisory_lock(%s)", (self._owner,))
+                    self.is_known.set()
+                    async for _ in alive.notifies():
+                        """Nobody notifies us: this ends when the connection does."""
+            if not self.is_known.is_set():
+                await asyncio.sleep(LOCK_PAUSE_S)
+            self.is_known.clear()
+
+
+def _heard(conninfo: str) -> str:
+    """So that a network that has fallen silent is noticed within seconds, and not within hours."""
+    return make_conninfo(
+        conninfo, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
+    )
+
+
+class Orphans:
+    """Looks for requests without a process. Closes those that it saw twice."""
+
+    def __init__(self, owner: int, spool: Spool | None) -> None:
+        self._owner = owner
+        self._spool = spool
+        self._seen: frozenset[UUID] = frozenset()
+
+    async def close(self, connection: psycopg.AsyncConnection, living: Collection[UUID]) -> int:
+        """How many were closed. One that is seen for the first time gets time to come back."""
+        closed = 0
+        async with connection.transaction():
+            orphans = await self._orphans(connection, living)
+            for log_id, trail in orphans.items():
+                if log_id in self._seen:
+                    closed += await _close(connection, log_id, trail)
+        self._seen = frozenset(orphans)
+        return closed
+
+    @property
+    def has_seen_some(self) -> bool:
+        return bool(self._seen)
+
+    async def _orphans(
+        self, connection: psycopg.AsyncConnection, living: Collection[UUID]
+    ) -> dict[UUID, dict[str, Any]]:
+        asked = {
+            "owner": self._owner, "spool": self._spool and self._spool.identity, "living": list(living),
+            "foreign": FOREIGN_S, "forgotten": FORGOTTEN_S,
+        }  # fmt: skip
+        cursor = await connection.execute(_ABANDONED, asked)
+        return {log_id: trail for log_id, owner, trail in await cursor.fetchall() if not self._is_here(owner)}
+
+    def _is_here(self, owner: int) -> bool:
+        return owner != self._owner and self._spool is not None and is_alive(self._spool.folder, owner)
+
+
+async def _close(connection: psycopg.AsyncConnection, log_id: UUID, trail: dict[str, Any]) -> int:
+    entry = Entry.closed(log_id, sealed(_abandoned(trail), secrets.token_bytes(SALT_BYTES)))
+    try:
+        async with connection.transaction():
+            await connection.execute(WRITE, arguments([entry]))
+    except psycopg.errors.UniqueViolation:  # it has its row: only the open record was forgotten
+        await connection.execute(_FORGET, (log_id,))
+        return 0
+    except (psycopg.DataError, ValueError):  # it holds up no other; `audit status` shows that it stays open
+        return 0
+    except psycopg.errors.CheckViolation:  # its month is missing: it stays open until there is one
+        return 0
+    except psycopg.DatabaseError as failure:
+        if is_archived(failure):  # so that it can be looked at: `audit status` shows that it stays open
+            return 0
+        raise
+    return 1
+
+
+def _abandoned(trail: dict[str, Any]) -> Row:
+    told = {name: value for name, value in trail.items() if value is not None}
+    return told | {
+        "outcome": "abandoned",
+        "success": False,
+        "error_message": "The process died while it worked on this request",
+    }

@@ -1,0 +1,247 @@
+"""Where records wait while the database is away: an append-only file of each process, on disk before it is acknowledged.
+
+A line is the digest of its text and the text. A last line that does not fit its digest was never acknowledged: the
+machine died while it was written, and it is passed over. Anywhere else it is damage, and is kept for a person to see.
+The kernel's lock on the file says whether its process lives; what a dead one left behind, another one drains.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Self
+
+from audit.ledger.database_writer import ArchivedMonthError, MissingMonthError, Statements
+from audit.ledger.entry import Entry, last_words
+from audit.ledger.group_commit import AwayError, RefusedError
+
+READ_MAX = 256  # entries drained in one batch
+BLOCK_BYTES = 1 << 20
+ASIDE = "set-aside.log"  # lines that no database will ever take; never empty without somebody being told
+_IDENTITY = "identity"
+_SUFFIX = ".spool"
+_DIGEST_LENGTH = 16
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Spool:
+    """The file of one living process."""
+
+    folder: Path
+    identity: uuid.UUID  # of the folder, which outlives its processes
+    path: Path
+    descriptor: int
+    bytes_max: int
+    durable_bytes: int = 0
+    drained_bytes: int = 0
+    in_flight: int = 0
+    hand: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "spool")
+    )  # never busy with others' work
+
+    @classmethod
+    def open(cls, folder: Path, owner: int, bytes_max: int) -> Self:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = folder / f"{owner:016x}{_SUFFIX}"
+        draft = path.with_suffix(".draft")  # locked before anybody can take it for one that was left behind
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        draft.rename(path)
+        _sync_folder(folder)
+        return cls(folder, _identity_of(folder), path, descriptor, bytes_max)
+
+    async def append(self, entries: Sequence[Entry]) -> None:
+        """On disk when it returns. What could not be written whole leaves nothing behind."""
+        lines = b"".join(map(line_of, entries))
+        self.in_flight += 1
+        try:
+            await asyncio.get_running_loop().run_in_executor(self.hand, self._append, lines)
+        except OSError as failure:
+            raise AwayError(type(failure).__name__) from None
+        finally:
+            self.in_flight -= 1
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the database has all of it."""
+        return not self.in_flight and self.drained_bytes == self.durable_bytes
+
+    def read(self) -> "Read":
+        """The next entries to drain."""
+        return _read(self.descriptor, self.drained_bytes, self.durable_bytes)
+
+    def drained(self, read: "Read") -> None:
+        """The database has these; when it has all, the file begins anew."""
+        self.drained_bytes = read.end
+        if self.is_empty:
+            os.ftruncate(self.descriptor, 0)
+            self.durable_bytes = self.drained_bytes = 0
+
+    def close(self) -> None:
+        """Its lock goes with it, and the file too if nothing waits in it."""
+        self.hand.shutdown()
+        if not self.durable_bytes:
+            self.path.unlink(missing_ok=True)
+        os.close(self.descriptor)
+
+    def _append(self, lines: bytes) -> None:
+        if self.durable_bytes + len(lines) > self.bytes_max:
+            raise OSError("The spool is full")
+        try:
+            written = 0
+            while written < len(lines):
+                written += os.pwrite(self.descriptor, lines[written:], self.durable_bytes + written)
+            os.fsync(self.descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.descriptor, self.durable_bytes)
+            raise
+        self.durable_bytes += len(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A piece of a spool: its entries, its lines that are damaged, and where it ends."""
+
+    entries: list[Entry]
+    damaged: list[bytes]
+    end: int
+
+
+def left_behind(folder: Path) -> Iterator[Path]:
+    """The files of processes that are dead; each is ours alone until the next one is asked for."""
+    for path in sorted(folder.glob(f"*{_SUFFIX}")):
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            if _is_free(file.fileno()) and path.exists():  # else another one drained it meanwhile
+                yield path
+
+
+def is_alive(folder: Path, owner: int) -> bool:
+    """Whether the process of this owner runs on this machine, however its connections fare."""
+    try:
+        with (folder / f"{owner:016x}{_SUFFIX}").open("rb") as file:
+            return not _is_free(file.fileno())
+    except FileNotFoundError:
+        return False
+
+
+def pieces(path: Path) -> Iterator[Read]:
+    """All that a dead process left in its file."""
+    with path.open("rb") as file:
+        end, position = os.fstat(file.fileno()).st_size, 0
+        while position < end:
+            piece = _read(file.fileno(), position, end)
+            yield piece
+            position = piece.end
+
+
+def set_aside(folder: Path, lines: Sequence[bytes]) -> None:
+    """Kept for a person: `audit status` counts them until they are gone."""
+    with (folder / ASIDE).open("ab") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.writelines(line.rstrip(b"\n") + b"\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+    _sync_folder(folder)
+
+
+async def delivered(piece: Read, to: Statements, folder: Path) -> None:
+    """To the database. What it will never take is set aside; raises `AwayError` if it does not answer."""
+    entries = last_words(piece.entries)
+    try:
+        await to.write(entries)
+    except (RefusedError, MissingMonthError):
+        for entry in entries:
+            await _delivered_alone(entry, to, folder)
+    if piece.damaged:
+        set_aside(folder, piece.damaged)
+
+
+async def _delivered_alone(entry: Entry, to: Statements, folder: Path) -> None:
+    try:
+        try:
+            await to.write([entry])
+        except MissingMonthError:
+            await to.make_month(entry.timestamp())
+            await to.write([entry])
+    except ArchivedMonthError:
+        if not await to.holds(entry):
+            set_aside(folder, [line_of(entry)])
+            log.error("Record %s came after its month was archived: it is in %s", entry.log_id, ASIDE)  # noqa: TRY400  its trace could repeat the row
+    except RefusedError:
+        set_aside(folder, [line_of(entry)])
+
+
+def line_of(entry: Entry) -> bytes:
+    text = entry.line().encode()
+    return _digest(text) + b" " + text + b"\n"
+
+
+def _digest(text: bytes) -> bytes:
+    return sha256(text).hexdigest()[:_DIGEST_LENGTH].encode()
+
+
+def _read(descriptor: int, start: int, end: int) -> Read:
+    entries: list[Entry] = []
+    damaged: list[bytes] = []
+    position = start
+    for line in _lines(descriptor, start, end):
+        position += len(line)
+        digest, _, text = line[:-1].partition(b" ")
+        if line.endswith(b"\n") and digest == _digest(text):
+            entries.append(Entry.of_line(text.decode()))
+        elif position < end or line.endswith(b"\n"):
+            damaged.append(line)
+        if len(entries) == READ_MAX:
+            return Read(entries, damaged, position)
+    if position < end:  # nobody may lose what was promised without a word
+        damaged.append(b"The file was cut: %d bytes are missing" % (end - position))
+    return Read(entries, damaged, end)
+
+
+def _lines(descriptor: int, start: int, end: int) -> Iterator[bytes]:
+    """By position: a file object shares its place in the file with whoever appends at the same time."""
+    rest = b""
+    while start < end and (block := os.pread(descriptor, min(BLOCK_BYTES, end - start), start)):
+        start += len(block)
+        *whole, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+    if rest:
+        yield rest
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _identity_of(folder: Path) -> uuid.UUID:
+    """Made once for each folder, by whoever comes first."""
+    path = folder / _IDENTITY
+    draft = folder / f".{uuid.uuid4().hex}"
+    if not path.exists():
+        draft.write_text(str(uuid.uuid4()))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+    return uuid.UUID(path.read_text())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,325 @@
+"""What an archived month consists of: its files, its manifest, a line of its evidence, the box of what is personal. Pure.
+
+The specification stands in `archive_format.md` beside this file, and travels with every archive.
+"""
+
+import base64
+import hmac
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from audit.proof.canonical import canonical_json
+from audit.proof.keys import PublicKey, SigningKey
+from audit.proof.record import PERSONAL
+
+FORMAT = "affidavit archive 1"
+SPECIFICATION_FILE = Path(__file__).with_suffix(".md")
+
+EVIDENCE, PARQUET, LEAVES = "evidence.jsonl.zst", "rows.parquet", "leaves"
+CHECKPOINT, KEYS, SPECIFICATION, MANIFEST = "checkpoint.note", "keys.pub", "format.md", "manifest.json"
+NAMES = (
+    EVIDENCE,
+    PARQUET,
+    LEAVES,
+    CHECKPOINT,
+    KEYS,
+    SPECIFICATION,
+)  # all that a manifest lists, itself excepted
+
+ROW_BYTES_MAX = 64 * 2**20  # far above any record; what claims to be larger is none of ours
+MANIFEST_BYTES_MAX = 2**20
+BOX_KEY_BYTES = 32
+
+_USUAL_BYTES = 2**16
+_BOX_VERSION = b"\x01"
+_NONCE_BYTES, _TAG_BYTES = 12, 16
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_SALT = re.compile(r"\\x[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_MONTH = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])")
+_KEY = re.compile(r"(?:archive/(?P<month>[0-9]{4}-[0-9]{2})/)?(?P<sha256>[0-9a-f]{64})\.[a-z.]+")
+_FIELDS = {
+    "format", "origin", "month", "rows", "root", "schema_versions", "columns", "code_version", "files", "key_id", "signature",
+}  # fmt: skip
+_PAIR = ("name", "type")
+_OF_A_FILE = {"key", "version", "sha256", "size"}
+_ZSTD = pa.Codec(
+    "zstd", compression_level=1
+)  # three times as fast as the next levels, which save two percent
+_decoder = json.JSONDecoder()
+
+
+class ArchiveError(ValueError):
+    """Not written as we write archives. The message says what is wrong."""
+
+
+class Stored(Protocol):
+    """Where a file lies in a vault, and what it is."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A month's files, ready to be put into a vault, the manifest last."""
+
+    origin: str
+    month: date
+    rows: int
+    root: bytes
+    schema_versions: Sequence[int]
+    columns: Mapping[str, str]
+    code_version: str
+    files: Mapping[str, Path]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file as the manifest names it."""
+
+    key: str
+    version: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What an archive says of itself."""
+
+    origin: str
+    month: date
+    rows: int
+    root: bytes
+    schema_versions: Sequence[int]
+    columns: Mapping[str, str]
+    code_version: str
+    files: Mapping[str, StoredFile]
+    key_id: str
+    signature: bytes
+    signed: bytes
+
+    def is_signed_by(self, keys: Iterable[PublicKey]) -> bool:
+        return any(key.key_id == self.key_id and key.verify(self.signature, self.signed) for key in keys)
+
+
+def manifest(exported: Exported, files: Mapping[str, Stored], key: SigningKey) -> bytes:
+    """The last file of an archive: with it the archive exists."""
+    body = {
+        "format": FORMAT, "origin": exported.origin, "month": f"{exported.month:%Y-%m}", "rows": exported.rows,
+        "root": exported.root.hex(), "schema_versions": list(exported.schema_versions),
+        "columns": [list(column) for column in exported.columns.items()], "code_version": exported.code_version, "key_id": key.key_id,
+        "files": {name: {field: getattr(files[name], field) for field in _OF_A_FILE} for name in NAMES},
+    }  # fmt: skip
+    signature = base64.b64encode(key.sign(_signed_text(body))).decode()
+    return canonical_json(body | {"signature": signature}) + b"\n"
+
+
+def opened_manifest(content: bytes) -> Manifest:
+    """What it says, if it is written the one way that `manifest` writes it; who signed it is another question."""
+    body = _canonical(content)
+    if body.keys() != _FIELDS or body["format"] != FORMAT:
+        raise ArchiveError(f"It does not have exactly the fields of “{FORMAT}”")
+    if not _has_types(body) or body["rows"] < 1:
+        raise ArchiveError("A field of it does not hold what belongs there")
+    unsigned = {name: value for name, value in body.items() if name != "signature"}
+    return Manifest(
+        body["origin"], date.fromisoformat(f"{body['month']}-01"), body["rows"], bytes.fromhex(body["root"]),
+        body["schema_versions"], dict(body["columns"]), body["code_version"], _files(body["files"], body["month"]),
+        body["key_id"], bytes_of(body["signature"]), _signed_text(unsigned),
+    )  # fmt: skip
+
+
+def object_key(month: date, name: str, digest: str) -> str:
+    """Where a file of this content belongs: another content could not lie there unnoticed."""
+    return f"archive/{month:%Y-%m}/{digest}.{name}"
+
+
+def place_of(key: str) -> tuple[str | None, str | None]:
+    """The month and the digest that a key names, or the name of a copy, as far as it does."""
+    found = _KEY.fullmatch(key)
+    return (found["month"], found["sha256"]) if found else (None, None)
+
+
+def boxed(content: bytes, key: bytes, log_id: str) -> bytes:
+    """Encrypted under the row's own key, so that destroying that forgets the row. The same content gives the same bytes."""
+    compressed = _ZSTD.compress(content, asbytes=True)
+    nonce = hmac.digest(key, compressed, "sha256")[:_NONCE_BYTES]
+    return b"".join((_BOX_VERSION, nonce, AESGCM(key).encrypt(nonce, compressed, log_id.encode())))
+
+
+def opened_box(box: bytes, key: bytes, log_id: str) -> dict[str, Any]:
+    """The personal columns and the salt."""
+    try:
+        content = json.loads(unboxed(box, key, log_id))
+    except (ValueError, RecursionError) as wrong:
+        raise ArchiveError(f"What is in the box is not JSON: {wrong}") from None
+    if not isinstance(content, dict) or not content.keys() <= PERSONAL | {"salt"}:
+        raise ArchiveError("What is in the box is not what is personal in a record")
+    return content
+
+
+def commitments_in(box: bytes, key: bytes, log_id: str) -> dict[str, str]:
+    """What stands for the box's values in the hash: over the very texts in it, so only canonical ones can fit."""
+    texts = members(unboxed(box, key, log_id))
+    salt = texts.pop("salt", "")
+    if not texts.keys() <= PERSONAL:
+        raise ArchiveError("What is in the box is not what is personal in a record")
+    try:
+        spelled = json.loads(salt)
+    except ValueError:
+        spelled = None
+    if not isinstance(spelled, str) or not _SALT.fullmatch(spelled):
+        raise ArchiveError("The box holds no salt")
+    return committed(texts, bytes.fromhex(spelled[2:]))
+
+
+def committed(texts: Mapping[str, str], salt: bytes) -> dict[str, str]:
+    """The commitments of canonical texts: see `audit/__init__.py`, 3."""
+    return {
+        name: sha256(b"".join((salt, name.encode(), b"\x00", text.encode()))).hexdigest()
+        for name, text in texts.items()
+    }
+
+
+def unboxed(box: bytes, key: bytes, log_id: str) -> str:
+    """The text in the box; never more than a record may be, whatever it claims."""
+    if box[:1] != _BOX_VERSION or len(box) <= 1 + _NONCE_BYTES + _TAG_BYTES or len(key) != BOX_KEY_BYTES:
+        raise ArchiveError("It is not a box of ours")
+    nonce, sealed = box[1 : 1 + _NONCE_BYTES], box[1 + _NONCE_BYTES :]
+    try:
+        compressed = AESGCM(key).decrypt(nonce, sealed, log_id.encode())
+        with pa.CompressedInputStream(pa.BufferReader(compressed), "zstd") as stream:
+            content = stream.read(
+                _USUAL_BYTES
+            )  # a buffer of the largest size would cost more than all the rest
+            if len(content) == _USUAL_BYTES:
+                content += stream.read(ROW_BYTES_MAX + 1 - _USUAL_BYTES)
+        text: str = content.decode()
+    except (InvalidTag, OSError, ValueError) as wrong:
+        raise ArchiveError(f"The box does not open with the record's key ({type(wrong).__name__})") from None
+    if len(content) > ROW_BYTES_MAX or nonce != hmac.digest(key, compressed, "sha256")[:_NONCE_BYTES]:
+        raise ArchiveError("The box was not packed as we pack them")
+    return text
+
+
+def bytes_of(text: str) -> bytes:
+    """Of base64 in its one spelling: its last letter has bits to spare, which a changed byte could hide in."""
+    try:
+        content = base64.b64decode(text, validate=True)
+    except ValueError:
+        content = b""
+    if not content or base64.b64encode(content).decode() != text:
+        raise ArchiveError("It is not base64 as we write it")
+    return content
+
+
+def members(text: str) -> dict[str, str]:
+    """The members of one JSON object of plain names, without spaces; each value as the text that it is written with."""
+    found: dict[str, str] = {}
+    at = 0
+    try:
+        while text[at] in "{,":
+            middle = text.index('":', at)
+            _, end = _decoder.raw_decode(text, middle + 2)
+            found[text[at + 2 : middle]] = text[middle + 2 : end]
+            at = end
+        is_whole = text == joined(found)
+    except (ValueError, IndexError, RecursionError):
+        is_whole = False
+    if not is_whole or not all(map(_NAME.fullmatch, found)):
+        raise ArchiveError("It is not one JSON object, its names in order and without spaces")
+    return found
+
+
+def joined(texts: Mapping[str, str]) -> str:
+    """An object of canonical texts under plain names."""
+    return "{" + ",".join([f'"{name}":{texts[name]}' for name in sorted(texts)]) + "}"
+
+
+def leaf_of(texts: Mapping[str, str], commitments: Mapping[str, str]) -> bytes:
+    """The leaf of a row whose plain columns are written so: see `audit/__init__.py`, 4."""
+    stands_for = {name: f'"{value}"' for name, value in commitments.items()}
+    return sha256(b"\x00" + joined({**texts, **stands_for}).encode()).digest()
+
+
+def _canonical(content: bytes) -> dict[str, Any]:
+    if len(content) > MANIFEST_BYTES_MAX:
+        raise ArchiveError("It is larger than any manifest")
+    try:
+        body = json.loads(content.decode())
+        is_same = isinstance(body, dict) and canonical_json(body) + b"\n" == content
+    except (ValueError, TypeError, RecursionError):
+        raise ArchiveError("It is not one line of JSON") from None
+    if not is_same:
+        raise ArchiveError("It is not written in the one way in which manifests are written")
+    checked: dict[str, Any] = body
+    return checked
+
+
+def _has_types(body: Mapping[str, Any]) -> bool:
+    texts = (body["origin"], body["code_version"], body["key_id"], body["signature"], *_flat(body["columns"]))
+    return (
+        all(isinstance(text, str) for text in texts)
+        and type(body["rows"]) is int
+        and isinstance(body["schema_versions"], list)
+        and all(type(version) is int for version in body["schema_versions"])
+        and _is_written(_MONTH, body["month"])
+        and body["month"] >= "0001"
+        and _is_written(_DIGEST, body["root"])
+    )
+
+
+def _flat(columns: object) -> list[object]:
+    """Names and types; something that is no text if it is not a list of such pairs."""
+    pairs = columns if isinstance(columns, list) else [None]
+    return [
+        part
+        for pair in pairs
+        for part in (pair if isinstance(pair, list) and len(pair) == len(_PAIR) else [None])
+    ]
+
+
+def _files(files: object, month: str) -> dict[str, StoredFile]:
+    if not isinstance(files, dict) or files.keys() != set(NAMES):
+        raise ArchiveError("It does not list exactly the files of an archive")
+    return {name: _file(name, files[name], month) for name in NAMES}
+
+
+def _file(name: str, file: object, month: str) -> StoredFile:
+    if not isinstance(file, dict) or file.keys() != _OF_A_FILE:
+        raise ArchiveError(f"It does not say where {name} is, and what")
+    texts = (file["key"], file["version"], file["sha256"])
+    if not all(isinstance(text, str) for text in texts) or type(file["size"]) is not int or file["size"] < 0:
+        raise ArchiveError(f"It does not say where {name} is, and what")
+    if file["key"] != f"archive/{month}/{file['sha256']}.{name}" or not _DIGEST.fullmatch(file["sha256"]):
+        raise ArchiveError(f"The key of {name} is not the one that its month and its digest give")
+    return StoredFile(**file)
+
+
+def _signed_text(body: Mapping[str, Any]) -> bytes:
+    return b"affidavit archive\n" + canonical_json(dict(body)) + b"\n"
+
+
+def _is_written(pattern: re.Pattern[str], text: object) -> bool:
+    return isinstance(text, str) and pattern.fullmatch(text) is not None

@@ -1,0 +1,147 @@
+"""A proof bundle: all that somebody needs, beside a public key, to check one record without asking anybody. Pure.
+
+It has one text only. What is read and written again must give the same bytes, so that no byte of it can be changed
+unnoticed, not even one that means nothing.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+from uuid import UUID
+
+from audit.proof.canonical import canonical_json
+from audit.proof.merkle import HASH_BYTES
+from audit.proof.record import PERSONAL, SCHEMA_VERSION, UNHASHED, Row
+
+FORMAT = "affidavit proof 1"
+BYTES_MAX = 64 * 2**20  # far above any record; what is larger is no proof of ours
+
+_FIELDS = {"format", "row", "leaf_index", "proof", "checkpoint"}
+_IN_ROW = {"log_id", "query_id", "timestamp", "schema_version"}
+COLUMN = re.compile(r"[a-z][a-z0-9_]*")  # what else a name could hold, it could hide: it is hashed as it is
+_HASH = re.compile(r"[0-9a-f]{64}")
+_SALT = re.compile(r"\\x[0-9a-f]{64}")
+_TIME = re.compile(r"([0-9]{4}-[0-9]{2})-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+
+
+class BundleError(ValueError):
+    """The file is not a bundle as we write them."""
+
+
+class UnknownVersionError(ValueError):
+    """The record was written by rules that this program does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A record, its place in the month's tree, and the signed head of that tree."""
+
+    row: Row
+    leaf_index: int
+    proof: list[bytes]
+    note: str
+    commitments: Mapping[str, str] | None = None  # of an erased record, for what was erased
+
+    @property
+    def month(self) -> date:
+        return month_of(self.row)
+
+
+def written(bundle: Bundle) -> bytes:
+    """One line. What is not hashed is left out: nobody could tell if it were changed."""
+    erased = bundle.commitments is not None
+    left_out = (UNHASHED | PERSONAL) if erased else UNHASHED - {"salt"}
+    body = {
+        "format": FORMAT,
+        "row": {
+            name: value for name, value in bundle.row.items() if name not in left_out and value is not None
+        },
+        "leaf_index": bundle.leaf_index,
+        "proof": [part.hex() for part in bundle.proof],
+        "checkpoint": bundle.note,
+    }
+    return canonical_json(body | ({"commitments": bundle.commitments} if erased else {})) + b"\n"
+
+
+def opened(content: bytes) -> Bundle:
+    """The bundle, if it is written the one way that `written` writes it."""
+    body = _canonical(content)
+    if set(body) - {"commitments"} != _FIELDS or body["format"] != FORMAT:
+        raise BundleError(f"It does not have exactly the fields of “{FORMAT}”")
+    row, commitments = body["row"], body.get("commitments")
+    if not isinstance(row, dict) or not row.keys() >= _IN_ROW:
+        raise BundleError("It holds no whole record")
+    if row["schema_version"] != SCHEMA_VERSION:
+        raise UnknownVersionError(f"Records of schema version {row['schema_version']} are not known here")
+    _check_row(row, is_erased="commitments" in body)
+    if "commitments" in body and not (commitments and are_commitments(commitments)):
+        raise BundleError("Its commitments are not those of erased columns")
+    if type(body["leaf_index"]) is not int or not isinstance(body["checkpoint"], str):
+        raise BundleError("Its place in the log is not given")
+    return Bundle(row, body["leaf_index"], _hashes(body["proof"]), body["checkpoint"], commitments)
+
+
+def month_of(row: Mapping[str, Any]) -> date:
+    """The month whose tree holds the record. `BundleError` if its time is not written as it is hashed."""
+    found = _TIME.fullmatch(row["timestamp"]) if isinstance(row["timestamp"], str) else None
+    try:
+        return date.fromisoformat(f"{found[1]}-01" if found else "")
+    except ValueError:
+        raise BundleError("The record's time is not written as a time in UTC") from None
+
+
+def _canonical(content: bytes) -> dict[str, Any]:
+    if len(content) > BYTES_MAX:
+        raise BundleError("It is larger than any proof")
+    try:
+        body = json.loads(content.decode("utf-8"))
+        is_same = isinstance(body, dict) and canonical_json(body) + b"\n" == content
+    except (ValueError, TypeError, RecursionError):
+        raise BundleError("It is not one line of JSON") from None
+    if not is_same:
+        raise BundleError("It is not written in the one way in which proofs are written")
+    checked: dict[str, Any] = body
+    return checked
+
+
+def _check_row(row: Row, *, is_erased: bool) -> None:
+    forbidden = (UNHASHED | PERSONAL) if is_erased else UNHASHED - {"salt"}
+    if surplus := sorted(row.keys() & forbidden):
+        raise BundleError(f"{surplus[0]} does not belong into a proof of this kind")
+    if not all(map(COLUMN.fullmatch, row)):
+        raise BundleError("It has a column that no record has")
+    if None in row.values():
+        raise BundleError("A column without a value does not belong into a proof")
+    if not is_erased and not (isinstance(row.get("salt"), str) and _SALT.fullmatch(row["salt"])):
+        raise BundleError("The record's salt is not there")
+    month_of(row)
+    for name in ("log_id", "query_id"):
+        if not _is_id(row[name]):
+            raise BundleError(f"The record's {name} is not an id")
+
+
+def _is_id(value: object) -> bool:
+    try:
+        return isinstance(value, str) and str(UUID(value)) == value
+    except ValueError:
+        return False
+
+
+def are_commitments(commitments: object) -> bool:
+    """Only of personal columns: under another name, one could stand before a column that was changed."""
+    return (
+        isinstance(commitments, dict)
+        and commitments.keys() <= PERSONAL
+        and all(isinstance(value, str) and _HASH.fullmatch(value) for value in commitments.values())
+    )
+
+
+def _hashes(proof: object) -> list[bytes]:
+    if not isinstance(proof, Sequence) or not all(
+        isinstance(part, str) and _HASH.fullmatch(part) for part in proof
+    ):
+        raise BundleError(f"Its proof is not a list of hashes of {HASH_BYTES} bytes")
+    return [bytes.fromhex(part) for part in proof]

@@ -1,0 +1,163 @@
+"""What is signed: the head of a month's tree as a C2SP signed note, and a reader's receipt. Pure.
+
+affidavit/5f0c…/2026-11                            the log and its month
+133                                                the tree's size
+qGzX…=                                             its root, base64
+time 2026-11-18T14:00:00.000000Z                   when it was signed
+previous 2026-10 90210 zNq8…=                      the latest earlier month's last head, if there is one
+
+— affidavit q83vEg…                                key id and signature over all lines above the empty one
+"""
+
+import base64
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from uuid import UUID
+
+from audit.proof.keys import ID_BYTES, NAME, PublicKey, SigningKey
+from audit.proof.merkle import HASH_BYTES
+
+_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+_MONTH = "%Y-%m"
+_SIGNATURE_BYTES = 64
+
+_NOTE = re.compile(
+    r"""(?P<text>
+    (?P<origin>[!-~]+)/(?P<month>[0-9]{4}-[0-9]{2})\n
+    (?P<size>[1-9][0-9]{0,17})\n
+    (?P<root>[A-Za-z0-9+/]+=*)\n
+    time[ ](?P<time>[0-9TZ:.-]+)\n
+    (?:previous[ ](?P<earlier>[0-9]{4}-[0-9]{2})[ ](?P<earlier_size>[1-9][0-9]{0,17})[ ](?P<earlier_root>[A-Za-z0-9+/]+=*)\n)?
+    )\n—[ ]"""
+    rf"{NAME}[ ](?P<signature>[A-Za-z0-9+/]+=*)\n",
+    re.VERBOSE,
+)
+
+
+class NoteError(ValueError):
+    """Not a checkpoint of ours: damaged, written in another way, or signed by nobody whom we know."""
+
+
+class UnknownKeyError(NoteError):
+    """It may be signed well, by a key that was not given: one that is new, or nobody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Another month's head."""
+
+    month: date
+    size: int
+    root: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A month's head at one moment. `previous` is the last head of the latest earlier month that has any."""
+
+    origin: str
+    month: date
+    size: int
+    root: bytes
+    issued_at: datetime
+    previous: Link | None = None
+
+    @property
+    def link(self) -> Link:
+        return Link(self.month, self.size, self.root)
+
+
+def signed(checkpoint: Checkpoint, key: SigningKey) -> str:
+    text = _text(checkpoint)
+    signature = key.public.fingerprint + key.sign(text.encode())
+    return f"{text}\n— {NAME} {_base64(signature)}\n"
+
+
+def opened(note: str, public_keys: Iterable[PublicKey]) -> Checkpoint:
+    """What the note says, if it is written the one way that `signed` writes it and one of these keys signed it."""
+    found = _NOTE.fullmatch(note)
+    if found is None:
+        raise NoteError("This is not written as a checkpoint")
+    signature = _bytes(found["signature"], ID_BYTES + _SIGNATURE_BYTES)
+    _check(signature, found["text"].encode(), public_keys)
+    checkpoint = _parsed(found)
+    if _text(checkpoint) != found["text"]:
+        raise NoteError("The same checkpoint would be written otherwise")
+    return checkpoint
+
+
+def receipt_text(log_id: UUID, leaf_hash: str, issued_at: datetime) -> bytes:
+    """What a receipt's signature is over; the leaf's hash as hexadecimal digits."""
+    return f"affidavit receipt\n{log_id}\n{leaf_hash}\n{_time(issued_at)}\n".encode()
+
+
+def erasure_text(erasure_id: UUID, log_id: UUID, event: UUID, erased_at: datetime) -> bytes:
+    """What an erasure's signature is over: this record was erased, and the record `event` of the log says so."""
+    return f"affidavit erasure\n{erasure_id}\n{log_id}\n{event}\n{_time(erased_at)}\n".encode()
+
+
+def _text(checkpoint: Checkpoint) -> str:
+    lines = [
+        f"{checkpoint.origin}/{checkpoint.month:{_MONTH}}",
+        str(checkpoint.size),
+        _base64(checkpoint.root),
+        f"time {_time(checkpoint.issued_at)}",
+    ]
+    if previous := checkpoint.previous:
+        lines.append(f"previous {previous.month:{_MONTH}} {previous.size} {_base64(previous.root)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _check(signature: bytes, text: bytes, public_keys: Iterable[PublicKey]) -> None:
+    fingerprint = signature[:ID_BYTES]
+    known = [key for key in public_keys if key.fingerprint == fingerprint]
+    if not known:
+        raise UnknownKeyError(
+            f"The key {NAME}+{fingerprint.hex()} that signed this is not among the given ones"
+        )
+    if not any(key.verify(signature[ID_BYTES:], text) for key in known):
+        raise NoteError(f"The signature of the key {NAME}+{fingerprint.hex()} does not fit the text")
+
+
+def _parsed(found: re.Match[str]) -> Checkpoint:
+    previous = None
+    if found["earlier"]:
+        earlier_root = _bytes(found["earlier_root"], HASH_BYTES)
+        previous = Link(_month(found["earlier"]), int(found["earlier_size"]), earlier_root)
+    month = _month(found["month"])
+    if previous and previous.month >= month:
+        raise NoteError("The previous month is not an earlier one")
+    try:
+        issued_at = datetime.strptime(found["time"], _TIME).replace(tzinfo=UTC)
+    except ValueError as wrong:
+        raise NoteError(str(wrong)) from None
+    return Checkpoint(
+        found["origin"], month, int(found["size"]), _bytes(found["root"], HASH_BYTES), issued_at, previous
+    )
+
+
+def _month(text: str) -> date:
+    try:
+        return date.fromisoformat(f"{text}-01")
+    except ValueError as wrong:
+        raise NoteError(str(wrong)) from None
+
+
+def _bytes(text: str, length: int) -> bytes:
+    try:
+        content = base64.b64decode(text, validate=True)
+    except ValueError as wrong:
+        raise NoteError(str(wrong)) from None
+    if len(content) != length or _base64(content) != text:
+        raise NoteError(f"{text} is not the one base64 of {length} bytes")
+    return content
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime(_TIME)

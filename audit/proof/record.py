@@ -1,0 +1,247 @@
+"""What is recorded of one request, and the hash that proves it. Pure: no clock, no database, no randomness.
+
+A field of `Trail` is a column of `audit_logs`, in the same order. To record something more: add the field here, fill it
+where it is known, and add the column in a new file of `sql/`. Rows that lack it keep their hash.
+
+A `Row` is the record as it is hashed, proven and archived: the columns that are not null, as JSON. How the hash is
+made stands in `audit/__init__.py`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+from audit.proof.canonical import canonical_text
+
+SCHEMA_VERSION = 2
+SALT_BYTES = 32  # nobody guesses it, so nobody can try out what a commitment stands for
+
+Json = dict[str, Any] | list[Any]
+Row = dict[str, Any]
+
+# Free text and whatever points at a person: hashed only under the row's salt, so that forgetting the salt forgets them.
+PERSONAL = frozenset(
+    {
+        "user_query_text",
+        "retrieval_query",
+        "chunks_returned",
+        "llm_prompt",
+        "llm_response",
+        "answer_text",
+        "released_text",
+        "citations",
+        "selected_text",
+        "filters",
+        "filter_message",
+        "end_user",
+        "client_address",
+    }
+)
+
+# What says how the row is kept, not what happened: it may change without making the proof false.
+UNHASHED = frozenset({"spooled", "salt", "leaf_hash", "erased_at"})
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+@dataclass(slots=True, kw_only=True)
+class Trail:
+    """One request as it unfolds, and in the end its row."""
+
+    log_id: UUID
+    query_id: UUID
+    answer_id: UUID | None = None
+    user_query_text: str = ""
+    source_mode: str | None = None
+    retrieval_query: str | None = None
+    chunks_retrieved_count: int | None = None
+    chunks_returned: Json | None = None
+    retrieval_latency_ms: int | None = None
+    llm_prompt: str | None = None
+    llm_response: str | None = None
+    answer_text: str | None = None
+    confidence_score: float | None = None
+    citations: Json | None = None
+    success: bool | None = None
+    error_message: str | None = None
+    timestamp: datetime
+    request_id: str | None = None
+    client_id: str | None = None
+    key_id: str | None = None
+    end_user: str | None = None
+    client_address: str | None = None
+    session_id: UUID | None = None
+    book_id: str | None = None
+    endpoint: str
+    http_status: int | None = None
+    outcome: str = "open"
+    reason: str | None = None
+    error_type: str | None = None
+    selected_text: str | None = None
+    filters: Json | None = None
+    top_k: int | None = None
+    confidence_level: str | None = None
+    retrieval_confidence: float | None = None
+    generation_confidence: float | None = None
+    index_generation: UUID | None = None
+    embedder: str | None = None
+    calibration_id: str | None = None
+    threshold: float | None = None
+    model_requested: str | None = None
+    model_used: str | None = None
+    provider_request_id: str | None = None
+    stop_reason: str | None = None
+    tokens_input: int | None = None
+    tokens_output: int | None = None
+    generation_latency_ms: int | None = None
+    total_latency_ms: int | None = None
+    limit_decision: str | None = None
+    repeat_count: int = 1
+    prompt_sha256: str | None = None
+    settings_sha256: str | None = None
+    code_version: str | None = None
+    spooled: bool = False
+    schema_version: int = SCHEMA_VERSION
+    salt: bytes | None = None
+    leaf_hash: bytes | None = None
+    erased_at: datetime | None = None
+    calibration_kind: str | None = None
+    best_score: float | None = None
+    filter_message: str | None = None
+    rerank: str | None = None
+    released_text: str | None = None
+    instruction_like: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The reader's own proof that the record must exist: the writer's signature over the other fields."""
+
+    log_id: UUID
+    leaf_hash: str
+    issued_at: datetime
+    key_id: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A row that says its last word: canonical JSON, with its salt and its hash."""
+
+    text: str
+    leaf_hash: bytes
+
+
+COLUMNS = tuple(field.name for field in fields(Trail))
+_TOLD = tuple(name for name in COLUMNS if name != "spooled")  # the writer says it, when it knows
+
+_SPELLED: dict[type, Callable[[Any], str]] = {
+    UUID: str,
+    bytes: lambda value: f"\\x{value.hex()}",
+    datetime: lambda value: value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+}
+
+_encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def row_of(trail: Trail) -> Row:
+    """The trail as JSON: ids and bytes as text, times in UTC to the microsecond."""
+    values = ((name, getattr(trail, name)) for name in _TOLD)
+    return {name: _plain(value) for name, value in values if value is not None}
+
+
+def text_of(row: Row) -> str:
+    """The row as JSON that PostgreSQL can hold: U+0000 and halves of surrogate pairs become U+FFFD."""
+    text = _encoded(row)
+    return text if _is_storable(text) else _encoded(_replaced(row))
+
+
+def sealed(row: Row, salt: bytes) -> Sealed:
+    """The row in its final form. Each value is written once, for the hash and for the database alike."""
+    texts = _texts(row)
+    if not _is_storable("".join(texts.values())):
+        texts = _texts(_replaced(row))  # once: a reader may have typed these six characters, and they stay
+    leaf = _leaf(texts, _committed(texts, salt))
+    return Sealed(_object(texts | {"salt": f'"{_escaped(salt)}"', "leaf_hash": f'"{_escaped(leaf)}"'}), leaf)
+
+
+def leaf_hash(row: Mapping[str, Any], committed: Mapping[str, str] | None = None) -> bytes:
+    """The row's leaf in the Merkle tree. Of an erased row, its stored commitments stand for what was erased."""
+    texts = _texts(row)
+    return _leaf(texts, _committed(texts, _salt(row)) if committed is None else committed)
+
+
+def commitments(row: Mapping[str, Any]) -> dict[str, str]:
+    """What stands for the personal values in the hash. Says nothing about them once the salt is gone."""
+    return _committed(_texts(row), _salt(row))
+
+
+def bytes_of(text: str) -> bytes:
+    """Bytes as PostgreSQL writes them: `\\x` and two small hexadecimal digits for each."""
+    if not text.startswith("\\x"):
+        raise ValueError("Bytes are written as \\x and hexadecimal digits")
+    return bytes.fromhex(text[2:])
+
+
+def _replaced(value: Any) -> Any:
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, list | tuple):
+        return [_replaced(item) for item in value]
+    if isinstance(value, dict):
+        return {_replaced(key): _replaced(item) for key, item in value.items()}
+    return value
+
+
+def _escaped(value: bytes) -> str:
+    return f"\\\\x{value.hex()}"
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: canonical_text(value)
+        for name, value in row.items()
+        if value is not None and name not in UNHASHED
+    }
+
+
+def _committed(texts: Mapping[str, str], salt: bytes) -> dict[str, str]:
+    return {
+        name: sha256(b"".join((salt, name.encode(), b"\x00", text.encode()))).hexdigest()
+        for name, text in texts.items()
+        if name in PERSONAL
+    }
+
+
+def _leaf(texts: Mapping[str, str], committed: Mapping[str, str]) -> bytes:
+    plain = {name: text for name, text in texts.items() if name not in PERSONAL}
+    stands_for = {name: canonical_text(value) for name, value in committed.items()}
+    return sha256(b"\x00" + _object(plain | stands_for).encode()).digest()
+
+
+def _object(texts: Mapping[str, str]) -> str:
+    return "{" + ",".join([f'"{name}":{texts[name]}' for name in sorted(texts)]) + "}"
+
+
+def _salt(row: Mapping[str, Any]) -> bytes:
+    if row.get("salt") is None:
+        raise ValueError("A row needs its salt before it can be hashed")
+    return bytes_of(row["salt"])
+
+
+def _is_storable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\\u0000" not in text
+
+
+def _plain(value: Any) -> Any:
+    spelled = _SPELLED.get(type(value))
+    return spelled(value) if spelled else value

@@ -1,0 +1,5 @@
+"""`python -m engine.cli` is the console script."""
+
+from engine.cli.main import main
+
+main()

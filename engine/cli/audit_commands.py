@@ -1,0 +1,372 @@
+"""The `audit …` commands. `AUDIT_COMMANDS` at the end says what they are called and take."""
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from audit import auditor
+from audit.archive.archiver import Archiver, Outcome
+from audit.archive.verify import LocalFiles, Vault, verify_archive
+from audit.checking.evidence import LAST_MOMENT, Span
+from audit.checking.inspection import inspect
+from audit.checking.month_tiers import lines
+from audit.checking.prover import UnprovenError
+from audit.checking.quotations import requote
+from audit.checking.status import gaps, words
+from audit.proof.archive_format import MANIFEST
+from audit.proof.keys import KeyFileError, PublicKey, read_public_keys
+from audit.proof.verdict import Report
+from audit.query.dialect import QueryError, UnansweredError
+from engine import wiring
+from engine.cli.output import (
+    CSV,
+    FOUND_SOMETHING,
+    FROM,
+    JSON,
+    TO,
+    WRONG_USAGE,
+    Arguments,
+    Command,
+    argument,
+    print_found,
+    print_rows,
+    progress,
+    quiet,
+    say,
+)
+from engine.errors import ConfigurationError
+from engine.settings import Settings
+from engine.wiring import Database
+from ingest.pipeline import Progress
+
+NICE = 10  # a month may take its time: whoever asks a question goes first
+
+
+async def query(settings: Settings, arguments: Arguments) -> int:
+    """SQL over the log in all its tiers, as the auditor's role: it can read records and nothing else."""
+    if arguments.personal != bool(arguments.basis):
+        say("Whoever shows what is personal in the archive says why: --personal goes with --basis TEXT.")
+        return WRONG_USAGE
+    async with wiring.open_database(settings, quiet) as database:
+        if arguments.personal:
+            await _record_reading(database, arguments)
+        with wiring.open_tiers(settings, database, _span(arguments), is_open=arguments.personal) as tiers:
+            try:
+                found = await asyncio.to_thread(tiers.ask, arguments.sql)
+            except QueryError as wrong:
+                say(str(wrong))
+                return WRONG_USAGE
+            except (UnansweredError, asyncio.CancelledError) as failure:
+                tiers.interrupt()
+                say(str(failure) or "Interrupted: there is no answer.")
+                return FOUND_SOMETHING
+    print_found(found.names, found.rows, arguments)
+    if found.archived:
+        say(f"Archived months in question: {len(found.archived)}, read: {len(found.opened)}.")
+    if found.opened and not arguments.personal:
+        say("What is personal in them is NULL; --personal --basis TEXT shows it, and that is recorded.")
+    return 0
+
+
+async def _record_reading(database: Database, arguments: Arguments) -> None:
+    """Before anything is read: the record stands whatever becomes of the reading."""
+    about = {"sql": arguments.sql, "basis": arguments.basis}
+    times = {"since": arguments.since, "until": arguments.until}
+    about |= {name: str(time) for name, time in times.items() if time}
+    async with wiring.register_of(database).event("audit query", **about):
+        pass
+
+
+async def status(settings: Settings, arguments: Arguments) -> int:
+    """How the log stands: months, evidence, what is on its way, gaps; exit 1 if there is one."""
+    async with wiring.open_database(settings, quiet) as database:
+        found = await wiring.status_of(settings, database, _span(arguments))
+    missing = gaps(found, wiring.now())
+    hot_from = wiring.now() - timedelta(days=settings.audit.hot_days)
+    months = lines(found.months, _span(arguments), hot_from)
+    if arguments.json:
+        print(json.dumps(asdict(found) | {"months": months, "gaps": missing}, default=str))
+    else:
+        print_rows(found.records, as_json=False, empty="No records yet.")
+        print_rows(found.evidence, as_json=False, empty="Nothing is sealed yet.")
+        print_rows(months, as_json=False, empty="No month has a record.")
+        for name, value in [*words(found), *(("GAP", gap) for gap in missing)]:
+            print(f"{name:<12}  {value}")
+    return FOUND_SOMETHING if missing else 0
+
+
+async def partitions(settings: Settings, _: Arguments) -> int:
+    """Make the log's months ahead."""
+    async with wiring.open_database(settings, quiet) as database:
+        made = await wiring.make_months_ahead(database, wiring.now().date())
+    print("\n".join(made) or "All months are there.")
+    return 0
+
+
+async def seal(settings: Settings, arguments: Arguments) -> int:
+    """Give committed records their place in the month's signed tree, and anchor that in the vault, until stopped."""
+    if arguments.once:
+        return await _seal_once(settings, arguments)
+    async with wiring.open_database(settings, say) as database, wiring.sealing(settings, database):
+        say("Sealing. Ctrl-C seals what is left, and ends it.")
+        await asyncio.Event().wait()
+    return 0
+
+
+async def _seal_once(settings: Settings, arguments: Arguments) -> int:
+    async with (
+        wiring.open_database(settings, quiet) as database,
+        wiring.open_sealer(settings, database) as sealer,
+    ):
+        done = await sealer.seal_once()
+    failures = {f"{month:%Y-%m}": words for month, words in sealer.failures.items()}
+    if arguments.json:
+        print(json.dumps(asdict(done) | {"failures": failures}))
+    else:
+        print(f"{done.rows} records sealed, {done.anchors} tree heads anchored.")
+    return FOUND_SOMETHING if failures else 0
+
+
+async def key(settings: Settings, arguments: Arguments) -> int:
+    """The public keys that verify what is signed here, the newest last; --new makes a new signing key."""
+    if arguments.new:
+        wiring.make_signing_key(settings)
+        say("A new key signs from now on; what runs signs with the old one until it is started again.")
+    keys = [str(known) for known in _public_keys(settings, arguments)]
+    print(json.dumps(keys) if arguments.json else "\n".join(keys))
+    return 0
+
+
+async def verify(settings: Settings, arguments: Arguments) -> int:
+    """Recompute every record, leaf, tree and signature of the log, and compare them with the anchors in the vault.
+
+    With --archive those of one archived month, from the vault or from a copy of its files, and without the database.
+    """
+    keys = _public_keys(settings, arguments)
+    if arguments.archive:
+        vault, place = _archive_of(settings, arguments.archive)
+        return await _verdict(partial(verify_archive, vault, place, None, keys, None), arguments)
+    async with wiring.open_database(settings, quiet) as database:
+
+        def inspected(show: Progress) -> Report:
+            with wiring.open_evidence(settings, database, _span(arguments)) as evidence:
+                return inspect(evidence, keys, show)
+
+        return await _verdict(inspected, arguments)
+
+
+def _archive_of(settings: Settings, named: str) -> tuple[Vault, str]:
+    """A folder or a file that is here is meant before a key of the vault."""
+    path = Path(named)
+    if path.is_dir():
+        found = sorted(path.glob(f"*{MANIFEST}"))
+        if len(found) != 1:
+            raise ConfigurationError(
+                f"{path} holds {len(found)} manifests, and not one. Name the manifest's file."
+            )
+        (path,) = found
+    if path.is_file():
+        return LocalFiles(path.parent), path.name
+    return wiring.vault_of(settings), named
+
+
+async def prove(settings: Settings, arguments: Arguments) -> int:
+    """Write the proof of one record, for anybody to check without us."""
+    async with wiring.open_database(settings, quiet) as database, wiring.open_prover(database) as prover:
+        try:
+            content = await prover.prove(await prover.row(arguments.query_id))
+        except UnprovenError as failure:
+            say(f"{failure.verdict}: {failure}")
+            return FOUND_SOMETHING
+    report = auditor.check(content, _public_keys(settings, arguments))
+    if report.verdict not in auditor.GOOD:  # a proof that proves nothing is not handed out
+        say(str(report))
+        return FOUND_SOMETHING
+    if arguments.output:
+        arguments.output.write_bytes(content)
+    else:
+        print(content.decode(), end="")
+    return 0
+
+
+async def check(arguments: Arguments) -> int:
+    """Check a proof, a receipt or an answer: no network, no database, no settings."""
+    return _printed(auditor.check_files(arguments.file, arguments.public_key, arguments.receipt), arguments)
+
+
+async def reverify(settings: Settings, arguments: Arguments) -> int:
+    """Cut every quotation again from the stored passages, and compare it with the records."""
+    async with wiring.open_database(settings, quiet) as database:
+
+        def compared(show: Progress) -> Report:
+            with wiring.open_evidence(settings, database, _span(arguments)) as evidence:
+                return requote(evidence, arguments.query_id, show)
+
+        return await _verdict(compared, arguments)
+
+
+async def archive(settings: Settings, arguments: Arguments) -> int:
+    """Bring old months into the vault, read them back and compare; then take their tables out of the log, then drop them."""
+
+    def work(archiver: Archiver) -> Awaitable[list[Outcome]]:
+        run = archiver.rehearse if arguments.dry_run else archiver.archive
+        return run(arguments.before)
+
+    return await _with_archiver(settings, arguments, work)
+
+
+async def restore(settings: Settings, arguments: Arguments) -> int:
+    """Bring an archived month back into the log, to be read; --end sends it away again."""
+
+    async def work(archiver: Archiver) -> list[Outcome]:
+        run = archiver.end if arguments.end else archiver.restore
+        return [await run(arguments.month)]
+
+    return await _with_archiver(settings, arguments, work)
+
+
+async def _with_archiver(
+    settings: Settings, arguments: Arguments, work: Callable[[Archiver], Awaitable[list[Outcome]]]
+) -> int:
+    """Long work is done in a thread, which hears of Ctrl-C when it next says how far it is."""
+    show, is_over = progress(), threading.Event()
+
+    def showing(what: str, done: int, of: int) -> None:
+        if is_over.is_set():
+            raise InterruptedError
+        show(what, done, of)
+
+    async with wiring.open_database(settings, quiet) as database:
+        os.nice(NICE)
+        try:
+            outcomes = await work(wiring.archiver_of(settings, database, showing, say))
+        finally:
+            is_over.set()
+    rows = [asdict(outcome) for outcome in outcomes]
+    if not arguments.json:
+        rows = [{name: value for name, value in row.items() if name != "is_well"} for row in rows]
+    print_rows(rows, as_json=arguments.json, empty="No month is old enough, and none is on its way.")
+    return 0 if all(outcome.is_well for outcome in outcomes) else FOUND_SOMETHING
+
+
+async def _verdict(work: Callable[[Progress], Report], arguments: Arguments) -> int:
+    """In a thread, so that Ctrl-C is heard. Who was interrupted has no verdict, and must not look as if all were well."""
+    show, is_over = progress(), threading.Event()
+
+    def showing(what: str, done: int, of: int) -> None:
+        if is_over.is_set():
+            raise InterruptedError
+        show(what, done, of)
+
+    try:
+        return _printed(await asyncio.to_thread(work, showing), arguments)
+    except asyncio.CancelledError:
+        say("Interrupted: there is no verdict.")
+        return FOUND_SOMETHING
+    finally:
+        is_over.set()
+
+
+def _printed(report: Report, arguments: Arguments) -> int:
+    print(json.dumps(report.as_json()) if arguments.json else report)
+    return 0 if report.verdict in auditor.GOOD else FOUND_SOMETHING
+
+
+def _public_keys(settings: Settings, arguments: Arguments) -> list[PublicKey]:
+    named = getattr(arguments, "public_key", None)
+    hint = "Name another with --public-key." if named else "To make one: `affidavit audit key --new`."
+    try:
+        return read_public_keys(named or wiring.public_keys_file(settings))
+    except KeyFileError as wrong:
+        raise ConfigurationError(f"{wrong} {hint}") from None
+
+
+def _span(arguments: Arguments) -> Span:
+    return Span(arguments.since or datetime.min.replace(tzinfo=UTC), arguments.until or LAST_MOMENT)
+
+
+def _month(text: str) -> date:
+    return datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC).date()
+
+
+_PUBLIC_KEY = argument(
+    "--public-key", type=Path, metavar="FILE", help="one key a line (default: beside the signing key)"
+)
+
+AUDIT_COMMANDS: dict[str, Command] = {
+    "audit query": Command(
+        query, "affidavit audit query 'SELECT outcome, count(*) FROM audit_logs GROUP BY outcome' --from 2026-01-01",
+        (
+            argument("sql", metavar="SQL"), FROM, TO,
+            argument("--personal", action="store_true", help="show what is personal in archived records too"),
+            argument("--basis", metavar="TEXT", help="why; it is recorded with the question"),
+            CSV, JSON,
+        ),
+    ),
+    "audit status": Command(status, "affidavit audit status --from 2025-01-01 --json", (FROM, TO, JSON)),
+    "audit seal": Command(
+        seal, "affidavit audit seal --once --json",
+        (argument("--once", action="store_true", help="only what is committed now, then end"), JSON),
+    ),
+    "audit key": Command(
+        key, "affidavit audit key --json",
+        (argument("--new", action="store_true", help="make one, or replace the one in use"), JSON),
+    ),
+    "audit verify": Command(
+        verify, "affidavit audit verify --from 2026-11-01 --json",
+        (
+            FROM, TO,
+            argument(
+                "--archive", metavar="KEY",
+                help="an archived month instead: its manifest's key in the vault, or a folder or file that is a copy of it",
+            ),
+            _PUBLIC_KEY, JSON,
+        ),
+    ),
+    "audit prove": Command(
+        prove, "affidavit audit prove 0198c0de-… -o proof.json",
+        (
+            argument("query_id", type=UUID, metavar="QUERY_ID"),
+            argument("-o", dest="output", type=Path, metavar="FILE", help="default: stdout"),
+            _PUBLIC_KEY,
+        ),
+    ),
+    "audit check": Command(
+        check, "affidavit audit check proof.json --public-key signing.key.pub",
+        (
+            argument("file", type=Path, metavar="FILE", help="a proof, a receipt, or an answer that holds one"),
+            argument("--public-key", type=Path, required=True, metavar="FILE", help="one key a line"),
+            argument("--receipt", type=Path, metavar="FILE", help="the proof must be of this receipt's record"),
+            JSON,
+        ),
+        has_settings=False,
+    ),
+    "audit reverify": Command(
+        reverify, "affidavit audit reverify --from 2026-11-01 --json",
+        (argument("query_id", nargs="?", type=UUID, metavar="QUERY_ID", help="default: all"), FROM, TO, JSON),
+    ),
+    "audit archive": Command(
+        archive, "affidavit audit archive --before 2026-01 --dry-run",
+        (
+            argument("--before", type=_month, metavar="YYYY-MM", help="closed months before this one (default: older than audit.warm_days)"),
+            argument("--dry-run", action="store_true", help="say what would be done, and do nothing"),
+            JSON,
+        ),
+    ),
+    "audit restore": Command(
+        restore, "affidavit audit restore 2025-11",
+        (
+            argument("month", type=_month, metavar="YYYY-MM"),
+            argument("--end", action="store_true", help="the investigation is over"),
+            JSON,
+        ),
+    ),
+    "audit partitions": Command(partitions, "affidavit audit partitions"),
+}  # fmt: skip

@@ -1,0 +1,403 @@
+"""The bodies of /v1: what comes in, checked, and what goes out, field for field."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeVar
+from uuid import UUID
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+
+from engine.admission.sessions import sources
+from engine.errors import (
+    HalfCharacterError,
+    InvalidFieldError,
+    KeyTwiceError,
+    NotJsonError,
+    NotUtf8Error,
+    NulError,
+    TooDeepError,
+    TooManyItemsError,
+    UnknownBookError,
+)
+from engine.models import Answer, Evidence, Filters, Question, Quoted, Receipt, Refusal
+
+QUESTION_CHARACTERS_MAX = 1000  # spec 002, decision 5
+SELECTION_WORDS_MAX = 200  # spec 000
+TOP_K_MAX = 10  # spec 001
+TAGS_MAX = 20
+JSON_DEPTH_MAX = 4  # the tags of the filters are the deepest that any contract goes, and lie in the third
+JSON_ITEMS_MAX = 100  # five times as many tags as any contract takes
+NAME_CHARACTERS_MAX = 100  # of a field that we do not know: it is told back, but it is the client's
+
+_BOOK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_HALF = re.compile("[\ud800-\udfff]")
+
+# Where pydantic's words are about pydantic, or repeat the client's.
+_WORDS = {
+    "missing": "is needed",
+    "extra_forbidden": "is no field of this request",
+    "uuid_parsing": "must be a UUID",
+    "uuid_type": "must be a UUID",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "list_type": "must be a list",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+}
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+_INK = r"[^\s\u001c-\u001f\u0085]"  # what is no space to Python; to others U+001C is a sign like any
+
+
+def fitting(characters_min: int) -> Any:
+    """The text of a question: counted without the space around it, kept with it. That 500 words are the most (spec 000)
+    needs no counting: 501 do not fit into a thousand characters."""
+
+    def fits(text: str) -> str:
+        characters = len(text.strip())
+        if not characters_min <= characters <= QUESTION_CHARACTERS_MAX:
+            raise ValueError(
+                f"must have {characters_min} to {QUESTION_CHARACTERS_MAX} characters, and has {characters}"
+            )
+        return text
+
+    said = {
+        "type": "string",
+        "minLength": characters_min,
+        "maxLength": QUESTION_CHARACTERS_MAX,
+        "pattern": _INK if characters_min == 1 else rf"{_INK}[\s\S]{{{characters_min - 2},}}{_INK}",
+    }
+    return Annotated[str, AfterValidator(fits), WithJsonSchema(said)]
+
+
+def _is_short_enough(selection: str | None) -> str | None:
+    """A selection of nothing is no selection."""
+    count = len((selection or "").split())
+    if count > SELECTION_WORDS_MAX:
+        raise ValueError(f"may have at most {SELECTION_WORDS_MAX} words, and has {count}")
+    return selection if count else None
+
+
+Selection = Annotated[
+    str | None,
+    AfterValidator(_is_short_enough),
+    Field(description=f"At most {SELECTION_WORDS_MAX} words of the book; only they are searched."),
+]
+
+
+class QueryFilters(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    chapter: str | None = None
+    section: str | None = None
+    module: Annotated[int, Field(strict=True, ge=1, le=10)] | None = None
+    difficulty: Literal["beginner", "intermediate", "advanced"] | None = None
+    tags: Annotated[list[str], Field(max_length=TAGS_MAX)] | None = None
+
+
+class QueryRequest(BaseModel):
+    """A question. It is searched, answered and recorded word for word."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"query": "What does an IMU measure?"}]}
+    )
+
+    query: fitting(1)  # type: ignore[valid-type]  # the limits are an argument
+    selected_text: Selection = None
+    session_id: UUID | None = None
+    user_id: UUID | None = None
+    top_k: Annotated[int, Field(strict=True, ge=1, le=TOP_K_MAX)] | None = None
+    filters: QueryFilters | None = None
+
+
+class CitationBody(BaseModel):
+    n: int
+    chunk_id: str
+    section: str
+    chapter: str
+    filename: str
+    page: str
+    url: str
+    excerpt: str
+    start: int
+    end: int
+    score: float
+
+
+class NearestBody(BaseModel):
+    section: str
+    chapter: str
+    url: str
+    score: float
+
+
+class SourceBody(BaseModel):
+    """A quotation as spec 001 names its parts."""
+
+    chapter_id: str
+    chapter_title: str
+    relevance_score: Annotated[float, Field(ge=0, le=1)]
+    excerpt: str
+    position: Annotated[int, Field(ge=1)]
+
+
+class TokensBody(BaseModel):
+    input: Annotated[int, Field(ge=0)]
+    output: Annotated[int, Field(ge=0)]
+    total: Annotated[int, Field(ge=0)]
+
+
+class TimingsBody(BaseModel):
+    retrieval_ms: int
+    generation_ms: int
+    audit_ms: int
+    total_ms: int
+
+
+class ReceiptBody(BaseModel):
+    log_id: UUID
+    leaf_hash: str
+    issued_at: str
+    key_id: str
+    signature: str
+
+
+class QueryResponse(BaseModel):
+    """An answer with its quotations, or a refusal; always with the receipt of its record."""
+
+    query_id: UUID
+    answer_id: UUID | None
+    book_id: str
+    outcome: Literal["answered", "refused"]
+    reason: str | None
+    answer: str
+    citations: list[CitationBody]
+    sources: list[SourceBody]
+    confidence: Annotated[float, Field(ge=0, le=1, description="0 in a refusal, else as confidence_score")]
+    confidence_score: float | None
+    confidence_level: Literal["high", "medium", "low"] | None
+    retrieval_confidence: float | None
+    generation_confidence: float | None
+    source_mode: Literal["full-book", "context-restricted"]
+    model_used: str | None
+    tokens_used: TokensBody
+    timings: TimingsBody
+    session_id: UUID | None
+    session_token: Annotated[
+        str | None, Field(description="Of a session that begins here: send it as X-Session-Token to go on.")
+    ]
+    session_message: Annotated[str | None, Field(description="Why this turn is not in its session.")]
+    filter_message: str | None
+    nearest: list[NearestBody]
+    receipt: ReceiptBody
+
+
+class ChatMessageBody(BaseModel):
+    """What was asked or said in a session."""
+
+    id: UUID
+    session_id: UUID
+    query_id: UUID
+    role: Literal["user", "assistant"]
+    content: str
+    tokens_used: TokensBody | None
+    confidence: float | None
+    sources: list[SourceBody]
+    created_at: datetime
+
+
+class SessionBody(BaseModel):
+    """A conversation as it is kept."""
+
+    id: UUID
+    user_id: UUID | None
+    created_at: datetime
+    last_activity_at: datetime
+    messages: list[ChatMessageBody]
+
+
+class DeletedBody(BaseModel):
+    id: UUID
+    deleted: Literal[True] = True
+
+
+class PassageBody(BaseModel):
+    chunk_id: str
+    book_id: str
+    chapter: str
+    section: str
+    filename: str
+    page: str
+    url: str
+    text: str
+
+
+def question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Question:
+    """The body of a query, or the error that says what is wrong with it."""
+    check_book_id(book_id)
+    asked = read(body, QueryRequest)
+    filters = asked.filters or QueryFilters()
+    return Question(
+        text=asked.query,
+        book_id=book_id,
+        top_k=asked.top_k or top_k,
+        selected_text=asked.selected_text,
+        filters=Filters(
+            filters.chapter, filters.section, filters.module, filters.difficulty, tuple(filters.tags or ())
+        ),
+        session_id=asked.session_id,
+        end_user=end_user or (f"user:{asked.user_id}" if asked.user_id else None),
+    )
+
+
+def check_book_id(book_id: str) -> None:
+    if not _BOOK_ID.fullmatch(book_id):
+        raise UnknownBookError
+
+
+def read(body: bytes, kind: type[Body]) -> Body:
+    """The body as what it should be, or the error that says what is wrong with it. Nothing in it is altered."""
+    try:
+        return kind.model_validate(_json_object(body))
+    except ValidationError as wrong:
+        first = wrong.errors(include_input=False, include_url=False, include_context=False)[0]
+    name = _name(first["loc"])
+    what = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+    said = "A field" if first["type"] == "extra_forbidden" else name  # it stands on record, and is not ours
+    raise InvalidFieldError(f"{said}: {what}.", field=name)
+
+
+def response(answer: Answer) -> QueryResponse:
+    trail, outcome = answer.trail, answer.outcome
+    refused = outcome if isinstance(outcome, Refusal) else None
+    tokens_input, tokens_output = trail.tokens_input or 0, trail.tokens_output or 0
+    return QueryResponse.model_validate(
+        {
+            "query_id": trail.query_id,
+            "answer_id": trail.answer_id,
+            "book_id": trail.book_id,
+            "outcome": trail.outcome,
+            "reason": trail.reason,
+            "answer": trail.answer_text,
+            "citations": trail.citations or [],
+            "sources": sources(answer),
+            "confidence": share(trail.confidence_score),
+            "confidence_score": trail.confidence_score,
+            "confidence_level": trail.confidence_level,
+            "retrieval_confidence": trail.retrieval_confidence,
+            "generation_confidence": trail.generation_confidence,
+            "source_mode": trail.source_mode,
+            "model_used": trail.model_used,
+            "tokens_used": {
+                "input": tokens_input, "output": tokens_output, "total": tokens_input + tokens_output
+            },
+            "timings": {
+                "retrieval_ms": trail.retrieval_latency_ms or 0,
+                "generation_ms": trail.generation_latency_ms or 0,
+                "audit_ms": answer.audit_latency_ms,
+                "total_ms": answer.took_ms,
+            },
+            "session_id": trail.session_id,
+            "session_token": answer.session_token,
+            "session_message": answer.session_message,
+            "filter_message": trail.filter_message,
+            "nearest": [_nearest(item) for item in refused.nearest] if refused else [],
+            "receipt": receipt(answer.receipt),
+        }
+    )  # fmt: skip
+
+
+def receipt(given: Receipt) -> ReceiptBody:
+    return ReceiptBody(
+        log_id=given.log_id, leaf_hash=given.leaf_hash, issued_at=given.issued_at.isoformat(), key_id=given.key_id,
+        signature=given.signature,
+    )  # fmt: skip
+
+
+def share(value: float | None) -> float:
+    """From 0 to 1, also where the settings' weights add up to more. Nothing is worth 0."""
+    return min(1.0, max(0.0, value or 0.0))
+
+
+def source(item: Evidence) -> dict[str, Any]:
+    """A passage that the answer will be written from, as the event `sources` names it."""
+    return {"chunk_id": item.passage.chunk_id, "page": item.passage.start_page} | _nearest(item)
+
+
+def sentence(quoted: Quoted) -> dict[str, Any]:
+    """A proven sentence with its quotations, as the event `sentence` carries it."""
+    citations = [CitationBody.model_validate(asdict(excerpt)).model_dump() for excerpt in quoted.excerpts]
+    return {"text": quoted.text, "citations": citations}
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body.decode("utf-8"), object_pairs_hook=_no_key_twice, parse_constant=_no_number)
+    except UnicodeDecodeError:
+        raise NotUtf8Error from None
+    except RecursionError:
+        raise TooDeepError from None
+    except ValueError:  # no JSON, or a number of thousands of digits
+        raise NotJsonError from None
+    if not isinstance(value, dict):
+        raise NotJsonError
+    _check(value, ())
+    return value
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise KeyTwiceError(field=_name([name]))
+        found[name] = value
+    return found
+
+
+def _no_number(name: str) -> None:
+    """Python reads NaN and Infinity; JSON has no such numbers."""
+    raise ValueError(name)
+
+
+def _check(value: Any, path: tuple[str | int, ...]) -> None:
+    """What no field of any contract may hold, wherever it stands."""
+    if len(path) > JSON_DEPTH_MAX:
+        raise TooDeepError(field=_name(path[:1]))
+    if isinstance(value, str):
+        _check_text(value, path)
+    elif isinstance(value, list | dict):
+        if len(value) > JSON_ITEMS_MAX:
+            raise TooManyItemsError(field=_name(path))
+        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_text(str(name), path)
+            _check(part, (*path, name))
+
+
+def _check_text(text: str, path: tuple[str | int, ...]) -> None:
+    """What a database cannot store and a reader cannot have typed."""
+    if "\x00" in text:
+        raise NulError(field=_name(path))
+    if _HALF.search(text):
+        raise HalfCharacterError(field=_name(path))
+
+
+def _name(path: Iterable[str | int]) -> str | None:
+    """`filters.tags.0`, or nothing for the body itself. A name of the client's own is told back in part and as text."""
+    name = ".".join(map(str, path))[:NAME_CHARACTERS_MAX]
+    return name.encode(errors="replace").decode() or None
+
+
+def _nearest(item: Evidence) -> dict[str, Any]:
+    first = item.passage.sentences[0]
+    url = f"{item.passage.url}#{first.anchor}" if first.anchor else item.passage.url
+    return {
+        "section": item.passage.section,
+        "chapter": item.passage.chapter,
+        "url": url,
+        "score": round(item.candidate.score, 4),
+    }

@@ -1,0 +1,268 @@
+"""The specifications' own contracts over the same pipeline, so that chat widgets made for them work unchanged.
+
+Each is what may be asked, how that becomes our question, and how our answer is put in its words. A body may have fields
+that its specification does not name: widgets send them. A refusal is a valid response of each contract. The fifth,
+spec 001's, is `/v1/query` itself, and spec 002 asks for `/chat/book/{book_id}/query`, which is `/v1` by another name.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from engine.admission.sessions import chapter_id
+from engine.answer import Sources
+from engine.grounding.cite import LOW_MARK
+from engine.http import problems, v1
+from engine.http.stream import MEDIA_TYPE, Form, data_line
+from engine.http.v1 import Body, fitting
+from engine.models import Answer, Excerpt, Passage, Question, Quoted, Refusal
+
+SOURCES_MAX = 5  # spec 000
+ASKED_CHARACTERS_MIN = 3  # spec 004
+ASKED_TOP_K_MAX = 20  # spec 004: more than /v1 takes, and no more than the index is always asked for
+EXCERPT_CHARACTERS_MAX = 200  # spec 004
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Words = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """One address of a specification."""
+
+    path: str
+    about: str
+    asks: type[BaseModel]
+    says: type[BaseModel]
+    question: Callable[[bytes, str, str | None, int], Question]
+    form: Form
+
+    def request_body(self) -> dict[str, Any]:
+        """For the OpenAPI document: the body is read by us, not by the framework."""
+        schema = self.asks.model_json_schema()
+        return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+    def streamed(self) -> dict[int | str, dict[str, Any]]:
+        if self.form.events is None:
+            return {}
+        said = "Answered or refused. With `Accept: text/event-stream` as `data:` lines of chunks, the last one `done`."
+        return {200: {"description": said, "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}}
+
+
+class SearchBody(BaseModel):
+    """A question of spec 000."""
+
+    query: fitting(1)  # type: ignore[valid-type]  # the limit is an argument
+    selected_text: v1.Selection = None
+
+
+class SectionBody(BaseModel):
+    chapter: Words
+    section: Words
+    filename: Words
+    score: Share
+
+
+class FoundBody(BaseModel):
+    """An answer of spec 000: it has one source at least, in a refusal those that came nearest."""
+
+    answer: Words
+    sources: Annotated[list[SectionBody], Field(min_length=1, max_length=SOURCES_MAX)]
+
+
+class MessageBody(BaseModel):
+    """A question of spec 003."""
+
+    question: fitting(1)  # type: ignore[valid-type]
+
+
+class ReplyBody(BaseModel):
+    """An answer of spec 003; its sources are chapter/section, and none in a refusal."""
+
+    answer: Words
+    sources: list[str]
+
+
+class AskBody(BaseModel):
+    """A question of spec 004."""
+
+    question: fitting(ASKED_CHARACTERS_MIN)  # type: ignore[valid-type]
+    top_k: Annotated[int, Field(strict=True, ge=1, le=ASKED_TOP_K_MAX)] = 5
+
+
+class ReferenceBody(BaseModel):
+    chapter: str
+    chapter_title: str
+    source_file: str
+    excerpt: Annotated[str, Field(max_length=EXCERPT_CHARACTERS_MAX)]
+
+
+class ToldBody(BaseModel):
+    """An answer of spec 004; without a citation its confidence is 0."""
+
+    answer: str
+    citations: list[ReferenceBody]
+    confidence: Share
+
+
+class StreamChunk(BaseModel):
+    """An event of spec 004."""
+
+    content: str
+    done: bool = False
+    citations: list[ReferenceBody] | None = None
+    confidence: Share | None = None
+    error: str | None = None
+
+
+def found(answer: Answer) -> FoundBody:
+    return FoundBody(answer=_text(answer), sources=_sections(answer))
+
+
+def reply(answer: Answer) -> ReplyBody:
+    places = [f"{item.chapter}/{item.section}" for item in _excerpts(answer)]
+    return ReplyBody(answer=_text(answer), sources=list(dict.fromkeys(places)))
+
+
+def told(answer: Answer) -> ToldBody:
+    return ToldBody(
+        answer=_text(answer),
+        citations=_references(answer),
+        confidence=v1.share(answer.trail.confidence_score),
+    )
+
+
+class DataChunks:
+    """The `data:` stream of spec 004. What was said cannot be taken back, so the last chunk says if it does not stand."""
+
+    def __init__(self) -> None:
+        self._has_spoken = False
+
+    def heard(self, event: Sources | Quoted) -> str:
+        return self._said(event.text) if isinstance(event, Quoted) else ""
+
+    def done(self, answer: Answer) -> str:
+        whole = told(answer)
+        last = StreamChunk(content="", done=True, citations=whole.citations, confidence=whole.confidence)
+        if isinstance(answer.outcome, Refusal):
+            if self._has_spoken:
+                return _chunk(last.model_copy(update={"error": whole.answer}))
+            return self._said(whole.answer) + _chunk(last)
+        if answer.outcome.confidence_level == "low":
+            return self._said(LOW_MARK) + _chunk(last)
+        return _chunk(last)
+
+    def failed(self, problem: problems.Problem) -> str:
+        return _chunk(StreamChunk(content="", done=True, error=problem.detail))
+
+    def _said(self, text: str) -> str:
+        space = " " if self._has_spoken else ""
+        self._has_spoken = True
+        return _chunk(StreamChunk(content=space + text))
+
+
+def _asked_for(kind: type[Body], question: Callable[..., Question]) -> Callable[..., Question]:
+    def read(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Question:
+        v1.check_book_id(book_id)
+        return question(v1.read(body, kind), book_id=book_id, end_user=end_user, top_k=top_k)
+
+    return read
+
+
+def _search(body: SearchBody, **about: Any) -> Question:
+    return Question(text=body.query, selected_text=body.selected_text, **about)
+
+
+def _message(body: MessageBody, **about: Any) -> Question:
+    return Question(text=body.question, **about)
+
+
+def _ask(body: AskBody, **about: Any) -> Question:
+    return Question(text=body.question, **about | {"top_k": body.top_k})
+
+
+def _text(answer: Answer) -> str:
+    assert answer.trail.answer_text
+    return answer.trail.answer_text
+
+
+def _excerpts(answer: Answer) -> tuple[Excerpt, ...]:
+    return () if isinstance(answer.outcome, Refusal) else answer.outcome.excerpts
+
+
+def _sections(answer: Answer) -> list[SectionBody]:
+    """Where the answer comes from, or what came nearest to the question. If nothing did, that is said in the one place."""
+    outcome = answer.outcome
+    if isinstance(outcome, Refusal):
+        near = [_section(item.passage, item.candidate.score) for item in outcome.nearest]
+        return _once(near) or [_nowhere(answer)]
+    return _once(_section(item, item.score) for item in outcome.excerpts)
+
+
+def _section(place: Passage | Excerpt, score: float) -> SectionBody:
+    """What stands under no heading is named after what it stands in."""
+    chapter = place.chapter or place.filename
+    return SectionBody(
+        chapter=chapter,
+        section=place.section or chapter,
+        filename=place.filename,
+        score=v1.share(score),
+    )
+
+
+def _once(sections: Iterable[SectionBody]) -> list[SectionBody]:
+    """Each section once, with its best score."""
+    best: dict[tuple[str, str, str], SectionBody] = {}
+    for item in sections:
+        place = (item.chapter, item.section, item.filename)
+        best[place] = max(best.get(place, item), item, key=lambda section: section.score)
+    return list(best.values())[:SOURCES_MAX]
+
+
+def _nowhere(answer: Answer) -> SectionBody:
+    return SectionBody(
+        chapter=answer.trail.book_id or "none", section="No section of this book", filename="none", score=0.0
+    )
+
+
+def _references(answer: Answer) -> list[ReferenceBody]:
+    return [
+        ReferenceBody(
+            chapter=chapter_id(item.filename), chapter_title=item.chapter, source_file=item.filename,
+            excerpt=_beginning(item.excerpt),
+        )
+        for item in _excerpts(answer)
+    ]  # fmt: skip
+
+
+def _beginning(excerpt: str) -> str:
+    """As many whole words as fit: still a slice of the book."""
+    if len(excerpt) <= EXCERPT_CHARACTERS_MAX:
+        return excerpt
+    cut = excerpt[:EXCERPT_CHARACTERS_MAX]
+    whole = re.match(r".*\S(?=\s)", excerpt[: EXCERPT_CHARACTERS_MAX + 1], re.DOTALL)
+    return whole[0] if whole else cut
+
+
+def _chunk(chunk: StreamChunk) -> str:
+    """Only the last chunk has citations and a confidence, and only one that failed an error."""
+    return data_line(chunk.model_dump(exclude_none=True)) + "\n"
+
+
+CONTRACTS = (
+    Contract(
+        "/api/query", "Ask the book that the settings name (spec 000).", SearchBody, FoundBody,
+        _asked_for(SearchBody, _search), Form(found, None),
+    ),
+    Contract(
+        "/api/ask", "Ask the book that the settings name (spec 004).", AskBody, ToldBody,
+        _asked_for(AskBody, _ask), Form(told, DataChunks),
+    ),
+    Contract(
+        "/query", "Ask the book that the settings name (spec 003).", MessageBody, ReplyBody,
+        _asked_for(MessageBody, _message), Form(reply, None),
+    ),
+)  # fmt: skip

@@ -1,0 +1,201 @@
+"""A question to the passages that may answer it: embed, search, say what the scores mean, order, keep."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from engine.errors import DatabaseUnavailableError, RerankFailedError
+from engine.models import Candidate, Evidence, Filters, Generation, Hit, Passage, Question, Retrieved, Vector
+from engine.ports import Embedder, Index, Library, Reranker
+from engine.retrieval import lexical, selection
+from engine.retrieval.calibrate import Weights, blended, interpolate
+
+RERANKED = 25  # a reranker is paid by the text, and the right passage is hardly ever further down
+AFTER_RERANK_S = 0.2  # a late reranker leaves this much of the time for retrieval
+
+NO_FILTERS = Filters()
+_NARROWEST_FIRST = ("section", "tags", "difficulty", "chapter", "module")
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A query made ready: as words, as a vector, as the weights of its words."""
+
+    generation: Generation
+    words: list[str]
+    dense: Vector
+    terms: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Retriever:
+    """The parts that searching needs, and the numbers that decide."""
+
+    embedder: Embedder
+    index: Index
+    library: Library
+    reranker: Reranker | None
+    weights: Weights
+    candidates_each: int  # fetched by each of the two scores
+    within_s: float
+
+    async def retrieve(self, question: Question, generation: Generation) -> Retrieved:
+        """The best `top_k` passages in order: of the book, of a part of it, or of what the reader selected."""
+        rerank_until = asyncio.get_running_loop().time() + self.within_s - AFTER_RERANK_S
+        if question.selected_text is not None:
+            return await self._selected(question, question.selected_text, generation)
+        query = "\n".join(filter(None, (question.text, question.context)))
+        search = await self.prepare(query, generation)
+        ranked, searched = await self._widened(search, question.filters)
+        by_itself = await self._by_itself(question, generation, searched) if question.context else ranked
+        best_score, considered = max((item.score for item in by_itself), default=0.0), len(ranked)
+        ranked = ranked[: max(question.top_k, RERANKED if self.reranker else 0)]
+        passages = await self._passages(ranked)
+        ordered, note = await self._reranked(query, ranked, passages, rerank_until)
+        return Retrieved(
+            evidence=tuple(Evidence(passages[item.chunk_id], item) for item in ordered[: question.top_k]),
+            best_score=best_score,
+            considered=considered,
+            query=query,
+            searched=described(searched) or None,
+            filter_message=_filter_message(question.filters, searched),
+            rerank=note,
+        )
+
+    async def prepare(self, query: str, generation: Generation) -> Search:
+        words = lexical.words(query)
+        dense = await self.embedder.embed_query(query)
+        return Search(generation, words, dense, lexical.query_weights(words, generation.lexicon))
+
+    async def candidates(
+        self, search: Search, filters: Filters = NO_FILTERS, among: Sequence[str] = ()
+    ) -> list[Candidate]:
+        """All that the index offers, best first."""
+        hits = await self.index.search(
+            search.generation.generation_id, search.dense, search.terms, self.candidates_each, filters, among
+        )
+        return rank(hits, search, self.weights)
+
+    async def _by_itself(
+        self, question: Question, generation: Generation, searched: Filters
+    ) -> list[Candidate]:
+        """What a follow-up question finds without its context. The gate looks at this: what the book was asked before
+        would lift any question over it."""
+        return await self.candidates(await self.prepare(question.text, generation), searched)
+
+    async def _widened(self, search: Search, filters: Filters) -> tuple[list[Candidate], Filters]:
+        """If nothing in the book fits the filters, the narrowest is dropped, and the next, until something does."""
+        while True:
+            ranked = await self.candidates(search, filters)
+            if ranked or not described(filters):
+                return ranked, filters
+            filters = _wider(filters)
+
+    async def _selected(self, question: Question, selected: str, generation: Generation) -> Retrieved:
+        """Only the sentences that the reader selected, where they stand in the book.
+
+        The question is searched together with the selection: "What does this mean?" means nothing without it.
+        """
+        query = f"{question.text}\n{selected}"
+        places = await self._places(selected, generation)
+        if not places:
+            return Retrieved((), 0.0, 0, query, is_selection_found=False)
+        search = await self.prepare(query, generation)
+        ranked = await self.candidates(search, among=list(places))
+        kept = ranked[: question.top_k]
+        return Retrieved(
+            evidence=tuple(Evidence(places[item.chunk_id], item) for item in kept),
+            best_score=max((item.score for item in ranked), default=0.0),
+            considered=len(ranked),
+            query=query,
+            searched="the selected text",
+            filter_message=None if question.filters == NO_FILTERS else _FILTERS_UNUSED,
+        )
+
+    async def _places(self, selected: str, generation: Generation) -> dict[str, Passage]:
+        """The passages that hold the selection, each with the selected sentences only."""
+        needles = selection.needles(selected)
+        places: list[selection.Located] = []
+        last = "" if needles else None
+        while last is not None and len(places) < selection.PLACES:
+            documents = await self.library.holding(generation.generation_id, needles, last)
+            places += await asyncio.to_thread(_located, selected, documents)
+            last = documents[-1][0].filename if documents else None
+        return {passage.chunk_id: passage for place in reversed(places) for passage in place}
+
+    async def _passages(self, candidates: Sequence[Candidate]) -> dict[str, Passage]:
+        passages = await self.library.passages([item.chunk_id for item in candidates])
+        if len(passages) < len(candidates):
+            raise DatabaseUnavailableError("The index names passages that the database does not hold.")
+        return passages
+
+    async def _reranked(
+        self, question: str, ranked: list[Candidate], passages: dict[str, Passage], until: float
+    ) -> tuple[list[Candidate], str | None]:
+        """The reranker's order and its name; if it fails or is late the order stands, and the note says so."""
+        if self.reranker is None or not ranked:
+            return ranked, None
+        name = self.reranker.name
+        try:
+            async with asyncio.timeout_at(until):
+                scores = await self.reranker.rerank(
+                    question, [passages[item.chunk_id].text for item in ranked]
+                )
+        except TimeoutError:
+            return ranked, f"{name}: too late"
+        except RerankFailedError as failure:
+            return ranked, f"{name}: {failure}"
+        scored = [replace(item, rerank=score) for item, score in zip(ranked, scores, strict=True)]
+        return sorted(scored, key=lambda item: -(item.rerank or 0.0)), name
+
+
+def rank(hits: Sequence[Hit], search: Search, weights: Weights) -> list[Candidate]:
+    """Both scores of each hit, mapped and blended; ties break by id, so that every backend gives one order."""
+    calibration, lexicon = search.generation.calibration, search.generation.lexicon
+    possible = lexical.possible(search.words, lexicon)
+    candidates = []
+    for hit in hits:
+        attainment = lexical.attainment(hit.bm25, possible)
+        similarity = interpolate(calibration.similarity, min(1.0, max(0.0, hit.cosine)))
+        lexical_score = interpolate(calibration.lexical, attainment)
+        score = blended(similarity, lexical_score, weights)
+        candidates.append(
+            Candidate(hit.chunk_id, hit.cosine, similarity, hit.bm25, attainment, lexical_score, score)
+        )
+    return sorted(candidates, key=lambda item: (-round(item.score, 5), item.chunk_id))
+
+
+def _located(selected: str, documents: Sequence[Sequence[Passage]]) -> list[selection.Located]:
+    """In a thread: a document of 2 MB takes 0.2 s to fold, and other readers do not wait for it."""
+    return [place for document in documents for place in selection.locate(selected, document)]
+
+
+_FILTERS_UNUSED = "Only the selected text was searched, so the filters do not apply."
+
+
+def _wider(filters: Filters) -> Filters:
+    """Without the narrowest of the filters that are set."""
+    narrowest = next(name for name in _NARROWEST_FIRST if getattr(filters, name))
+    return replace(filters, **{narrowest: getattr(NO_FILTERS, narrowest)})
+
+
+def _filter_message(asked: Filters, searched: Filters) -> str | None:
+    if asked == searched:
+        return None
+    where = described(searched) or "the whole book"
+    return f"Nothing in the book has {described(asked)}, so {where} was searched instead."
+
+
+def described(filters: Filters) -> str:
+    """ "module 3, chapter “Walking”": the filters that are set, in words."""
+    parts = []
+    for field in fields(filters):
+        value = getattr(filters, field.name)
+        if value:
+            shown = value if isinstance(value, int) else "”, “".join(_listed(value)).join("“”")
+            parts.append(f"{field.name} {shown}")
+    return ", ".join(parts)
+
+
+def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
