@@ -19,9 +19,7 @@ test: $(READY)  ## The whole test suite against real parts
 	@$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 campaign: $(READY)  ## The tests that kill and disturb, with many more rounds
-	@CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/test_auditor.py tests/test_ingest_crash.py tests/test_faults.py \
-	  tests/test_crash_campaign.py tests/test_archive_crash.py tests/test_seal.py tests/test_auditor.py tests/test_outage.py \
-	  tests/test_openapi.py
+	@CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/campaigns tests/parts/sealing tests/product/http/test_openapi.py
 
 bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
 	@$(BIN)/python -m bench.ingest

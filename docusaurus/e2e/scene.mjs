@@ -32,7 +32,7 @@ export const OFF_TOPIC = "Who won the football world cup in 1998?";
 
 function given(name) {
   const value = process.env[name];
-  if (!value) throw new Error(`${name} is not set; tests/test_docusaurus_plugin.py sets all that these tests need.`);
+  if (!value) throw new Error(`${name} is not set; tests/product/test_docusaurus_plugin.py sets all that these tests need.`);
   return value;
 }
 

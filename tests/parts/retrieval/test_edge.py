@@ -1,0 +1,546 @@
+"""The index in its worker processes: exact scores, and no death of a worker that a later search would notice."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import numpy as np
+import pytest
+
+from engine.errors import IndexUnavailableError
+from engine.models import Filters
+from engine.providers import edge
+from engine.providers.edge import EdgeIndex
+from engine.providers.edge_worker import BATCH_MAX, EXACT_POINTS_MAX
+from tests.parts.retrieval.test_index_contract import (
+    DIMENSION,
+    LIMIT,
+    POINTS,
+    QUERIES,
+    assert_exact,
+    exact,
+    random_point,
+    unit,
+)
+
+NEXT_S = 3.0  # within this time a search must work again
+HUNG_S = 2.0
+TOLD_S = 1.0  # a death is heard of, not waited for
+GONE_S = 6.0
+
+
+def workers(folder: Path) -> dict[int, str]:
+    """The living worker processes of a folder, by pid, with their names."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if "engine.providers.edge_worker" in words and str(folder) in words:
+            found[int(process.name)] = words[words.index(str(folder)) + 1]
+    return found
+
+
+def serving(folder: Path) -> int:
+    (pid,) = (pid for pid, name in workers(folder).items() if name == "serve")
+    return pid
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Another process' end is no event of ours; it can only be looked at."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    return condition()
+
+
+async def kill(folder: Path, pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    assert await until(lambda: pid not in workers(folder), GONE_S)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="affidavit-edge-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+async def generation(folder: Path) -> UUID:
+    """The 300 points, sealed."""
+    made = uuid4()
+    async with opened(folder) as index:
+        await index.create(made, DIMENSION)
+        for start in range(0, len(POINTS), 64):
+            await index.upsert(made, POINTS[start : start + 64])
+        assert await index.seal(made) == len(POINTS)
+    return made
+
+
+class opened:  # noqa: N801  used like a function
+    """A client that ends with its block, and its worker with it: nobody waits for a worker to notice."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def __aenter__(self) -> EdgeIndex:
+        self._index = EdgeIndex(self._folder)
+        return self._index
+
+    async def __aexit__(self, *_: object) -> None:
+        for pid in workers(self._folder):
+            os.kill(pid, signal.SIGKILL)
+        await self._index.close()
+
+
+@pytest.fixture
+async def index(folder: Path, generation: UUID) -> AsyncIterator[EdgeIndex]:
+    """A client of a worker that has the generation open already."""
+    async with opened(folder) as client:
+        assert await client.count(generation) == len(POINTS)
+        yield client
+
+
+@pytest.fixture
+async def search(index: EdgeIndex, generation: UUID) -> Callable[[], Awaitable[None]]:
+    return lambda: search_exactly(index, generation)
+
+
+async def search_exactly(client: EdgeIndex, generation: UUID, query: int = 0) -> None:
+    dense, terms = QUERIES[query]
+    assert_exact(await client.search(generation, dense, terms, LIMIT, Filters()), exact(POINTS, dense, terms))
+
+
+async def right_or_unavailable(searching: Awaitable[None]) -> None:
+    """A wrong or a partial result is the one thing that must not happen."""
+    try:
+        await searching
+    except IndexUnavailableError:
+        return
+
+
+async def works_again(searching: Callable[[], Awaitable[None]]) -> None:
+    async with asyncio.timeout(NEXT_S):
+        await searching()
+
+
+# Seen red with the replies of a batch given out in the opposite order.
+async def test_two_hundred_searches_at_once_are_each_exact(index: EdgeIndex, generation: UUID) -> None:
+    rng = np.random.default_rng(3)
+    asked = [
+        (unit(rng.normal(size=DIMENSION)), {int(term): 1.0 for term in rng.choice(60, size=4, replace=False)})
+        for _ in range(200)
+    ]
+    found = await asyncio.gather(
+        *(index.search(generation, dense, terms, LIMIT, Filters()) for dense, terms in asked)
+    )
+    for hits, (dense, terms) in zip(found, asked, strict=True):
+        assert_exact(hits, exact(POINTS, dense, terms))
+
+
+# Seen red with the filter of the first search used for the whole batch.
+async def test_searches_with_other_filters_and_limits_do_not_mix_in_a_batch(
+    index: EdgeIndex, generation: UUID, folder: Path
+) -> None:
+    asked = [(number % len(QUERIES), 1 + number % 4, 1 + number % 13) for number in range(BATCH_MAX)]
+    async with stopped(folder):  # so that all of them are waiting when it goes on
+        searches = [
+            asyncio.ensure_future(index.search(generation, *QUERIES[query], limit, Filters(module=module)))
+            for query, module, limit in asked
+        ]
+        await asyncio.sleep(0)  # every search has written its request
+    for searching, (query, module, limit) in zip(searches, asked, strict=True):
+        inside = [point for point in POINTS if point.payload["module"] == module]
+        assert_exact(await searching, exact(inside, *QUERIES[query], limit))
+
+
+# Seen red with the fault of a batch told to all of it.
+async def test_a_bad_search_in_a_batch_fails_alone(index: EdgeIndex, generation: UUID, folder: Path) -> None:
+    dense, terms = QUERIES[0]
+    async with stopped(folder):
+        good = [asyncio.ensure_future(search_exactly(index, generation, query)) for query in range(4)]
+        bad = [
+            asyncio.ensure_future(searching)
+            for searching in (
+                index.search(generation, dense[:-1], terms, LIMIT, Filters()),
+                index.search(generation, dense, {-1: 1.0}, LIMIT, Filters()),
+                index.search(uuid4(), dense, terms, LIMIT, Filters()),
+            )
+        ]
+        good += [asyncio.ensure_future(search_exactly(index, generation, query)) for query in range(4, 8)]
+        await asyncio.sleep(0)  # every search has written its request
+    await asyncio.gather(*good)
+    for searching in bad:
+        with pytest.raises(IndexUnavailableError):
+            await searching
+
+
+class stopped:  # noqa: N801  used like a function
+    """The serving worker does nothing for the length of a block."""
+
+    def __init__(self, folder: Path) -> None:
+        self._pid = serving(folder)
+
+    async def __aenter__(self) -> None:
+        os.kill(self._pid, signal.SIGSTOP)
+
+    async def __aexit__(self, *_: object) -> None:
+        os.kill(self._pid, signal.SIGCONT)
+
+
+# Seen red with the rescoring switched off: the cosines were those of four bits.
+async def test_a_large_book_is_searched_quickly_with_exact_scores(folder: Path) -> None:
+    """The best may be missed now and then; a score is never an estimate."""
+    made, rng = uuid4(), np.random.default_rng(4)
+    points = [random_point(number, rng) for number in range(EXACT_POINTS_MAX + 500)]
+    by_name = {point.chunk_id: point for point in points}
+    async with opened(folder) as index:
+        await index.create(made, DIMENSION)
+        for start in range(0, len(points), 1000):
+            await index.upsert(made, points[start : start + 1000])
+        assert await index.seal(made) == len(points)
+        missed = 0
+        for dense, terms in QUERIES:
+            hits = await index.search(made, dense, terms, 50, Filters())
+            found = [by_name[hit.chunk_id] for hit in hits]
+            assert_exact(hits, exact(found, dense, terms, len(found)))
+            missed += len(exact(points, dense, terms, 50).keys() - {hit.chunk_id for hit in hits})
+    assert missed <= 0.02 * 50 * len(QUERIES)
+
+
+async def test_an_unknown_generation_is_unavailable_and_harms_nobody(
+    index: EdgeIndex, search: Callable[[], Awaitable[None]], folder: Path
+) -> None:
+    before = serving(folder)
+    for _ in range(2):
+        with pytest.raises(IndexUnavailableError):
+            await index.search(uuid4(), QUERIES[0][0], {}, LIMIT, Filters())
+        with pytest.raises(IndexUnavailableError):
+            await index.count(uuid4())
+    await search()
+    assert serving(folder) == before
+
+
+# Seen red with a slot waited for without a limit.
+async def test_a_search_that_gets_no_turn_is_unavailable_and_the_worker_lives(
+    index: EdgeIndex, search: Callable[[], Awaitable[None]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge, "SEARCH_S", 0.05)
+    before = serving(folder)
+    async with contextlib.AsyncExitStack() as crowd:
+        for _ in range(edge.SEARCHES_MAX):
+            await crowd.enter_async_context(index._slot())
+        async with asyncio.timeout(NEXT_S):
+            with pytest.raises(IndexUnavailableError):
+                await search()
+    monkeypatch.undo()
+    await search()
+    assert serving(folder) == before
+
+
+# Seen red with no word of it in the lock: the first search killed the worker, and so on with each new one.
+async def test_a_worker_that_takes_long_to_open_a_generation_is_not_taken_for_hung(folder: Path) -> None:
+    made = uuid4()
+    async with opened(folder) as index:
+        await index.create(made, DIMENSION)
+        await index.upsert(made, POINTS)
+        await index.seal(made)
+    async with opened(folder) as index:
+        await index.drop(uuid4())  # the worker is there, and has nothing open
+        before = serving(folder)
+        with slow_to_open(folder / str(made)) as go_on:
+            searches = [search_exactly(index, made, query) for query in range(4)]
+            for result in await asyncio.gather(*searches, return_exceptions=True):
+                assert isinstance(result, IndexUnavailableError)
+            counting = asyncio.ensure_future(index.count(made))
+            go_on()
+            assert await counting == len(POINTS)
+        await search_exactly(index, made)
+        assert serving(folder) == before
+
+
+@contextlib.contextmanager
+def slow_to_open(generation: Path) -> Iterator[Callable[[], None]]:
+    """Whoever opens it waits for the rest of its description until it is told to go on."""
+    description = generation / "edge_config.json"
+    text = description.read_bytes()
+    description.unlink()
+    os.mkfifo(description)
+    writing = os.open(description, os.O_RDWR)
+
+    def go_on() -> None:
+        description.unlink()
+        description.write_bytes(text)
+        os.write(writing, text)
+        os.close(writing)
+
+    yield go_on
+
+
+async def test_nothing_is_left_of_a_builder_whose_work_is_thrown_away(folder: Path) -> None:
+    made = uuid4()
+
+    def builders() -> list[str]:
+        return [name for name in workers(folder).values() if name == f"build-{made}"]
+
+    async with opened(folder) as index:
+        for _ in range(2):
+            await index.create(made, DIMENSION)
+            await index.upsert(made, POINTS[:5])
+            assert len(builders()) == 1
+        await index.drop(made)
+        assert builders() == []
+        await index.create(made, DIMENSION)
+        await index.close()
+        assert builders() == []
+        gc.collect()  # a connection left open says so now
+
+
+async def test_two_clients_share_a_worker(index: EdgeIndex, folder: Path, generation: UUID) -> None:
+    before = serving(folder)
+    async with opened(folder) as another:
+        await search_exactly(another, generation)
+        await search_exactly(index, generation)
+        assert workers(folder) == {before: "serve"}
+
+
+async def test_clients_that_begin_at_once_share_a_worker(folder: Path, generation: UUID) -> None:
+    async with opened(folder) as first, opened(folder) as second, opened(folder) as third:
+        async with asyncio.timeout(NEXT_S):
+            await asyncio.gather(*(search_exactly(client, generation) for client in (first, second, third)))
+        assert await until(lambda: len(workers(folder)) == 1, GONE_S)
+
+
+async def test_a_killed_worker_is_replaced(
+    search: Callable[[], Awaitable[None]], folder: Path, generation: UUID, index: EdgeIndex
+) -> None:
+    for _ in range(3):
+        await kill(folder, serving(folder))
+        await right_or_unavailable(search())
+        await works_again(search)
+    assert await index.count(generation) == len(POINTS)
+
+
+async def test_a_search_in_the_moment_of_the_kill_leaves_nothing_broken(
+    search: Callable[[], Awaitable[None]], folder: Path
+) -> None:
+    """Not waiting for the process to be gone: its socket may still take a connection and then drop it."""
+    for _ in range(5):
+        os.kill(serving(folder), signal.SIGKILL)
+        await right_or_unavailable(search())
+        await works_again(search)
+
+
+# Seen red with a worker's end taken for an empty result.
+async def test_thirty_two_readers_outlive_the_kill_of_the_worker(
+    search: Callable[[], Awaitable[None]], folder: Path, index: EdgeIndex, generation: UUID
+) -> None:
+    """Each search is exactly right or unavailable, whenever the worker dies."""
+    served, stop = asyncio.Event(), False
+
+    async def read(reader: int) -> None:
+        while not stop:
+            await right_or_unavailable(search_exactly(index, generation, reader % len(QUERIES)))
+            served.set()
+
+    readers = [asyncio.ensure_future(read(reader)) for reader in range(32)]
+    for _ in range(3):
+        served.clear()
+        await served.wait()
+        os.kill(serving(folder), signal.SIGKILL)
+        await right_or_unavailable(search())
+        await works_again(search)
+    stop = True
+    await asyncio.gather(*readers)
+
+
+# Seen red with the waiting calls not told of the worker's end: they all ran into their time limit.
+async def test_a_kill_under_fifty_searches(
+    search: Callable[[], Awaitable[None]], folder: Path, index: EdgeIndex, generation: UUID
+) -> None:
+    for _ in range(3):
+        searches = [
+            asyncio.ensure_future(search_exactly(index, generation, number % len(QUERIES)))
+            for number in range(50)
+        ]
+        await asyncio.wait(searches, return_when=asyncio.FIRST_COMPLETED)
+        os.kill(serving(folder), signal.SIGKILL)
+        async with asyncio.timeout(TOLD_S):
+            await asyncio.gather(*map(right_or_unavailable, searches))
+        await right_or_unavailable(search())  # all fifty may have been answered just before
+        await works_again(search)
+
+
+async def test_a_hung_worker_is_given_up_and_replaced(
+    search: Callable[[], Awaitable[None]], folder: Path
+) -> None:
+    hung = serving(folder)
+    os.kill(hung, signal.SIGSTOP)
+    async with asyncio.timeout(HUNG_S):
+        with pytest.raises(IndexUnavailableError):
+            await search()
+    await works_again(search)
+    assert serving(folder) != hung
+
+
+# Seen red with a polite close: it waited for ever for its last bytes to be read.
+async def test_a_hung_worker_is_given_up_with_requests_stuck_on_the_way(
+    index: EdgeIndex, search: Callable[[], Awaitable[None]], folder: Path, generation: UUID
+) -> None:
+    dense, terms = QUERIES[0]
+    more_than_a_socket_holds = [f"{number:064x}" for number in range(20_000)]
+    os.kill(serving(folder), signal.SIGSTOP)
+    async with asyncio.timeout(HUNG_S):
+        with pytest.raises(IndexUnavailableError):
+            await index.search(generation, dense, terms, LIMIT, Filters(), more_than_a_socket_holds)
+    await works_again(search)
+
+
+async def test_a_worker_that_hangs_before_its_first_word_is_replaced(
+    index: EdgeIndex, folder: Path, generation: UUID
+) -> None:
+    """An engine that was started anew finds the old one's worker hung: it has never heard its pid."""
+    hung = serving(folder)
+    os.kill(hung, signal.SIGSTOP)
+    async with opened(folder) as another:
+        async with asyncio.timeout(HUNG_S):
+            with pytest.raises(IndexUnavailableError):
+                await search_exactly(another, generation)
+        await works_again(lambda: search_exactly(another, generation))
+        assert serving(folder) != hung
+
+
+async def test_a_worker_that_dies_before_its_first_word_is_replaced(
+    index: EdgeIndex, folder: Path, generation: UUID
+) -> None:
+    """The connection stands, the greeting never comes: the client must not keep it."""
+    hung, connected = serving(folder), connections(folder)
+    os.kill(hung, signal.SIGSTOP)
+    async with opened(folder) as another:
+        searching = asyncio.ensure_future(search_exactly(another, generation))
+        assert await until(lambda: connections(folder) > connected, NEXT_S)
+        await kill(folder, hung)
+        await right_or_unavailable(searching)
+        for _ in range(3):
+            await works_again(lambda: search_exactly(another, generation))
+
+
+async def test_a_request_given_up_while_connecting_leaves_nothing_broken(
+    index: EdgeIndex, folder: Path, generation: UUID
+) -> None:
+    """The reader has gone or the time of the request is over: that is no reason to fail the next one."""
+    worker, connected = serving(folder), connections(folder)
+    os.kill(worker, signal.SIGSTOP)
+    async with opened(folder) as another:
+        searching = asyncio.ensure_future(search_exactly(another, generation))
+        assert await until(lambda: connections(folder) > connected, NEXT_S)
+        searching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await searching
+        os.kill(worker, signal.SIGCONT)
+        await works_again(lambda: search_exactly(another, generation))
+
+
+def connections(folder: Path) -> int:
+    """Of the serving worker's socket, the accepted and the waiting ones and the listening one itself."""
+    return Path("/proc/net/unix").read_text().count(f"{folder}/serve.sock")
+
+
+async def test_a_sealed_generation_outlives_its_worker(folder: Path) -> None:
+    made, points = uuid4(), POINTS[:50]
+    dense, terms = QUERIES[5]
+    async with opened(folder) as index:
+        await index.create(made, DIMENSION)
+        await index.upsert(made, points)
+        await index.seal(made)
+    for _ in range(2):
+        async with opened(folder) as index:
+            hits = await index.search(made, dense, terms, LIMIT, Filters())
+            assert_exact(hits, exact(points, dense, terms))
+            assert await index.count(made) == len(points)
+            await kill(folder, serving(folder))
+
+
+async def test_a_killed_builder_is_noticed_and_the_book_built_anew(folder: Path) -> None:
+    made = uuid4()
+    rng = np.random.default_rng(1)
+    many = [random_point(number, rng) for number in range(2000)]
+    async with opened(folder) as index:
+        await index.create(made, DIMENSION)
+        await index.upsert(made, POINTS[:10])
+        (builder,) = (pid for pid, name in workers(folder).items() if name == f"build-{made}")
+        os.kill(builder, signal.SIGSTOP)  # so that it cannot be done before the kill
+        upserting = asyncio.ensure_future(index.upsert(made, many))
+        await asyncio.sleep(0)
+        os.kill(builder, signal.SIGKILL)
+        with pytest.raises(IndexUnavailableError):
+            await upserting
+        gc.collect()  # whatever was left waiting says so now, and not in another test
+        await index.create(made, DIMENSION)
+        await index.upsert(made, POINTS)
+        assert await index.seal(made) == len(POINTS)
+        await search_exactly(index, made)
+
+
+async def test_a_search_does_not_wait_for_a_build(
+    index: EdgeIndex, search: Callable[[], Awaitable[None]], generation: UUID
+) -> None:
+    made = uuid4()
+    rng = np.random.default_rng(2)
+    await index.create(made, 384)
+    for start in range(0, 3000, 500):
+        await index.upsert(made, [random_point(number, rng, 384) for number in range(start, start + 500)])
+    sealing = asyncio.ensure_future(index.seal(made))
+    during = 0
+    while not sealing.done():
+        await search()
+        during += not sealing.done()
+    assert await sealing == 3000
+    assert during > 1
+
+
+async def test_a_worker_ends_with_its_last_client(folder: Path, generation: UUID) -> None:
+    first, second = EdgeIndex(folder), EdgeIndex(folder)
+    await search_exactly(first, generation)
+    await search_exactly(second, generation)
+    worker = serving(folder)
+    await second.close()
+    await search_exactly(first, generation)
+    assert workers(folder) == {worker: "serve"}
+    await first.close()
+    assert await until(lambda: not workers(folder), GONE_S)
+    assert list(folder.glob("*.sock")) == []
+
+
+async def test_a_client_leaves_without_waiting_for_the_others(folder: Path, generation: UUID) -> None:
+    """Else the engine that started the worker cannot stop as long as another engine runs."""
+    starter, staying = EdgeIndex(folder), EdgeIndex(folder)
+    await search_exactly(starter, generation)
+    await search_exactly(staying, generation)
+    leaving = asyncio.ensure_future(starter.close())
+    done, _ = await asyncio.wait([leaving], timeout=GONE_S)
+    await search_exactly(staying, generation)
+    os.kill(serving(folder), signal.SIGKILL)
+    await leaving
+    await staying.close()
+    assert done
+
+
+async def test_a_client_that_comes_back_finds_its_worker_warm(folder: Path, generation: UUID) -> None:
+    """A restart of the engine takes less time than a worker waits for the next client."""
+    first = EdgeIndex(folder)
+    await search_exactly(first, generation)
+    worker = serving(folder)
+    leaving = asyncio.ensure_future(first.close())
+    async with opened(folder) as second:
+        await search_exactly(second, generation)
+        assert serving(folder) == worker
+    await leaving
