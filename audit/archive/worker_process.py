@@ -13,7 +13,7 @@ WAITING_MAX = 4  # results that are done and must wait for an earlier one, or ar
 
 MEMORY_BYTES_MAX = 2**31  # a file that somebody made to expand for ever ends there
 
-_START = "import sys; sys.path[:] = {path!r}; from audit.second_core import serve; serve()"
+_START = "import sys; sys.path[:] = {path!r}; from audit.archive.worker_process import serve; serve()"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -417,7 +417,7 @@ async def test_a_search_that_fails_once_does_not_fail_the_book(
 KILLED = """
 import asyncio, os, signal, sys
 from engine import cli
-from ingest.sounding import Sounding
+from ingest.self_calibration import Sounding
 
 async def of(self, generation, passages):
     await self._ask(self.probes[:5], generation)

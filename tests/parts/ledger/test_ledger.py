@@ -33,7 +33,7 @@ GONE_S = 10
 DYING = """
 import asyncio, sys
 from uuid import UUID
-from audit.record import Trail
+from audit.proof.record import Trail
 from tests.writers import ledger_on
 from engine.providers.postgres import open_pool
 from engine.wiring import now

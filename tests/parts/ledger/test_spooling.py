@@ -38,7 +38,7 @@ import asyncio, sys
 from pathlib import Path
 from uuid import UUID
 import psycopg
-from audit.record import Trail
+from audit.proof.record import Trail
 from engine.providers.postgres import open_pool
 from engine.wiring import now
 from tests.writers import MEBIBYTE, ledger_on

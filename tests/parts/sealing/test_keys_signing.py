@@ -29,7 +29,7 @@ RACERS = 6
 RACING = """
 import sys
 from pathlib import Path
-from audit.keys import SigningKey
+from audit.proof.keys import SigningKey
 sys.stdin.read()
 print(SigningKey.ensured(Path(sys.argv[1])).public)
 """

@@ -645,8 +645,8 @@ SEALER = """
 import asyncio, sys, time
 from datetime import UTC, datetime
 from pathlib import Path
-from audit.keys import SigningKey, public_file, read_public_keys
-from audit.seal import Sealer
+from audit.proof.keys import SigningKey, public_file, read_public_keys
+from audit.sealing.sealer import Sealer
 from audit.vault import FolderVault
 from engine.providers.postgres import open_pool
 

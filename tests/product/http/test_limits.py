@@ -127,8 +127,8 @@ async def test_redis_lets_exactly_as_many_through(shared: RedisLimits, reader: E
 
 ASK_500_TIMES = """
 import asyncio, json, sys, time
-from engine.last_words import Absence
-from engine.limits import Rates
+from engine.outage.stale_cache import Absence
+from engine.admission.end_user import Rates
 from engine.models import Client
 from engine.providers.limits import RedisLimits
 
