@@ -1,6 +1,8 @@
 """Builders that several tests share: small, valid values whose every detail can be said."""
 
+import zlib
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Any
 
 from hypothesis import settings
@@ -90,3 +92,29 @@ def document(*sections: tuple[str, Iterable[Piece | str]], **about: Any) -> Docu
         for heading, pieces in sections
     ]
     return Document(sections=tuple(made), **fields | about)
+
+
+texts = st.text(st.characters(codec="utf-8"))
+numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=10,
+)  # fmt: skip
+
+
+def checksummed(body: str) -> str:
+    """What a stranger who read the source can make."""
+    return f"{body}{zlib.crc32(body.encode()):08x}"
+
+
+def head(leaves: list[bytes]) -> bytes:
+    """The definition once more, by another road: levels from below, where a node without a neighbour moves up as it is."""
+    if not leaves:
+        return sha256().digest()
+    while len(leaves) > 1:
+        paired = [
+            sha256(b"\x01" + b"".join(pair)).digest() for pair in zip(leaves[::2], leaves[1::2], strict=False)
+        ]
+        leaves = paired + leaves[len(paired) * 2 :]
+    return leaves[0]

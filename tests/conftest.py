@@ -1,7 +1,6 @@
 """Real parts for all tests: one embedded PostgreSQL with the sample book ingested, made once for the whole run."""
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
@@ -21,6 +20,8 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.settings import Settings
 from engine.wiring import Database, House
+
+pytest.register_assert_rewrite("tests")  # the helpers too say what was unequal
 
 ROOT = Path(__file__).resolve().parent.parent
 READY_S = 60
@@ -142,8 +143,3 @@ def server(data_dir: Path, database: Database) -> Iterator[Running]:
 def client(server: Running, key: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {key}"}, timeout=10) as opened:
         yield opened
-
-
-def sample_questions() -> list[dict[str, Any]]:
-    lines = (ROOT / "tests/data/sample_questions.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]

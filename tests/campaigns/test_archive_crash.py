@@ -36,11 +36,11 @@ from engine.providers import postgres
 from engine.providers.postgres import EmbeddedPostgres
 from engine.providers.s3 import S3Vault
 from engine.wiring import ARCHIVER, Database, now
-from tests.archiving import archiver_of, attached, events, rows_of, steps, tables
+from tests.campaigns.dying_archiver import Points, disturbed
 from tests.conftest import ROOT
-from tests.dying_archiver import Points, disturbed
-from tests.recorded import make_months
-from tests.sealed_log import FEBRUARY, JANUARY, SealedLog, quiet, sealed_log
+from tests.logs.archiving import archiver_of, attached, events, rows_of, steps, tables
+from tests.logs.recorded import make_months
+from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, quiet, sealed_log
 from tests.upstreams import s3
 
 ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "0"))
@@ -80,7 +80,7 @@ async def whole(
 @pytest.fixture(scope="module")
 def dying() -> Iterator["Dying"]:
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.dying_archiver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tests.campaigns.dying_archiver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         cwd=ROOT,
     ) as process:  # fmt: skip
         yield Dying(process)

@@ -23,7 +23,8 @@ import pytest
 from psycopg.rows import dict_row
 
 from engine.providers.postgres import EmbeddedPostgres
-from tests.conftest import Running, running, sample_questions
+from tests.conftest import Running, running
+from tests.labelled import sample_questions
 
 ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "0")) * 10 or 4
 SABOTAGED_ROUNDS_MAX = 12

@@ -34,6 +34,7 @@ from engine.providers.cohere import CohereEmbedder
 from engine.settings import Settings
 from engine.wiring import PROMPT, Database, House
 from tests.conftest import Records, free_port
+from tests.databases import locked
 from tests.upstreams import _Server, embed, faults, messages
 from tests.upstreams.messages import CANARY, REQUEST_ID, Fault, Upstream
 
@@ -390,14 +391,6 @@ STALLS = {
     "the book": ("books", Expected(504, "timeout", "book took longer than 2.0 s", request_id=None)),
     "the passages": ("chunks", Expected(504, "timeout", "retrieval took longer than 2.0 s", request_id=None)),
 }
-
-
-@contextlib.contextmanager
-def locked(database: Database, table: str) -> Iterator[psycopg.Connection]:
-    """Nobody else can read or write this table."""
-    with psycopg.connect(database.url) as connection:
-        connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
-        yield connection
 
 
 # What an engine that remembers nothing yet makes of it; of the other kind see test_remembered.py.

@@ -11,19 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
-import psycopg
 import pytest
 
 from engine.providers.postgres import EmbeddedPostgres
-from tests.conftest import Records, Running, running, sample_questions
+from tests.campaigns.load import ANSWER_S, QUESTIONS, READERS, fetch, heard_out
+from tests.conftest import Records, Running, running
 
-READERS = 4
 GONE_S = 10
-ANSWER_S = 30
-QUESTIONS = [labelled["question"] for labelled in sample_questions()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +101,6 @@ def readers(engine: Running, answers: int = 0, strike: Callable[[], None] = lamb
             thread.join(ANSWER_S)
 
 
-def fetch(data: Path, query: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(EmbeddedPostgres(data).url) as connection:
-        return connection.execute(query.encode()).fetchall()
-
-
 def left_open(data: Path) -> set[str]:
     """The records that a killed engine left open, once the database has noticed its death."""
     deadline = time.monotonic() + GONE_S
@@ -183,19 +174,6 @@ def test_no_answer_is_lost_and_none_recorded_twice_when_the_database_is_killed(d
         with readers(engine) as more:
             more.wait_for_answers(READERS)
         assert_all_on_record(data, asked.receipts | more.receipts)
-
-
-@contextmanager
-def heard_out(engine: Running) -> Iterator[None]:
-    """Whatever it complains about: a full pipe must not hold it up."""
-    assert engine.process.stdout is not None
-    listening = threading.Thread(target=engine.said.extend, args=(engine.process.stdout,))
-    listening.start()
-    try:
-        yield
-    finally:
-        engine.process.terminate()
-        listening.join(ANSWER_S)
 
 
 def test_ctrl_c_after_the_database_died_is_still_an_orderly_end(data: Path) -> None:

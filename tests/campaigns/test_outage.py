@@ -26,7 +26,7 @@ import pytest
 
 from engine.outage.stale_cache import FRESH_S
 from engine.providers.postgres import EmbeddedPostgres
-from tests.campaigns.test_kill import QUESTIONS, fetch, heard_out
+from tests.campaigns.load import QUESTIONS, fetch, heard_out
 from tests.conftest import Records, Running, running
 
 ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "1"))  # `make campaign` asks for more
@@ -232,7 +232,7 @@ async def test_g1_g2_while_the_database_is_away_all_is_answered_and_nothing_is_l
 async def test_in_an_outage_only_who_was_known_before_is_let_in(data: Path, engine: Running) -> None:
     chunk_id = await cited_passage(engine)
     stranger = "aff_0123456789_" + "0" * 64
-    from tests.product.http.test_keys import checksummed
+    from tests.build import checksummed
 
     wrong = [("nonsense", 401), (checksummed(stranger), 503)]
     with stopped(data):

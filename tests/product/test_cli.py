@@ -2,8 +2,6 @@
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +9,8 @@ import pytest
 
 from engine.cli.main import COMMANDS, parser
 from engine.wiring import Database
-from tests.conftest import ROOT, Records
-
-
-def affidavit(
-    *arguments: object, data_dir: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    where = ["--data-dir", str(data_dir)] if data_dir else []
-    return subprocess.run(
-        [sys.executable, "-m", "engine.cli", *map(str, arguments), *where],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env={"PATH": "/usr/bin:/bin"} | environment,
-    )  # fmt: skip
+from tests.command_line import affidavit
+from tests.conftest import Records
 
 
 @pytest.mark.parametrize("name", COMMANDS)

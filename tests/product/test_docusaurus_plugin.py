@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from engine.wiring import SAMPLE_BOOK, Database
-from tests.browser import CHROMIUM
 from tests.conftest import ROOT, Running
+from tests.product.browser import CHROMIUM
 
 PLUGIN = ROOT / "docusaurus"
 BOOK = ROOT.parent / "shared" / "data" / "books" / "physical-ai" / "docs"

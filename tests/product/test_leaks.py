@@ -29,8 +29,8 @@ from engine.admission import keys
 from engine.errors import StatementError
 from engine.wiring import Database, now
 from tests.conftest import PATIENCE, READY_S, ROOT, free_port
-from tests.recorded import write
-from tests.writers import scratch_log
+from tests.databases import scratch_log
+from tests.logs.recorded import write
 
 CANARY = "canary-4f27b0"
 OWN = "canary-own-4f27b0"  # what a client is told back: its own request id, the name of a field that we do not know

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser import CHROMIUM, Page, browser
 from tests.conftest import Running
+from tests.product.browser import CHROMIUM, Page, browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
 

@@ -9,10 +9,8 @@ import pytest
 
 from engine.cli.main import COMMANDS
 from engine.wiring import Database
-from tests.conftest import ROOT
+from tests.documented import README, SQL
 
-README = (ROOT / "README.md").read_text()
-SQL = re.findall(r"-- (.+?)\n(SELECT.+?);", README.split("```sql")[1].split("```")[0], re.DOTALL)
 QUERIES = re.findall(r'affidavit audit query "(.+?)"', README)
 
 

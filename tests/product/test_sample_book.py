@@ -7,7 +7,7 @@ import pytest
 from engine.answer import Asked
 from engine.models import Client, Question, Refusal
 from engine.wiring import House
-from tests.conftest import sample_questions
+from tests.labelled import sample_questions
 
 OPERATOR = Client("tests", None, frozenset({"ask"}))
 

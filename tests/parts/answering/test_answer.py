@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +10,6 @@ import pytest
 
 from audit.ledger.ledger import LedgerUnavailableError
 from audit.proof.record import Receipt, Trail
-from engine.answer import Asked, Engine
 from engine.errors import (
     AuditUnavailableError,
     DatabaseUnavailableError,
@@ -22,39 +21,10 @@ from engine.errors import (
     UnexpectedError,
     UnknownBookError,
 )
-from engine.models import Citation, Claim, Client, Draft, Evidence, Question, Refusal, Released
+from engine.models import Citation, Claim, Draft, Evidence, Question, Refusal, Released
 from engine.wiring import House
+from tests.asking import IMU, OPERATOR, Broken, asked, draft, with_generator
 from tests.conftest import Records
-
-OPERATOR = Client("tests", None, frozenset({"ask"}))
-IMU = "What does an IMU measure?"
-
-
-def asked(question: str = IMU, *, book: str = "physical-ai", **fields: Any) -> Asked:
-    async def read() -> Question:
-        return Question(question, book, 5)
-
-    return replace(Asked("test", "r-1", read, operator=OPERATOR), **fields)
-
-
-@dataclass
-class Scripted:
-    """A generator that does what a test tells it, and remembers that it was asked."""
-
-    act: Callable[[Sequence[Evidence]], Awaitable[Draft]]
-    name: str = "scripted"
-    calls: int = 0
-
-    async def write(
-        self, question: Question, evidence: Sequence[Evidence], draft: Draft
-    ) -> AsyncGenerator[Claim, None]:
-        self.calls += 1
-        made = await self.act(evidence)
-        draft.raw, draft.is_complete, draft.confidence = made.raw, made.is_complete, made.confidence
-        for claim in made.claims:
-            yield claim
-
-    async def close(self) -> None: ...
 
 
 @dataclass
@@ -75,21 +45,9 @@ class Noting:
         return Receipt(trail.log_id, "00", issued_at, "key", "signature")
 
 
-def draft(*claims: Claim, **fields: Any) -> Draft:
-    return replace(Draft("scripted", list(claims), is_complete=True), **fields)
-
-
 def quote(evidence: Sequence[Evidence], number: int = 0) -> Claim:
     text = evidence[0].passage.sentence_text(number)
     return Claim(text, (Citation(0, number, number + 1, text),))
-
-
-def with_generator(
-    house: House, act: Callable[[Sequence[Evidence]], Awaitable[Draft]], **rules: Any
-) -> tuple[Engine, Scripted]:
-    generator = Scripted(act)
-    engine = replace(house.engine, generator=generator, rules=replace(house.engine.rules, **rules))
-    return engine, generator
 
 
 async def test_an_answer_leaves_one_row_that_says_what_was_answered(house: House, records: Records) -> None:
@@ -219,21 +177,6 @@ async def test_g3_a_slow_body_is_cut_off_by_the_whole_budget(house: House, recor
     with pytest.raises(OutOfTimeError) as caught:
         await engine.answer(asked(read=trickle))
     assert records.of(caught.value.query_id)[0]["http_status"] == 504
-
-
-@dataclass
-class Broken:
-    """Any part that fails in a given way."""
-
-    failure: Exception
-
-    async def fail(self, *_: Any) -> Any:
-        raise self.failure
-
-    authenticate = admit = live = passages = fail
-
-    async def write(self, *_: Any) -> AsyncGenerator[Claim, None]:
-        yield await self.fail()
 
 
 @pytest.mark.parametrize(

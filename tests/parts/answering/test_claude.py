@@ -15,8 +15,8 @@ from engine.grounding.verify import SENTINEL
 from engine.models import Claim, Draft, Refusal, Released
 from engine.providers.claude import RAW_CHARACTERS_MAX, Claude, Reading
 from engine.wiring import PROMPT, House
+from tests.asking import IMU, asked
 from tests.conftest import Records
-from tests.parts.answering.test_answer import IMU, asked
 from tests.upstreams import messages
 from tests.upstreams.faults import parsed
 from tests.upstreams.messages import Block, Upstream, citing, whole

@@ -22,9 +22,9 @@ from engine.providers.claude import Claude
 from engine.settings import Settings
 from engine.wiring import PROMPT, Database, House
 from ingest.pipeline import IngestResult
+from tests.asking import asked
 from tests.conftest import Records
-from tests.parts.answering.test_answer import asked
-from tests.pure.answering.test_suspect import rows
+from tests.labelled import rows
 from tests.upstreams import messages
 from tests.upstreams.messages import Block, Upstream, citing
 

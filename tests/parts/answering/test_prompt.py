@@ -9,9 +9,9 @@ from engine.models import Released
 from engine.providers.claude import Claude
 from engine.providers.minilm import MiniLm
 from engine.wiring import PROMPT, House
+from tests.asking import IMU, asked
 from tests.build import citation, claim, evidence
 from tests.conftest import Records
-from tests.parts.answering.test_answer import IMU, asked
 from tests.upstreams import messages
 from tests.upstreams.messages import Block, citing
 

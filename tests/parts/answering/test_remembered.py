@@ -20,8 +20,8 @@ from engine.outage import stale_cache
 from engine.outage.cached_library import SENTENCE_CHARACTERS, RememberedKeys, RememberedLibrary, Shelf
 from engine.outage.stale_cache import FRESH_S, HELD_S, TRY_S, Absence, LastWords
 from engine.wiring import Database, House
-from tests.campaigns.test_faults import locked
 from tests.conftest import Records, Running
+from tests.databases import locked
 
 IMU = {"query": "What does an IMU measure?"}
 SOON_S = 10
@@ -363,7 +363,7 @@ async def test_a_wrong_an_unknown_and_a_revoked_key_go_the_same_way(ring: Ring, 
 
 
 def same_id_other_secret(known: str) -> str:
-    from tests.product.http.test_keys import checksummed
+    from tests.build import checksummed
 
     _, key_id, _ = known.split("_")
     return checksummed(f"aff_{key_id}_{'0' * 64}")
@@ -577,7 +577,7 @@ async def test_questions_go_on_while_the_tables_they_need_are_locked(
 async def test_the_book_has_a_time_limit_of_its_own(
     house: House, database: Database, records: Records
 ) -> None:
-    from tests.parts.answering.test_answer import asked
+    from tests.asking import asked
 
     rules = replace(house.engine.rules, retrieval_s=0.2)
     with locked(database, "books"), pytest.raises(OutOfTimeError) as caught:

@@ -31,8 +31,8 @@ from engine.models import (
 from engine.retrieval import selection
 from engine.settings import Settings
 from engine.wiring import Database, House
+from tests.asking import OPERATOR, Broken, draft, with_generator
 from tests.conftest import Records
-from tests.parts.answering.test_answer import OPERATOR, Broken, draft, with_generator
 
 BOOK = "selected"
 SENTENCE = "Every purple walrus sings at noon."

@@ -44,10 +44,10 @@ from engine.cli import main
 from engine.cli.output import Arguments
 from engine.providers import postgres
 from engine.wiring import ARCHIVER, Database, now
-from tests.archiving import archiver_of, attached, events, rows_of, steps, tables
 from tests.conftest import ROOT
-from tests.recorded import make_months, write
-from tests.sealed_log import FEBRUARY, JANUARY, SealedLog, places, quiet, sealed_log, whole_trail
+from tests.logs.archiving import archiver_of, attached, events, rows_of, steps, tables
+from tests.logs.recorded import make_months, write
+from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, places, quiet, sealed_log, whole_trail
 
 ALL = ["frozen", "uploaded", "verified", "detached", "dropped"]
 MARCH = date(2025, 3, 1)

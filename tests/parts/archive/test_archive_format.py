@@ -49,8 +49,8 @@ from audit.proof.verdict import Report, Verdict
 from engine import settings as settings_file
 from engine.cli import main
 from engine.wiring import Database
+from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, quiet, sealed_log
 from tests.proofs import STRANGER
-from tests.sealed_log import FEBRUARY, JANUARY, SealedLog, quiet, sealed_log
 
 ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "1"))
 ROWS, ERASED, LATE = 14, 3, 12  # February's; leaf 3 was erased; leaf 12 is older than all the others

@@ -8,8 +8,8 @@ from psycopg import errors
 
 from engine.cli import doctor
 from engine.wiring import Database
-from tests.archiving import tables
-from tests.sealed_log import JANUARY, SealedLog, sealed_log
+from tests.logs.archiving import tables
+from tests.logs.sealed_log import JANUARY, SealedLog, sealed_log
 
 VERIFIED = """
 INSERT INTO audit_archives (month, state, rows, manifest_key, manifest_version, manifest_sha256)

@@ -32,12 +32,12 @@ from audit.proof.record import PERSONAL, Trail, commitments, row_of, sealed
 from audit.proof.verdict import Verdict
 from engine import wiring
 from engine.wiring import Database, House, now
-from tests.archiving import archiver_of
+from tests.command_line import affidavit
 from tests.conftest import ROOT, Records
-from tests.product.http.test_every_endpoint import application
-from tests.product.test_cli import affidavit
-from tests.recorded import make_months, write
-from tests.sealed_log import FEBRUARY, JANUARY, SealedLog, places, sealed_log, whole_trail
+from tests.in_process import application
+from tests.logs.archiving import archiver_of
+from tests.logs.recorded import make_months, write
+from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, places, sealed_log, whole_trail
 
 CANARY = "canary-8c1d"
 READER = "9a3c7f10-2b4d-4e6f-8a9b-0c1d2e3f4a5b"

@@ -16,10 +16,10 @@ from engine import settings as settings_file
 from engine.errors import ConfigurationError
 from engine.settings import RETENTION_DAYS_MIN
 from engine.wiring import Database, now
-from tests.archiving import archiver_of
-from tests.product.test_cli import affidavit
-from tests.recorded import make_months, write
-from tests.sealed_log import FEBRUARY, SealedLog, sealed_log, whole_trail
+from tests.command_line import affidavit
+from tests.logs.archiving import archiver_of
+from tests.logs.recorded import make_months, write
+from tests.logs.sealed_log import FEBRUARY, SealedLog, sealed_log, whole_trail
 
 LIMIT = datetime(2025, 2, 10, 12, 5, tzinfo=UTC)  # January's 5 records and February's first 5 are older
 

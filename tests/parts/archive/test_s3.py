@@ -33,7 +33,7 @@ from engine.providers.s3 import S3Vault
 from engine.settings import Settings
 from engine.wiring import Database
 from tests.conftest import ROOT
-from tests.sealed_log import FEBRUARY, JANUARY, sealed_log
+from tests.logs.sealed_log import FEBRUARY, JANUARY, sealed_log
 from tests.upstreams import s3
 from tests.upstreams.s3 import Fault, Upstream
 

@@ -38,11 +38,10 @@ from engine.cli.output import plain
 from engine.errors import AuditUnavailableError
 from engine.providers import postgres
 from engine.wiring import ARCHIVER, AUDITOR, Database
-from tests.archiving import archiver_of
-from tests.parts.ledger.test_views import quotation
-from tests.product.test_readme import SQL
-from tests.recorded import make_months, write
-from tests.sealed_log import SealedLog, whole_trail
+from tests.documented import SQL
+from tests.logs.archiving import archiver_of
+from tests.logs.recorded import make_months, quotation, write
+from tests.logs.sealed_log import SealedLog, whole_trail
 
 TWELVE = months_from(date(2025, 1, 1), 12)
 BEYOND = date(2026, 1, 1)  # stays in the database

@@ -12,7 +12,7 @@ from pypdf.generic import DecodedStreamObject, NameObject
 from ingest.read import UnreadableError
 from ingest.read.document import Document
 from ingest.read.sandbox import MIB, Sandbox
-from tests.pure.reading.test_pdf import column, deep_pages, looped_pages, made, with_bomb
+from tests.pdf_files import column, deep_pages, looped_pages, made, with_bomb
 
 SECONDS = 20.0
 GOOD = b"# Walking\n\n## Gait\n\nRobots walk."

@@ -34,8 +34,8 @@ from engine.wiring import Database
 from ingest import self_calibration
 from ingest.pipeline import Ingest, IngestResult
 from tests.build import passage
+from tests.command_line import affidavit
 from tests.conftest import ROOT
-from tests.product.test_cli import affidavit
 
 SHIPPED = CONFIG / "calibration" / "probes.txt"
 FEW = 60  # probes of the tests that publish again and again

@@ -23,8 +23,8 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.settings import Settings
 from engine.wiring import Database
-from tests.product.test_cli import affidavit
-from tests.recorded import make_months, write
+from tests.command_line import affidavit
+from tests.logs.recorded import make_months, write
 
 JANUARY, FEBRUARY, MARCH, APRIL = (datetime(2031, month, 15, tzinfo=UTC) for month in (1, 2, 3, 4))
 NOW = wiring.now()

@@ -19,7 +19,7 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.cli.doctor import examine
 from engine.wiring import Database
-from tests.recorded import write
+from tests.logs.recorded import write
 
 LOGIN = "durability_login"
 

@@ -23,7 +23,8 @@ from audit.ledger.ledger import Ledger, LedgerUnavailableError
 from audit.proof.record import COLUMNS, Trail, leaf_hash, row_of
 from engine.wiring import Database, now
 from tests.conftest import ROOT, Records
-from tests.writers import ledger_on, scratch_log
+from tests.databases import scratch_log
+from tests.logs.writers import ledger_on, open_records, rebuilt, trail
 
 CANARY = "canary-81c6b2"
 ENGINE = "affidavit_engine"
@@ -34,7 +35,7 @@ DYING = """
 import asyncio, sys
 from uuid import UUID
 from audit.proof.record import Trail
-from tests.writers import ledger_on
+from tests.logs.writers import ledger_on
 from engine.providers.postgres import open_pool
 from engine.wiring import now
 
@@ -78,12 +79,6 @@ def rows(log: Database) -> Records:
     return Records(log.url)
 
 
-def trail(**fields: Any) -> Trail:
-    name = uuid4()
-    given: dict[str, Any] = {"log_id": name, "query_id": name, "timestamp": now(), "endpoint": "test"}
-    return Trail(**(given | fields))
-
-
 def whole_trail() -> Trail:
     """Every column that a request can fill, with text that any careless encoding would spoil."""
     return trail(
@@ -101,19 +96,6 @@ def whole_trail() -> Trail:
         total_latency_ms=4, limit_decision="admitted", repeat_count=2, prompt_sha256="0", settings_sha256="1",
         code_version="2", calibration_kind="self", best_score=2 / 3, filter_message="ü", rerank="r", released_text="s", instruction_like=["question", "ab"],
     )  # fmt: skip
-
-
-def rebuilt(row: dict[str, Any]) -> Trail:
-    return Trail(**{name: row[name] for name in COLUMNS})
-
-
-def open_records(log: Database, *log_ids: UUID) -> int:
-    with psycopg.connect(log.url) as connection:
-        row = connection.execute(
-            "SELECT count(*) FROM audit_open WHERE log_id = ANY(%s)", (list(log_ids),)
-        ).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from audit.proof.record import Trail
 from engine.providers.postgres import PROGRAMS
 from engine.wiring import Database, now
 from tests.conftest import Records
-from tests.recorded import make_months, write
+from tests.logs.recorded import make_months, write
 
 PARENT, PARTITION = "audit_logs", partition_name(now().date())
 ROLES = ("affidavit_engine", "affidavit_sealer", "affidavit_archiver", "affidavit_auditor")

@@ -26,8 +26,8 @@ from audit.ledger.spool import ASIDE, Spool
 from audit.proof.record import Trail, leaf_hash, row_of, sealed
 from engine.wiring import Database, now
 from tests.conftest import ROOT, Records
-from tests.parts.ledger.test_ledger import open_records, rebuilt, trail
-from tests.writers import MEBIBYTE, ledger_on, scratch_log
+from tests.databases import scratch_log
+from tests.logs.writers import MEBIBYTE, ledger_on, open_records, rebuilt, trail
 
 ENGINE = "affidavit_engine"
 ARRIVED_S = 10
@@ -41,7 +41,7 @@ import psycopg
 from audit.proof.record import Trail
 from engine.providers.postgres import open_pool
 from engine.wiring import now
-from tests.writers import MEBIBYTE, ledger_on
+from tests.logs.writers import MEBIBYTE, ledger_on
 
 async def main(url, superuser, name, folder, answered, under_way):
     asked = [Trail(log_id=UUID(name), query_id=UUID(name), timestamp=now(), endpoint="dying") for name in (answered, under_way)]

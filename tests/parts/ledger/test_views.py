@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from audit.proof.record import Trail
 from engine.wiring import Database
 from tests.conftest import ROOT
-from tests.recorded import make_months, write
+from tests.logs.recorded import make_months, quotation, write
 
 NOON = datetime(2031, 5, 10, 12, tzinfo=UTC)
 LATE = datetime(2031, 5, 10, 23, 59, 59, 999999, tzinfo=UTC)
@@ -32,13 +32,6 @@ def asked(when: datetime = NOON, outcome: str = "answered", **fields: Any) -> Tr
     return Trail(
         log_id=uuid4(), query_id=uuid4(), timestamp=when, endpoint="/v1/query", outcome=outcome, **fields
     )
-
-
-def quotation(n: int, chunk_id: str, excerpt: str, **fields: Any) -> dict[str, Any]:
-    return {
-        "n": n, "chunk_id": chunk_id, "section": "Joints", "chapter": "Bodies", "filename": "02-bodies.md",
-        "page": "12", "url": "/docs/bodies#joints", "excerpt": excerpt, "start": 5, "end": 5 + len(excerpt), "score": 0.83,
-    } | fields  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,8 @@ from engine.retrieval.calibrate import Certificate
 from engine.settings import CONFIG, Settings
 from engine.wiring import SAMPLE_BOOK, Database
 from ingest.self_calibration import headings, read_probes
+from tests.command_line import affidavit
 from tests.conftest import running
-from tests.product.test_cli import affidavit
 
 BOOK, TINY = "robots", "cups"
 PROBES = read_probes((CONFIG / "calibration" / "probes.txt").read_text("utf-8"))

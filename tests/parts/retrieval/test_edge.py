@@ -19,7 +19,7 @@ from engine.models import Filters
 from engine.providers import edge
 from engine.providers.edge import EdgeIndex
 from engine.providers.edge_worker import BATCH_MAX, EXACT_POINTS_MAX
-from tests.parts.retrieval.test_index_contract import (
+from tests.parts.retrieval.vectors import (
     DIMENSION,
     LIMIT,
     POINTS,

@@ -15,7 +15,7 @@ from engine.models import Filters
 from engine.providers import qdrant
 from engine.providers.qdrant import QdrantIndex
 from tests.conftest import free_port
-from tests.parts.retrieval.test_index_contract import DIMENSION, LIMIT, POINTS, QUERIES, assert_exact, exact
+from tests.parts.retrieval.vectors import DIMENSION, LIMIT, POINTS, QUERIES, assert_exact, exact
 from tests.upstreams import qdrant as upstream_http
 from tests.upstreams import qdrant_grpc as upstream_grpc
 from tests.upstreams.qdrant import CANARY, Fault, Upstream

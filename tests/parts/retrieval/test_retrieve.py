@@ -46,9 +46,9 @@ from engine.retrieval.calibrate import Weights
 from engine.retrieval.retrieve import RERANKED, Search, rank
 from engine.settings import Settings
 from engine.wiring import Database, House
+from tests.asking import IMU, OPERATOR, draft, with_generator
 from tests.build import steady
 from tests.conftest import Records, free_port
-from tests.parts.answering.test_answer import IMU, OPERATOR, draft, with_generator
 from tests.upstreams import rerank
 
 ENDPOINT = "test_retrieve"  # tells the rows of this file from all others

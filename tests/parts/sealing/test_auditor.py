@@ -27,10 +27,10 @@ from engine.cli import audit_commands, main
 from engine.errors import ConfigurationError
 from engine.wiring import Database
 from tests import proofs, second_verifier
+from tests.command_line import affidavit
 from tests.conftest import ROOT
-from tests.product.test_cli import affidavit
+from tests.logs.sealed_log import FEBRUARY, SealedLog, sealed_log
 from tests.proofs import KEY, ROTATED, STRANGER
-from tests.sealed_log import FEBRUARY, SealedLog, sealed_log
 
 MUTATIONS = int(os.environ.get("CAMPAIGN_ROUNDS", "0")) * 5_000 or 3_000  # `make campaign` makes 100,000
 Command = Callable[..., tuple[int, str, str]]  # of its words: exit code, stdout, stderr

@@ -21,8 +21,8 @@ from audit.proof.keys import (
 from engine import settings as settings_file
 from engine import wiring
 from engine.errors import ConfigurationError
+from tests.command_line import affidavit
 from tests.conftest import ROOT
-from tests.product.test_cli import affidavit
 
 RACERS = 6
 

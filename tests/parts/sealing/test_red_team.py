@@ -26,9 +26,9 @@ from audit.proof.verdict import Verdict
 from audit.vault import FolderVault
 from engine.ports import Clock
 from engine.wiring import Database, now
-from tests.recorded import make_months, write
-from tests.sealed_log import EVIDENCE, FEBRUARY, JANUARY, SealedLog, places, sealed_log, whole_trail
-from tests.writers import KEY as STRANGER
+from tests.logs.recorded import make_months, write
+from tests.logs.sealed_log import EVIDENCE, FEBRUARY, JANUARY, SealedLog, places, sealed_log, whole_trail
+from tests.logs.writers import KEY as STRANGER
 
 LEAF = 5  # of February: the one that most attacks are aimed at
 UNPROVEN = {"spooled"}  # how the row came here, known only after its hash was promised in a receipt

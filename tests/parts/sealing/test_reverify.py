@@ -17,9 +17,9 @@ from audit.proof.verdict import Report, Verdict
 from engine import wiring
 from engine.providers import postgres
 from engine.wiring import AUDITOR, Database
+from tests.command_line import affidavit
 from tests.conftest import Running
-from tests.product.test_cli import affidavit
-from tests.sealed_log import EVER, quiet
+from tests.logs.sealed_log import EVER, quiet
 
 
 @pytest.fixture(scope="module")

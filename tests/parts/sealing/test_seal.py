@@ -30,9 +30,9 @@ from engine import wiring
 from engine.errors import ConfigurationError
 from engine.providers.postgres import open_pool
 from engine.wiring import Database, now
+from tests.build import head
+from tests.command_line import affidavit
 from tests.conftest import ROOT
-from tests.product.test_cli import affidavit
-from tests.pure.proof.test_merkle import head
 
 NOVEMBER, OCTOBER, AUGUST = date(2026, 11, 1), date(2026, 10, 1), date(2026, 8, 1)
 AT = datetime(2026, 11, 18, 14, tzinfo=UTC)

@@ -19,7 +19,7 @@ from engine.models import Citation, Claim, Draft, Evidence, Question
 from engine.wiring import House
 from tests.build import passage
 from tests.conftest import Records
-from tests.product.http.test_every_endpoint import application
+from tests.in_process import application
 
 SPECS = Path(__file__).parents[4] / "shared" / "specs"
 IMU = "What does an IMU measure?"

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,7 +10,7 @@ from uuid import UUID, uuid4
 import httpx
 import psycopg
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import Request
 from starlette.routing import Route
 
 from audit.ledger.ledger import LedgerUnavailableError
@@ -22,6 +21,7 @@ from engine.http.app import create_app
 from engine.models import Client, Trail
 from engine.wiring import Database, House
 from tests.conftest import Records, Running
+from tests.in_process import application
 
 NOTHING_OF_A_BOOK = {"/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/signing-keys"}
 IN_PATHS = {
@@ -141,21 +141,6 @@ async def test_passages_need_a_key_that_may_read_and_count_against_its_limit(
                 assert row_of(records, request_id)["http_status"] == status
         missing, request_id = send(client, "GET", f"/v1/chunks/{'0' * 64}")
     assert missing.status_code == row_of(records, request_id)["http_status"] == 401
-
-
-@asynccontextmanager
-async def application(house: House, **parts: Any) -> AsyncIterator[tuple[FastAPI, httpx.AsyncClient]]:
-    """In this process, so that a part can be broken."""
-    app = create_app(lambda: nullcontext(replace(house, **parts)))
-    async with app.router.lifespan_context(app) as state:
-        assert state is not None
-
-        async def with_state(scope: Any, receive: Any, send: Any) -> None:
-            await app(scope | {"state": dict(state)}, receive, send)
-
-        transport = httpx.ASGITransport(with_state, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://house") as client:
-            yield app, client
 
 
 async def fault(request: Request) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import string
 import time
-import zlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -41,18 +40,13 @@ from engine.models import Client, Question
 from engine.outage.cached_library import RememberedKeys
 from engine.outage.stale_cache import Absence
 from engine.wiring import Database, House, now
-from tests.build import steady
+from tests.build import checksummed, steady
+from tests.command_line import affidavit
 from tests.conftest import Records, running
-from tests.product.test_cli import affidavit
 
 KEY_ID, KEY = mint()
 IMU = {"query": "What does an IMU measure?"}
 DAY = timedelta(days=1)
-
-
-def checksummed(body: str) -> str:
-    """What a stranger who read the source can make."""
-    return f"{body}{zlib.crc32(body.encode()):08x}"
 
 
 def test_minted_key_is_well_formed() -> None:

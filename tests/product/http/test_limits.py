@@ -37,7 +37,7 @@ from engine.outage.stale_cache import AWAY_S, Absence
 from engine.providers.limits import MemoryLimits, RedisLimits, name_of
 from engine.wiring import Database, House
 from tests.conftest import ROOT, Records, running
-from tests.redis_server import RedisServer, needs_redis, redis_server
+from tests.upstreams.redis_server import RedisServer, needs_redis, redis_server
 
 RATES = Rates(per_key="100/minute", anonymous="10/hour", authenticated="50/hour")
 SITE = Client("site", "0123456789", frozenset({"ask"}))

@@ -25,7 +25,7 @@ from engine.cli import serving
 from engine.providers.postgres import EmbeddedPostgres
 from engine.wiring import Database, now
 from tests.conftest import PATIENCE, ROOT, Records, Running, free_port
-from tests.product.http.test_metrics import added, read
+from tests.product.http.metrics_text import added, read
 
 IMU = {"query": "What does an IMU measure?"}
 SOON_S = 30.0  # far more than anything here takes

@@ -20,7 +20,7 @@ from engine.models import Answer
 from engine.settings import Settings
 from engine.wiring import Database, House
 from tests.conftest import ROOT, Records
-from tests.product.http.test_every_endpoint import application
+from tests.in_process import application
 
 IMU = "What does an IMU measure?"
 DRIFT = "Why does it drift?"

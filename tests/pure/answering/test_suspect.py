@@ -1,30 +1,14 @@
 """Text that reads like an instruction is noticed, and a textbook is not."""
 
-import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engine.grounding.injection_flags import is_instruction_like
 from engine.wiring import SAMPLE_BOOK
-from tests.conftest import ROOT, sample_questions
+from tests.labelled import rows, sample_questions, shared
 
 FALSE_FLAGS_MAX = 0.005
-SHARED = ROOT.parent / "shared" / "data"
-
-
-def shared(name: str) -> Path:
-    """Published data that stands beside the repository, where it stands at all."""
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"{name} is not there")
-    return path
-
-
-def rows(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in shared(name).read_text().splitlines()]
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 from audit.proof.canonical import canonical_json
 from audit.proof.record import text_of
 from engine.wiring import Database
-from tests.build import steady
-
-texts = st.text(st.characters(codec="utf-8"))
-numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
-values: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | numbers | texts,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
-    max_leaves=10,
-)  # fmt: skip
+from tests.build import steady, texts, values
 
 # What `JSON.stringify` of node says to the same doubles.
 NUMBERS = [

@@ -7,22 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.proof.merkle import Frontier, inclusion_proof, is_included, root
+from tests.build import head
 
 SIZE_MAX = 300
 LEAVES = [sha256(b"\x00" + number.to_bytes(2, "big")).digest() for number in range(SIZE_MAX + 1)]
 STRANGER = sha256(b"stranger").digest()
-
-
-def head(leaves: list[bytes]) -> bytes:
-    """The definition once more, by another road: levels from below, where a node without a neighbour moves up as it is."""
-    if not leaves:
-        return sha256().digest()
-    while len(leaves) > 1:
-        paired = [
-            sha256(b"\x01" + b"".join(pair)).digest() for pair in zip(leaves[::2], leaves[1::2], strict=False)
-        ]
-        leaves = paired + leaves[len(paired) * 2 :]
-    return leaves[0]
 
 
 def grown(leaves: list[bytes]) -> Frontier:

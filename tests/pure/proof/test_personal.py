@@ -7,7 +7,8 @@ import pytest
 
 from audit.erasure import personal
 from audit.erasure.personal import KINDS
-from tests.conftest import ROOT, sample_questions
+from tests.conftest import ROOT
+from tests.labelled import sample_questions
 
 SENTENCES = ROOT.parent / "shared" / "data" / "pii" / "synthetic.jsonl"
 # Their names of what we recognise; what has no form (PERSON, GPE, STREET_ADDRESS, …) nobody here claims to find.

@@ -31,9 +31,8 @@ from audit.proof.record import (
 )
 from engine.settings import HOUSE
 from engine.wiring import Database, now
-from tests.build import steady
-from tests.pure.proof.test_canonical import values
-from tests.recorded import read_back, write
+from tests.build import steady, values
+from tests.logs.recorded import read_back, write
 
 SALT = bytes(range(32))
 SECRET = "Élodie asked about her knee 🦿"

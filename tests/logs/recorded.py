@@ -4,6 +4,7 @@ import json
 import secrets
 from collections.abc import Iterable
 from datetime import date
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -40,3 +41,10 @@ def read_back(connection: psycopg.Connection, log_id: UUID) -> Row:
 def make_months(connection: psycopg.Connection, months: Iterable[date]) -> None:
     for month in months:
         connection.execute("SELECT audit_make_month(%s)", (month,))
+
+
+def quotation(n: int, chunk_id: str, excerpt: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "n": n, "chunk_id": chunk_id, "section": "Joints", "chapter": "Bodies", "filename": "02-bodies.md",
+        "page": "12", "url": "/docs/bodies#joints", "excerpt": excerpt, "start": 5, "end": 5 + len(excerpt), "score": 0.83,
+    } | fields  # fmt: skip

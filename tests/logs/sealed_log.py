@@ -29,7 +29,7 @@ from engine.admission.operator_events import Register
 from engine.ports import Clock
 from engine.providers import postgres
 from engine.wiring import AUDITOR, Database, now
-from tests.recorded import make_months, write
+from tests.logs.recorded import make_months, write
 
 JANUARY, FEBRUARY = date(2025, 1, 1), date(2025, 2, 1)
 EVIDENCE = (

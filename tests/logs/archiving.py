@@ -13,7 +13,7 @@ from engine import wiring
 from engine.admission.operator_events import Register
 from engine.providers import postgres
 from engine.wiring import ARCHIVER, now
-from tests.sealed_log import SealedLog, quiet
+from tests.logs.sealed_log import SealedLog, quiet
 
 NO_GRACE = timedelta()
 

@@ -1,6 +1,6 @@
 """An archiver that is killed (-9) at a point that a test names: before or after any statement, call of the vault or event.
 
-`python -m tests.dying_archiver` reads one order a line, does it in a child of its own and says what became of that: how
+`python -m tests.campaigns.dying_archiver` reads one order a line, does it in a child of its own and says what became of that: how
 the child ended, and how many points it passed. Children are forks, so that hundreds of them take seconds and not minutes.
 """
 
@@ -24,8 +24,8 @@ from audit.vault import Stored, Vault
 from engine import settings as settings_file
 from engine.providers.postgres import as_role
 from engine.wiring import ARCHIVER, Database
-from tests import archiving
-from tests.sealed_log import FEBRUARY, JANUARY, SealedLog
+from tests.logs import archiving
+from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog
 
 GIVES_UP = 64  # the archiver ended by itself, and not well
 

@@ -1,29 +1,24 @@
-"""Logs and ledgers for tests: each with a database, a key, and a spool where one is named, of its own."""
+"""Databases of a test's own in the running server, and tables that are locked."""
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from uuid import uuid4
 
 import psycopg
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from psycopg_pool import AsyncConnectionPool
 
-from audit.ledger.ledger import Ledger, Spooling
-from audit.proof.keys import SigningKey
 from engine import wiring
 from engine.wiring import Database, now
 
-KEY = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
-MEBIBYTE = 1024 * 1024
 
-
-def ledger_on(
-    pool: AsyncConnectionPool, folder: Path | None = None, *, bytes_max: int = MEBIBYTE, within_s: float = 5.0
-) -> Ledger:
-    return Ledger(pool, KEY, now, within_s=within_s, spooling=Spooling(folder, bytes_max) if folder else None)
+@contextlib.contextmanager
+def locked(database: Database, table: str) -> Iterator[psycopg.Connection]:
+    """Nobody else can read or write this table."""
+    with psycopg.connect(database.url) as connection:
+        connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
+        yield connection
 
 
 @asynccontextmanager
