@@ -21,7 +21,7 @@ from engine.evaluation import evaluate
 from engine.evaluation.evaluate import Kind, LabelledSet, Marking, Query
 from engine.models import Calibration, Candidate, Generation
 from engine.retrieval import calibrate, lexical
-from engine.retrieval.calibrate import Gate, Labelled, Soundings
+from engine.retrieval.calibrate import Gate, Labelled, ProbeScores
 from engine.settings import Settings
 from engine.wiring import House
 from ingest.read.export import FILENAME as CONTENT_FILE
@@ -94,7 +94,7 @@ class Book:
     name: str
     generation: Generation
     marking: Marking
-    soundings: Soundings
+    soundings: ProbeScores
     asked: list[Asked]
 
     def of(self, kind: Kind) -> list[Asked]:
@@ -170,7 +170,7 @@ def self_calibration(book: Book, gate: Gate, refused: float) -> Iterator[Line]:
 def certificate(book: Book, gate: Gate) -> Iterator[Line]:
     """With labels: fitted on one half of the questions and measured on the other, both ways round."""
     labelled = [Labelled(item.query.text, CERTIFIED[item.kind], item.raw()) for item in book.asked]
-    certified = calibrate.fitted(labelled, book.generation, gate, data_sha256="")
+    certified = calibrate.fit_labelled(labelled, book.generation, gate, data_sha256="")
     passed = calibrate._held_out(labelled, book.generation.calibration.similarity[-1][0], gate)
     shares = {kind: passed[CERTIFIED[kind]] for kind in book.kinds()}
     assert round(float(shares["answerable"].mean()), 6) == certified.kept
@@ -242,7 +242,7 @@ async def _asked(house: House, settings: Settings, labelled: LabelledSet) -> Boo
     )
     sounding = wiring._sounding(settings, house.registry, retriever.embedder, house.index)
     assert isinstance(sounding, Sounding)
-    soundings = Soundings(
+    soundings = ProbeScores(
         probes=await sounding._ask(sounding.probes, generation),
         headings=await sounding._ask(headings(passages), generation),
         echoes=await sounding._ask(echoes(passages), generation),
@@ -267,8 +267,8 @@ def recalibrated(book: Book, distort: Callable[[Floats], Floats], gate: Gate, re
             for raws in (heard.probes, heard.headings, heard.echoes)
         ]
         embedder, dimension = book.generation.embedder, book.generation.dimension
-        return calibrate.self_calibrated(
-            Soundings(*kinds), embedder=embedder, dimension=dimension, gate=gate, refused=refused
+        return calibrate.fit_unlabelled(
+            ProbeScores(*kinds), embedder=embedder, dimension=dimension, gate=gate, refused=refused
         )
 
     assert calibrated(lambda cosines: cosines) == book.generation.calibration

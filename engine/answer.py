@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from audit.ledger.ledger import Ledger, LedgerUnavailableError
-from engine.admission.end_user import end_user_of
-from engine.admission.flood import Flood
+from engine.admission.end_user import parse_end_user
+from engine.admission.flood import FloodCounter
 from engine.errors import (
     AuditUnavailableError,
     BadRequestError,
@@ -41,14 +41,13 @@ from engine.errors import (
 )
 from engine.grounding import cite
 from engine.grounding.injection_flags import is_instruction_like
-from engine.grounding.verify import Instructions, is_proven, verdict
+from engine.grounding.verify import Instructions, is_proven, refuse_unproven
 from engine.models import (
     Allowance,
     Answer,
     Client,
     Draft,
     EndUser,
-    Evidence,
     Generation,
     Question,
     Quoted,
@@ -56,6 +55,7 @@ from engine.models import (
     Refusal,
     Released,
     Retrieved,
+    RetrievedPassage,
     Trail,
 )
 from engine.ports import Clock, Generator, Keyring, Library, Limiter, NewId
@@ -110,7 +110,7 @@ class Asked:
 class Sources:
     """What a listener hears first: the passages that the answer will be written from."""
 
-    evidence: Sequence[Evidence]
+    evidence: Sequence[RetrievedPassage]
 
 
 Listener = Callable[[Sources | Quoted], None]  # keeps what it hears; it must not wait
@@ -140,7 +140,7 @@ class Engine:
 
     keyring: Keyring
     limiter: Limiter
-    flood: Flood
+    flood: FloodCounter
     library: Library
     retriever: Retriever
     generator: Generator
@@ -198,7 +198,7 @@ class Engine:
                 made = await _ours(work(trail))
         except RequestError as failure:
             _note_failure(trail, failure)
-            if await self.flood.has_counted(trail):
+            if await self.flood.count_if_flooding(trail):
                 _named(failure, trail)
             else:
                 await self._close(trail, started)
@@ -231,7 +231,7 @@ class Engine:
         trail.client_id, trail.key_id = client.client_id, client.key_id
         if asked.scopes and not asked.scopes & client.scopes:
             raise ForbiddenError
-        reader = end_user_of(asked.end_user)
+        reader = parse_end_user(asked.end_user)
         known = reader if isinstance(reader, EndUser) else None
         trail.end_user = known.name if known else None
         allowance = await self.limiter.admit(client, known)
@@ -272,7 +272,7 @@ class Engine:
         return found
 
     async def _generate(
-        self, question: Question, evidence: Sequence[Evidence], trail: Trail, listen: Listener | None
+        self, question: Question, evidence: Sequence[RetrievedPassage], trail: Trail, listen: Listener | None
     ) -> Released | Refusal:
         trail.model_requested = self.generator.name
         draft = Draft(self.generator.name)
@@ -286,12 +286,12 @@ class Engine:
             trail.generation_latency_ms = _ms(started, self.monotonic())
             _note_draft(trail, draft)
             trail.prompt_sha256 = self.rules.prompt_sha256 if draft.prompt else None
-        return verdict(draft, sentences, evidence) or self._release(sentences, draft)
+        return refuse_unproven(draft, sentences, evidence) or self._release(sentences, draft)
 
     async def _proven(
         self,
         question: Question,
-        evidence: Sequence[Evidence],
+        evidence: Sequence[RetrievedPassage],
         draft: Draft,
         trail: Trail,
         listen: Listener | None,

@@ -37,14 +37,14 @@ def package_folder(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-class InUse:
+class UsageLock:
     """Held by every process that uses a data folder. The kernel lets go of it when the process dies, however it dies."""
 
     def __init__(self, folder: Path) -> None:
         self._file: IO[bytes] = (folder / "in-use.lock").open("ab")
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
-    def is_last(self) -> bool:
+    def try_exclusive(self) -> bool:
         """Whether nobody else uses the folder. If so nobody can begin to, until `release`."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +56,7 @@ class InUse:
         self._file.close()
 
 
-class Exclusive:
+class ExclusiveLock:
     """One process at a time."""
 
     def __init__(self, path: Path) -> None:

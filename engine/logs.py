@@ -18,16 +18,16 @@ FIELDS = ("request_id", "query_id", "endpoint", "status", "outcome", "reason", "
 LINE_BYTES_MAX = 4000  # a pipe that takes anything takes 4,096 bytes without making us wait
 
 
-def begin(level: int) -> None:
+def configure(level: int) -> None:
     """From here on all loggers speak through one handler; others' chatter below a warning is left out."""
-    handler = Lines(sys.stderr.fileno())
-    handler.setFormatter(JsonLine())
+    handler = NonBlockingHandler(sys.stderr.fileno())
+    handler.setFormatter(JsonLineFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in OURS:
         logging.getLogger(name).setLevel(level)
 
 
-class JsonLine(logging.Formatter):
+class JsonLineFormatter(logging.Formatter):
     """A record as one line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -44,7 +44,7 @@ class JsonLine(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class Lines(logging.Handler):
+class NonBlockingHandler(logging.Handler):
     """Writes only what is taken at once: a log that nobody reads holds up no request. What is left out is counted."""
 
     def __init__(self, descriptor: int) -> None:

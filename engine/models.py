@@ -221,7 +221,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RetrievedPassage:
     """A passage that was kept, and why."""
 
     passage: Passage
@@ -232,7 +232,7 @@ class Evidence:
 class Retrieved:
     """What was found for a question, best first, and how."""
 
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[RetrievedPassage, ...]
     best_score: float  # of all candidates for the question by itself, kept or not: the gate looks at it
     considered: int
     query: str  # what was searched with
@@ -321,7 +321,7 @@ class Refusal:
 
     reason: str
     message: str
-    nearest: tuple[Evidence, ...] = ()
+    nearest: tuple[RetrievedPassage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

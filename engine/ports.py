@@ -12,13 +12,13 @@ from engine.models import (
     Curve,
     Draft,
     EndUser,
-    Evidence,
     Filters,
     Generation,
     Hit,
     Passage,
     Point,
     Question,
+    RetrievedPassage,
     Vector,
     Windows,
 )
@@ -101,7 +101,7 @@ class Generator(Protocol):
     name: str
 
     def write(
-        self, question: Question, evidence: Sequence[Evidence], draft: Draft
+        self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncGenerator[Claim, None]:
         """Each sentence as soon as it is finished. All else that is known goes into the draft as it becomes known, so
         that the record can say how far an unfinished one came."""
@@ -117,7 +117,9 @@ class Library(Protocol):
 
     async def passages(self, chunk_ids: Sequence[str]) -> dict[str, Passage]: ...
 
-    async def holding(self, generation: UUID, needles: Sequence[str], after: str = "") -> list[list[Passage]]:
+    async def documents_containing(
+        self, generation: UUID, needles: Sequence[str], after: str = ""
+    ) -> list[list[Passage]]:
         """The next documents by name whose folded text contains all needles, each as its passages in order."""
 
 

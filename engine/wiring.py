@@ -37,18 +37,18 @@ from audit.ledger.ledger import Ledger, Spooling
 from audit.proof.keys import KeyFileError, SigningKey, public_file, read_public_keys
 from audit.sealing.sealer import LAST_S, Sealer
 from audit.vault import FolderVault, Vault
-from engine.admission.flood import Flood
+from engine.admission.flood import FloodCounter
 from engine.admission.keys import ApiKeys, KeyUses
-from engine.admission.operator_events import Register
+from engine.admission.operator_events import OperatorEvents
 from engine.admission.sessions import Sessions, Turn
 from engine.answer import Engine, Rules
-from engine.data_folder import InUse
+from engine.data_folder import UsageLock
 from engine.errors import ConfigurationError, UnknownBookError
 from engine.grounding.verify import SENTINEL, Instructions
 from engine.migrate import migrate, pending
 from engine.models import Rates
-from engine.outage.cached_library import RememberedKeys, RememberedLibrary
-from engine.outage.stale_cache import Absence
+from engine.outage.cached_library import CachedKeyring, CachedLibrary
+from engine.outage.stale_cache import CircuitBreaker
 from engine.ports import Embedder, Generator, Index, Library, Limiter, Reranker
 from engine.providers import postgres
 from engine.providers.edge import EdgeIndex
@@ -161,7 +161,7 @@ class House:
     standing: Callable[[], Awaitable[Standing]]
     sessions: Sessions | None
     eraser: Eraser
-    register: Register
+    operator_events: OperatorEvents
 
     def turn(self, token: str | None) -> Turn | None:
         """The next turn of a conversation, if conversations are switched on."""
@@ -204,7 +204,7 @@ async def open_database(settings: Settings, say: Callable[[str], None]) -> Async
         yield Database(settings.database.url.get_secret_value(), settings)
         return
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    in_use = InUse(settings.data_dir)
+    in_use = UsageLock(settings.data_dir)
     server = postgres.EmbeddedPostgres(settings.data_dir)
     try:
         say("Starting the embedded PostgreSQL …")
@@ -213,7 +213,7 @@ async def open_database(settings: Settings, say: Callable[[str], None]) -> Async
         await asyncio.to_thread(database.migrate)
         yield database
     finally:
-        if in_use.is_last():
+        if in_use.try_exclusive():
             await asyncio.to_thread(server.stop)
         in_use.release()
 
@@ -236,10 +236,10 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         stack.push_async_callback(generator.close)
         registry = Registry(pool)
         await _check_books(registry, embedder)
-        absence = Absence(time.monotonic)
+        breaker = CircuitBreaker(time.monotonic)
         keys = ApiKeys(pool)
         uses = KeyUses(keys.note_uses, now)
-        keyring, library = RememberedKeys(keys, absence, uses), RememberedLibrary(registry, absence)
+        keyring, library = CachedKeyring(keys, breaker, uses), CachedLibrary(registry, breaker)
         stack.push_async_callback(uses.close)
         stack.push_async_callback(keyring.close)
         stack.push_async_callback(library.close)
@@ -249,7 +249,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         ledger = ledger_of(settings, pool)
         await ledger.start()
         stack.push_async_callback(ledger.stop)
-        flood = Flood(ledger, now, time.monotonic, within_s=settings.budget.audit_s)
+        flood = FloodCounter(ledger, now, time.monotonic, within_s=settings.budget.audit_s)
         stack.push_async_callback(flood.close)
         limiter = _choose("limits", LIMITERS, settings.providers.limits)(settings)
         stack.push_async_callback(limiter.close)
@@ -273,7 +273,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             partial(standing_of, settings, database, pool),
             Sessions(pool, settings.sessions.purge_days, uuid4) if settings.sessions.enabled else None,
             await stack.enter_async_context(_open_eraser_within(database, ERASING_S)),
-            Register(lambda: nullcontext(ledger), now, uuid4),
+            OperatorEvents(lambda: nullcontext(ledger), now, uuid4),
         )  # fmt: skip
         await house.parts()
         yield house
@@ -336,7 +336,7 @@ async def sealing(settings: Settings, database: Database) -> AsyncIterator[None]
 async def open_keys(database: Database) -> AsyncIterator[ApiKeys]:
     """To look at and to change. Each change is recorded by a ledger of its own, in the role of the engine."""
     async with database.pool("affidavit_owner") as pool:
-        yield ApiKeys(pool, Register(partial(_open_ledger, database), now, uuid4))
+        yield ApiKeys(pool, OperatorEvents(partial(_open_ledger, database), now, uuid4))
 
 
 @asynccontextmanager
@@ -352,7 +352,7 @@ async def _open_ledger(database: Database) -> AsyncIterator[Ledger]:
 
 
 @asynccontextmanager
-async def open_eraser(settings: Settings, database: Database) -> AsyncIterator[tuple[Eraser, Register]]:
+async def open_eraser(settings: Settings, database: Database) -> AsyncIterator[tuple[Eraser, OperatorEvents]]:
     """At the end the records of what was done are sealed too, unless a sealer of its own does that here."""
     async with AsyncExitStack() as stack:
         if settings.audit.seal_in_serve:
@@ -364,7 +364,7 @@ async def open_eraser(settings: Settings, database: Database) -> AsyncIterator[t
             await draining.stop()
         ledger = await stack.enter_async_context(_open_ledger(database))
         eraser = await stack.enter_async_context(_open_eraser_within(database, PATIENCE_S))
-        yield eraser, Register(lambda: nullcontext(ledger), now, uuid4)
+        yield eraser, OperatorEvents(lambda: nullcontext(ledger), now, uuid4)
 
 
 @asynccontextmanager
@@ -397,7 +397,7 @@ def archiver_of(
         key=signing_key_of(settings),
         public_keys=lambda: read_public_keys(public),
         seal=partial(_has_sealed, settings, database),
-        event=Register(partial(_open_ledger, database), now, uuid4).event,
+        event=OperatorEvents(partial(_open_ledger, database), now, uuid4).event,
         folder=settings.data_dir / "archiving",
         warm=timedelta(days=settings.audit.warm_days),
         grace=timedelta(days=settings.archive.grace_days),
@@ -453,9 +453,9 @@ def open_tiers(settings: Settings, database: Database, span: Span, *, is_open: b
         yield Tiers(login(database.url, AUDITOR), vault_of(settings), span, row_keys)
 
 
-def register_of(database: Database) -> Register:
+def operator_events_of(database: Database) -> OperatorEvents:
     """For what is done at a terminal; each event is recorded by a ledger of its own."""
-    return Register(partial(_open_ledger, database), now, uuid4)
+    return OperatorEvents(partial(_open_ledger, database), now, uuid4)
 
 
 @asynccontextmanager
@@ -653,7 +653,7 @@ def _redis_limits(settings: Settings) -> RedisLimits:
         raise ConfigurationError(
             "The limits redis need an address: set REDIS_URL to redis://… or rediss://…."
         )
-    return RedisLimits(_rates(settings), url, Absence(time.monotonic))
+    return RedisLimits(_rates(settings), url, CircuitBreaker(time.monotonic))
 
 
 def _qdrant(settings: Settings) -> Index:

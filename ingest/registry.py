@@ -139,7 +139,9 @@ class Registry:
         except (psycopg.Error, PoolTimeout) as failure:
             raise DatabaseUnavailableError from failure
 
-    async def holding(self, generation: UUID, needles: Sequence[str], after: str = "") -> list[list[Passage]]:
+    async def documents_containing(
+        self, generation: UUID, needles: Sequence[str], after: str = ""
+    ) -> list[list[Passage]]:
         try:
             async with self._pool.connection() as connection:
                 cursor = await connection.execute(
@@ -279,13 +281,13 @@ def _in_force(
 ) -> tuple[Calibration, tuple[str, ...]]:
     """The certificate if it fits the generation, else what the generation found by itself; and what to warn of."""
     calibration = calibrate.from_json(own)
-    unfit = certified and calibrate.unfit(calibrate.from_json(certified), embedder, dimension)
-    if certified and not unfit:
+    mismatch = certified and calibrate.mismatch(calibrate.from_json(certified), embedder, dimension)
+    if certified and not mismatch:
         return calibrate.from_json(certified), ()
     warnings = [
-        f"The certificate {certified['calibration_id']} is not used: it was {unfit}. Run affidavit calibrate again."
+        f"The certificate {certified['calibration_id']} is not used: it was {mismatch}. Run affidavit calibrate again."
     ] if certified else []  # fmt: skip
-    return calibration, (*warnings, *calibrate.doubts(calibration))
+    return calibration, (*warnings, *calibrate.separation_warnings(calibration))
 
 
 def _book(row: Sequence[Any]) -> Book:

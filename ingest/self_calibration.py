@@ -15,7 +15,7 @@ from engine.errors import IndexUnavailableError
 from engine.models import Calibration, Filters, Generation, Hit, Passage, Vector
 from engine.ports import Embedder, Index
 from engine.retrieval import calibrate, lexical
-from engine.retrieval.calibrate import Gate, Raw, Soundings
+from engine.retrieval.calibrate import Gate, ProbeScores, Raw
 from ingest.registry import Registry
 
 HEADINGS_MAX = 100  # more would only say the same more exactly
@@ -38,12 +38,12 @@ class Sounding:
     index: Index
 
     async def of(self, generation: Generation, passages: Sequence[Passage]) -> Calibration:
-        soundings = Soundings(
+        soundings = ProbeScores(
             probes=await self._ask(self.probes, generation),
             headings=await self._ask(headings(passages), generation),
             echoes=await self._ask(echoes(passages), generation),
         )
-        return calibrate.self_calibrated(
+        return calibrate.fit_unlabelled(
             soundings,
             embedder=generation.embedder,
             dimension=generation.dimension,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.answer import Asked, Engine
-from engine.models import Claim, Client, Draft, Evidence, Question
+from engine.models import Claim, Client, Draft, Question, RetrievedPassage
 from engine.wiring import House
 
 OPERATOR = Client("tests", None, frozenset({"ask"}))
@@ -23,12 +23,12 @@ def asked(question: str = IMU, *, book: str = "physical-ai", **fields: Any) -> A
 class Scripted:
     """A generator that does what a test tells it, and remembers that it was asked."""
 
-    act: Callable[[Sequence[Evidence]], Awaitable[Draft]]
+    act: Callable[[Sequence[RetrievedPassage]], Awaitable[Draft]]
     name: str = "scripted"
     calls: int = 0
 
     async def write(
-        self, question: Question, evidence: Sequence[Evidence], draft: Draft
+        self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncGenerator[Claim, None]:
         self.calls += 1
         made = await self.act(evidence)
@@ -44,7 +44,7 @@ def draft(*claims: Claim, **fields: Any) -> Draft:
 
 
 def with_generator(
-    house: House, act: Callable[[Sequence[Evidence]], Awaitable[Draft]], **rules: Any
+    house: House, act: Callable[[Sequence[RetrievedPassage]], Awaitable[Draft]], **rules: Any
 ) -> tuple[Engine, Scripted]:
     generator = Scripted(act)
     engine = replace(house.engine, generator=generator, rules=replace(house.engine.rules, **rules))

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from engine.models import Candidate, Citation, Claim, Draft, Evidence, Passage, Sentence
+from engine.models import Candidate, Citation, Claim, Draft, Passage, RetrievedPassage, Sentence
 from ingest.read.document import Document, Kind, Piece, Section
 
 # The same examples in every run, so that a red test stays red.
@@ -56,13 +56,13 @@ def passage(
     return Passage(text=text, sentences=tuple(spans), **fields | about)
 
 
-def evidence(*sentences: str, score: float = 0.9, **about: Any) -> Evidence:
+def evidence(*sentences: str, score: float = 0.9, **about: Any) -> RetrievedPassage:
     """A passage of these sentences that was found with this score."""
     found = passage(*sentences, **about)
-    return Evidence(found, Candidate(found.chunk_id, score, score, score, score, score, score))
+    return RetrievedPassage(found, Candidate(found.chunk_id, score, score, score, score, score, score))
 
 
-def citation(found: list[Evidence], passage: int, start: int, end: int) -> Citation:
+def citation(found: list[RetrievedPassage], passage: int, start: int, end: int) -> Citation:
     """A true citation of these sentences."""
     cited = found[passage].passage
     return Citation(passage, start, end, "".join(map(cited.sentence_text, range(start, end))))

@@ -9,7 +9,7 @@ from engine.models import EndUser
 HEADER = "X-End-User"
 
 
-def end_user_of(named: str | None) -> EndUser | InvalidFieldError | None:
+def parse_end_user(named: str | None) -> EndUser | InvalidFieldError | None:
     """Who is named by `user:<uuid>` or `anon:<address>`; an error that is not raised yet, for it counts as a request."""
     if named is None:
         return None

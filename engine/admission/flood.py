@@ -50,7 +50,7 @@ class Minute:
     counts: dict[int, Count] = field(default_factory=dict)
 
 
-class Flood:
+class FloodCounter:
     """The counting of one process."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Flood:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = asyncio.Event()
 
-    async def has_counted(self, trail: Trail) -> bool:
+    async def count_if_flooding(self, trail: Trail) -> bool:
         """Whether this failed request stands in a common row, which its trail then names; else it needs its own."""
         if trail.client_id or trail.http_status is None or trail.http_status >= SERVER_ERROR:
             return False

@@ -22,7 +22,7 @@ from psycopg.rows import class_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from audit.proof.record import Trail
-from engine.admission.operator_events import Register
+from engine.admission.operator_events import OperatorEvents
 from engine.errors import DatabaseUnavailableError, UnauthenticatedError
 from engine.models import Client
 from engine.ports import Clock
@@ -72,9 +72,9 @@ class Key:
 class ApiKeys:
     """The keys of this deployment, in the table `api_keys`. Who only asks whose a key is needs no register."""
 
-    def __init__(self, pool: AsyncConnectionPool, register: Register | None = None) -> None:
+    def __init__(self, pool: AsyncConnectionPool, operator_events: OperatorEvents | None = None) -> None:
         self._pool = pool
-        self._register = register
+        self._operator_events = operator_events
 
     async def authenticate(self, secret: str | None) -> Client:
         key_id = key_id_of(secret) if secret else None
@@ -151,8 +151,8 @@ class ApiKeys:
     def _event(
         self, command: str, client_id: str, key_id: str, **about: Any
     ) -> AbstractAsyncContextManager[Trail]:
-        assert self._register, "Only who can record it may change a key"
-        return self._register.event(f"keys {command}", client_id=client_id, key_id=key_id, **about)
+        assert self._operator_events, "Only who can record it may change a key"
+        return self._operator_events.event(f"keys {command}", client_id=client_id, key_id=key_id, **about)
 
     async def _row(
         self, key_id: str
@@ -195,15 +195,15 @@ class KeyUses:
         if self._writing:
             self._writing.cancel()
             await asyncio.wait([self._writing])
-        if self._unwritten and not await self._has_written():
+        if self._unwritten and not await self._try_write():
             log.error("The last uses of %s keys could not be written", len(self._unwritten))
 
     async def _write_all(self) -> None:
         while self._unwritten:
-            if not await self._has_written():
+            if not await self._try_write():
                 await asyncio.sleep(PAUSE_S)
 
-    async def _has_written(self) -> bool:
+    async def _try_write(self) -> bool:
         uses = sorted(self._unwritten)
         try:
             async with asyncio.timeout(USE_S):

@@ -21,7 +21,7 @@ class UnrecordedError(AuditUnavailableError, LedgerUnavailableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class OperatorEvents:
     """A row for each event, and none without one."""
 
     open_ledger: Callable[[], AbstractAsyncContextManager[Ledger]]

@@ -80,7 +80,7 @@ async def _record_reading(database: Database, arguments: Arguments) -> None:
     about = {"sql": arguments.sql, "basis": arguments.basis}
     times = {"since": arguments.since, "until": arguments.until}
     about |= {name: str(time) for name, time in times.items() if time}
-    async with wiring.register_of(database).event("audit query", **about):
+    async with wiring.operator_events_of(database).event("audit query", **about):
         pass
 
 

@@ -24,7 +24,7 @@ from audit.erasure.erase import (
 from audit.erasure.search import Searched, search
 from audit.proof.record import Trail
 from engine import wiring
-from engine.admission.operator_events import Register
+from engine.admission.operator_events import OperatorEvents
 from engine.cli.output import (
     FOUND_SOMETHING,
     FROM,
@@ -54,8 +54,8 @@ async def erase(settings: Settings, arguments: Arguments) -> int:
         say(str(wrong))
         return WRONG_USAGE
     async with wiring.open_database(settings, quiet) as database:
-        async with wiring.open_eraser(settings, database) as (eraser, register):
-            event = partial(register.event, "audit erase")
+        async with wiring.open_eraser(settings, database) as (eraser, operator_events):
+            event = partial(operator_events.event, "audit erase")
             try:
                 done = await eraser.forget(wish, arguments.basis, event)
             except (AwayError, NotSealedError) as failure:
@@ -75,8 +75,8 @@ async def retention(settings: Settings, arguments: Arguments) -> int:
     until = wiring.now() - timedelta(days=archive.retention_days)
     basis = f"older than {archive.retention_days} days (archive.retention_days)"
     async with wiring.open_database(settings, quiet) as database:
-        async with wiring.open_eraser(settings, database) as (eraser, register):
-            event = partial(_retention_event, settings, register)
+        async with wiring.open_eraser(settings, database) as (eraser, operator_events):
+            event = partial(_retention_event, settings, operator_events)
             try:
                 done = await eraser.end_retention(
                     until, basis, event, lambda what, count: show(what, count, count)
@@ -98,9 +98,9 @@ async def _tidy(eraser: Eraser, done: Erased) -> None:
 
 
 @asynccontextmanager
-async def _retention_event(settings: Settings, register: Register) -> AsyncIterator[Trail]:
+async def _retention_event(settings: Settings, operator_events: OperatorEvents) -> AsyncIterator[Trail]:
     archive = settings.archive
-    async with register.event(
+    async with operator_events.event(
         "audit retention", retention_days=archive.retention_days,
         retention_acknowledged=archive.retention_acknowledged or None,
     ) as trail:  # fmt: skip

@@ -89,7 +89,7 @@ def _interrupted(arguments: Arguments) -> int:
 async def up(settings: Settings, arguments: Arguments) -> int:
     """All embedded: database, index, sample book if there is none, a demo key, and the server."""
     listening = serving.listen("127.0.0.1", arguments.port)
-    logs.begin(logging.WARNING)  # a person reads along
+    logs.configure(logging.WARNING)  # a person reads along
     async with wiring.open_database(settings, say) as database:
         await wiring.make_months_ahead(database, wiring.now().date())
         await _ensure_book(settings, database)
@@ -107,7 +107,7 @@ async def up(settings: Settings, arguments: Arguments) -> int:
 async def serve(settings: Settings, arguments: Arguments) -> int:
     """Serve with the settings given. The database must be migrated and hold a book."""
     listening = serving.listen(arguments.host, arguments.port)
-    logs.begin(logging.INFO)
+    logs.configure(logging.INFO)
     async with wiring.open_database(settings, say) as database:
         return await serving.serve(
             settings, database, listening,

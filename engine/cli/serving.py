@@ -285,7 +285,7 @@ class _Worker:
 def _work(settings: Settings, listening: socket.socket, tells: Connection, folder: Path, level: int) -> None:
     """A worker's whole life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of us; one decides
-    logs.begin(level)
+    logs.configure(level)
     try:
         is_served = asyncio.run(_worked(settings, listening, tells, folder))
     except (AffidavitError, OSError) as failure:

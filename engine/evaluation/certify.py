@@ -48,7 +48,7 @@ async def certificate(
         found = [(item.cosine, item.attainment) for item in await retriever.candidates(search)]
         labelled.append(Labelled(line.text, line.label(), np.array(found).reshape(-1, 2)))
         progress("Asking questions", number, len(lines))
-    return calibrate.fitted(labelled, generation, gate, sha256(file.read_bytes()).hexdigest())
+    return calibrate.fit_labelled(labelled, generation, gate, sha256(file.read_bytes()).hexdigest())
 
 
 def _check(line: Line) -> None:

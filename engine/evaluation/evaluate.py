@@ -26,7 +26,7 @@ from engine.errors import RequestError
 from engine.evaluation import labels, report
 from engine.evaluation.labels import LabelsError
 from engine.grounding import cite
-from engine.grounding.verify import NOTHING_TOLD, is_proven, verdict
+from engine.grounding.verify import NO_INSTRUCTIONS, is_proven, refuse_unproven
 from engine.models import Draft, Excerpt, Generation, Passage, Question, Retrieved
 from engine.ports import Generator
 from engine.retrieval.gate import refuse_weak_evidence
@@ -246,9 +246,9 @@ async def _excerpts(question: Question, found: Retrieved, subject: Subject) -> t
     proven = []
     async for claim in generator.write(question, evidence, draft):
         draft.claims.append(claim)
-        if is_proven(claim, evidence, NOTHING_TOLD):
+        if is_proven(claim, evidence, NO_INSTRUCTIONS):
             proven.append(claim)
-    if verdict(draft, proven, evidence):
+    if refuse_unproven(draft, proven, evidence):
         return ()
     citations = [citation for claim in proven for citation in claim.citations]
     return tuple(cite.excerpt(citation, evidence, n) for n, citation in enumerate(citations, start=1))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from engine.models import Citation, Claim, Evidence, Excerpt, Quoted, Released
+from engine.models import Citation, Claim, Excerpt, Quoted, Released, RetrievedPassage
 
 EXCERPT_WORDS_MAX = 50  # spec 002: 30 to 50 words are enough to find the place, and no more than a quotation
 
@@ -15,7 +15,7 @@ _WORD = re.compile(r"\S+")
 Level = Literal["high", "medium", "low"]
 
 
-def quoted(claim: Claim, evidence: Sequence[Evidence], first_n: int) -> Quoted:
+def quoted(claim: Claim, evidence: Sequence[RetrievedPassage], first_n: int) -> Quoted:
     """A proven sentence as readers see it; its quotations are numbered on from `first_n`."""
     cited = tuple(excerpt(item, evidence, first_n + place) for place, item in enumerate(claim.citations))
     return Quoted(" ".join([claim.text.strip(), *map(source_mark, cited)]), cited)
@@ -43,7 +43,7 @@ def joined(sentences: Sequence[Quoted]) -> str:
     return " ".join(sentence.text for sentence in sentences)
 
 
-def excerpt(citation: Citation, evidence: Sequence[Evidence], n: int) -> Excerpt:
+def excerpt(citation: Citation, evidence: Sequence[RetrievedPassage], n: int) -> Excerpt:
     """At most fifty words from the first cited sentence on, as a slice of the passage."""
     item = evidence[citation.passage]
     passage = item.passage

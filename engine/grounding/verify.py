@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from engine.models import Citation, Claim, Draft, Evidence, Passage, Refusal
+from engine.models import Citation, Claim, Draft, Passage, Refusal, RetrievedPassage
 from engine.retrieval import lexical
 
 SENTINEL = "This question is not covered in the provided book excerpts."  # for who does not know
@@ -130,10 +130,12 @@ class Instructions:
         return cls(" ".join(map(_letters, texts)), told)
 
 
-NOTHING_TOLD = Instructions("", frozenset())
+NO_INSTRUCTIONS = Instructions("", frozenset())
 
 
-def verdict(draft: Draft, proven: Sequence[object], evidence: Sequence[Evidence]) -> Refusal | None:
+def refuse_unproven(
+    draft: Draft, proven: Sequence[object], evidence: Sequence[RetrievedPassage]
+) -> Refusal | None:
     """None if what is proven of this draft is an answer."""
     if draft.stop_reason == "refusal":
         return replace(_MODEL_REFUSED, nearest=tuple(evidence))
@@ -142,7 +144,7 @@ def verdict(draft: Draft, proven: Sequence[object], evidence: Sequence[Evidence]
     return None if draft.is_complete and proven else _UNPROVEN
 
 
-def is_proven(claim: Claim, evidence: Sequence[Evidence], instructions: Instructions) -> bool:
+def is_proven(claim: Claim, evidence: Sequence[RetrievedPassage], instructions: Instructions) -> bool:
     if not claim.citations or claim.cited_share < CITED_SHARE_MIN:  # (1)
         return False
     if not all(_is_real(citation, evidence) for citation in claim.citations):  # (2)
@@ -156,7 +158,7 @@ def is_proven(claim: Claim, evidence: Sequence[Evidence], instructions: Instruct
     return not any(map(_SOURCE_MARK.search, (text, cited, *map(_seen, _places(claim, evidence)))))  # (5)
 
 
-def _is_real(citation: Citation, evidence: Sequence[Evidence]) -> bool:
+def _is_real(citation: Citation, evidence: Sequence[RetrievedPassage]) -> bool:
     if not 0 <= citation.passage < len(evidence):
         return False
     passage = evidence[citation.passage].passage
@@ -170,14 +172,14 @@ def sentences_text(passage: Passage, start: int, end: int) -> str:
     return "".join(passage.sentence_text(number) for number in range(start, end))
 
 
-def _cited(claim: Claim, evidence: Sequence[Evidence]) -> Iterator[str]:
+def _cited(claim: Claim, evidence: Sequence[RetrievedPassage]) -> Iterator[str]:
     """Each cited sentence by itself: joined to the next one, the 5 that ends it would read as a part of its number."""
     for citation in claim.citations:
         passage = evidence[citation.passage].passage
         yield from map(passage.sentence_text, range(citation.start, citation.end))
 
 
-def _places(claim: Claim, evidence: Sequence[Evidence]) -> Iterator[str]:
+def _places(claim: Claim, evidence: Sequence[RetrievedPassage]) -> Iterator[str]:
     """What a source mark says besides the excerpt."""
     for citation in claim.citations:
         place = evidence[citation.passage].passage.sentences[citation.start]

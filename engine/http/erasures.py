@@ -64,7 +64,9 @@ class ErasureBody(BaseModel):
 async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
     asked = v1.read(body, ErasureRequest)
     wish = _wish(asked)
-    event = partial(house.register.event, "audit erase", client_id=client.client_id, key_id=client.key_id)
+    event = partial(
+        house.operator_events.event, "audit erase", client_id=client.client_id, key_id=client.key_id
+    )
     try:
         done = await house.eraser.forget(wish, asked.basis, event)
     except erase.NotSealedError:

@@ -22,7 +22,7 @@ from engine.errors import (
     TooManyItemsError,
     UnknownBookError,
 )
-from engine.models import Answer, Evidence, Filters, Question, Quoted, Receipt, Refusal
+from engine.models import Answer, Filters, Question, Quoted, Receipt, Refusal, RetrievedPassage
 
 QUESTION_CHARACTERS_MAX = 1000  # spec 002, decision 5
 SELECTION_WORDS_MAX = 200  # spec 000
@@ -324,7 +324,7 @@ def share(value: float | None) -> float:
     return min(1.0, max(0.0, value or 0.0))
 
 
-def source(item: Evidence) -> dict[str, Any]:
+def source(item: RetrievedPassage) -> dict[str, Any]:
     """A passage that the answer will be written from, as the event `sources` names it."""
     return {"chunk_id": item.passage.chunk_id, "page": item.passage.start_page} | _nearest(item)
 
@@ -392,7 +392,7 @@ def _name(path: Iterable[str | int]) -> str | None:
     return name.encode(errors="replace").decode() or None
 
 
-def _nearest(item: Evidence) -> dict[str, Any]:
+def _nearest(item: RetrievedPassage) -> dict[str, Any]:
     first = item.passage.sentences[0]
     url = f"{item.passage.url}#{first.anchor}" if first.anchor else item.passage.url
     return {

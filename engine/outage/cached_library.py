@@ -17,7 +17,7 @@ from uuid import UUID
 from engine.admission.keys import KeyUses, digest, key_id_of
 from engine.errors import DatabaseUnavailableError, UnauthenticatedError, UnknownBookError
 from engine.models import Client, Generation, Passage
-from engine.outage.stale_cache import ASK_S, Absence, LastWords, Work
+from engine.outage.stale_cache import QUERY_S, CircuitBreaker, StaleIfErrorCache, Work
 from engine.ports import Keyring, Library
 
 CHARACTERS_MAX = 64_000_000  # about fifteen textbooks of a thousand pages, and 130 MB
@@ -34,19 +34,19 @@ class Books(Library, Protocol):
     async def contents(self, generation: UUID, start: int, count: int) -> list[Passage]: ...
 
 
-class RememberedKeys:
+class CachedKeyring:
     """API keys. A wrong one is forgotten after a second like any other, so that a new key is good at once."""
 
-    def __init__(self, keyring: Keyring, absence: Absence, uses: KeyUses | None = None) -> None:
+    def __init__(self, keyring: Keyring, breaker: CircuitBreaker, uses: KeyUses | None = None) -> None:
         self._keyring = keyring
         self._uses = uses
-        self._clients = LastWords[Client](absence)
+        self._clients = StaleIfErrorCache[Client](breaker)
 
     async def authenticate(self, secret: str | None) -> Client:
         """By the digest of the whole key: a wrong one goes the same way whether or not its key id is somebody's."""
         if secret is None or key_id_of(secret) is None:
             raise UnauthenticatedError
-        client = await self._clients.about(digest(secret), partial(self._client, secret))
+        client = await self._clients.get(digest(secret), partial(self._client, secret))
         if client is None or _is_over(client):
             raise UnauthenticatedError
         if self._uses and client.key_id:
@@ -63,13 +63,13 @@ class RememberedKeys:
             return None
 
 
-class RememberedLibrary:
+class CachedLibrary:
     """The editions in force, and their passages, as far as there is room for them."""
 
-    def __init__(self, books: Books, absence: Absence, characters_max: int = CHARACTERS_MAX) -> None:
+    def __init__(self, books: Books, breaker: CircuitBreaker, characters_max: int = CHARACTERS_MAX) -> None:
         self._books = books
-        self._editions = LastWords[Generation](absence)
-        self._shelf = Shelf(characters_max)
+        self._editions = StaleIfErrorCache[Generation](breaker)
+        self._shelf = PassageCache(characters_max)
         self._seen: dict[str, UUID] = {}
         self._work = Work()
         self._one_at_a_time = asyncio.Lock()
@@ -93,15 +93,17 @@ class RememberedLibrary:
             found |= read
         return found
 
-    async def holding(self, generation: UUID, needles: Sequence[str], after: str = "") -> list[list[Passage]]:
-        return await self._books.holding(generation, needles, after)
+    async def documents_containing(
+        self, generation: UUID, needles: Sequence[str], after: str = ""
+    ) -> list[list[Passage]]:
+        return await self._books.documents_containing(generation, needles, after)
 
     async def close(self) -> None:
         await self._work.close()
         await self._editions.close()
 
     async def _edition(self, book_id: str) -> Generation | None:
-        return await self._editions.about(book_id, partial(self._look_up, book_id))
+        return await self._editions.get(book_id, partial(self._look_up, book_id))
 
     async def _look_up(self, book_id: str) -> Generation | None:
         try:
@@ -133,12 +135,12 @@ class RememberedLibrary:
         while True:
             async with self._one_at_a_time:
                 with contextlib.suppress(DatabaseUnavailableError, TimeoutError):
-                    async with asyncio.timeout(ASK_S):
+                    async with asyncio.timeout(QUERY_S):
                         return await ask()
             await asyncio.sleep(PAUSE_S)
 
 
-class Shelf:
+class PassageCache:
     """The passages used last."""
 
     def __init__(self, characters_max: int) -> None:

@@ -13,36 +13,36 @@ from typing import Any, Generic, TypeVar
 from engine.errors import DatabaseUnavailableError
 
 FRESH_S = 1.0  # within it a revoked key is refused and a new edition seen, in every process
-HELD_S = 600.0  # so long a word counts while the database is away: longer than an outage should last
-TRY_S = 0.3  # what a request may lose to a database that is away, if it can do without
-AWAY_S = FRESH_S - TRY_S  # then one request looks again, so that a look is never older than a second
-ASK_S = 5.0  # the longest that a request lives; then the connection is wanted back
+STALE_S = 600.0  # so long a word counts while the database is away: longer than an outage should last
+REFRESH_WAIT_S = 0.3  # what a request may lose to a database that is away, if it can do without
+OPEN_S = FRESH_S - REFRESH_WAIT_S  # then one request looks again, so that a look is never older than a second
+QUERY_S = 5.0  # the longest that a request lives; then the connection is wanted back
 WIND_UP_S = 0.05  # to let go of a connection
 NAMES_MAX = 10_000  # of each kind: anybody can make up keys and books, and may not fill the memory with them
 
 Said = TypeVar("Said")
 
 
-class Absence:
+class CircuitBreaker:
     """Whether the database was found away a moment ago. What holds for one name holds for all, so they share it."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.now = monotonic
         self._look_at: float | None = None
 
-    def is_to_be_asked(self) -> bool:
+    def allow_request(self) -> bool:
         """By everybody while the database is there; by one now and then while it is away."""
         if self._look_at is None:
             return True
         if self.now() < self._look_at:
             return False
-        self._look_at = self.now() + TRY_S
+        self._look_at = self.now() + REFRESH_WAIT_S
         return True
 
-    def begin(self) -> None:
-        self._look_at = self.now() + AWAY_S
+    def record_failure(self) -> None:
+        self._look_at = self.now() + OPEN_S
 
-    def end(self) -> None:
+    def record_success(self) -> None:
         self._look_at = None
 
 
@@ -58,43 +58,43 @@ class Asking(Generic[Said]):
     asked_at: float
 
 
-class LastWords(Generic[Said]):
+class StaleIfErrorCache(Generic[Said]):
     """The last word on each name."""
 
-    def __init__(self, absence: Absence) -> None:
-        self._absence = absence
+    def __init__(self, breaker: CircuitBreaker) -> None:
+        self._breaker = breaker
         self._known: OrderedDict[Hashable, Word[Said]] = OrderedDict()
         self._unknown: OrderedDict[Hashable, Word[Said]] = OrderedDict()
         self._asking: dict[Hashable, Asking[Said]] = {}
         self._work = Work()
 
-    async def about(self, name: Hashable, ask: Callable[[], Awaitable[Said | None]]) -> Said | None:
+    async def get(self, name: Hashable, ask: Callable[[], Awaitable[Said | None]]) -> Said | None:
         """What there is of this name; None if there is nothing. `DatabaseUnavailableError` if nobody can say."""
         word = self._known.get(name) or self._unknown.get(name)
         if word and self._age_s(word) < FRESH_S:
             return word.said
-        if word is None or word.said is None or self._age_s(word) >= HELD_S:
+        if word is None or word.said is None or self._age_s(word) >= STALE_S:
             return await self._answer(name, ask)
-        if not self._absence.is_to_be_asked():
+        if not self._breaker.allow_request():
             return word.said
         try:
-            async with asyncio.timeout(TRY_S):
+            async with asyncio.timeout(REFRESH_WAIT_S):
                 return await self._answer(name, ask)
         except (TimeoutError, DatabaseUnavailableError):
-            self._absence.begin()
+            self._breaker.record_failure()
             return word.said
 
     async def close(self) -> None:
         await self._work.close()
 
     def _age_s(self, word: Word[Said] | Asking[Said]) -> float:
-        return self._absence.now() - word.asked_at
+        return self._breaker.now() - word.asked_at
 
     async def _answer(self, name: Hashable, ask: Callable[[], Awaitable[Said | None]]) -> Said | None:
         """Of a question that was asked within the second, whoever asked it; it goes on when one of them leaves."""
         asking = self._asking.get(name)
         if asking is None or self._age_s(asking) >= FRESH_S:
-            now = self._absence.now()
+            now = self._breaker.now()
             asking = Asking(self._work.begin(self._heard(name, ask, now)), now)
             self._asking[name] = asking
         try:
@@ -106,16 +106,16 @@ class LastWords(Generic[Said]):
         self, name: Hashable, ask: Callable[[], Awaitable[Said | None]], asked_at: float
     ) -> Said | None:
         try:
-            async with asyncio.timeout(ASK_S):
+            async with asyncio.timeout(QUERY_S):
                 said = await ask()
         except (TimeoutError, DatabaseUnavailableError) as failure:
-            self._absence.begin()
+            self._breaker.record_failure()
             raise DatabaseUnavailableError from failure
         finally:
             current = self._asking.get(name)
             if current and current.asked_at == asked_at:
                 del self._asking[name]
-        self._absence.end()
+        self._breaker.record_success()
         self._keep(name, Word(said, asked_at))
         return said
 

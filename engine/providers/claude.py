@@ -16,7 +16,7 @@ from anthropic.types.shared import ErrorType
 
 from engine.errors import ModelBusyError, ModelFailedError
 from engine.grounding.verify import SENTINEL
-from engine.models import Citation, Claim, Draft, Evidence, Question
+from engine.models import Citation, Claim, Draft, Question, RetrievedPassage
 
 # What each model must be told apart from the question. Thinking would eat the time and the tokens of the answer.
 PARAMETERS: dict[str, dict[str, Any]] = {"claude-haiku-5-5": {"thinking": {"type": "disabled"}}}
@@ -64,7 +64,7 @@ class Claude:
         )
 
     async def write(
-        self, question: Question, evidence: Sequence[Evidence], draft: Draft
+        self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncGenerator[Claim, None]:
         request = self._request(question, evidence)
         draft.prompt = json.dumps(request, ensure_ascii=False)
@@ -99,7 +99,7 @@ class Claude:
         except Exception as failure:  # the SDK raises its own, its HTTP client's, and the JSON reader's
             raise ModelFailedError(upstream=_of(draft, type(failure).__name__)) from failure
 
-    def _request(self, question: Question, evidence: Sequence[Evidence]) -> dict[str, Any]:
+    def _request(self, question: Question, evidence: Sequence[RetrievedPassage]) -> dict[str, Any]:
         """Frozen bytes first, so that the vendor can cache them; the question last and word for word."""
         system = {"type": "text", "text": self._system, "cache_control": {"type": "ephemeral"}}
         content = [*map(_search_result, evidence), {"type": "text", "text": question.text}]
@@ -242,7 +242,7 @@ def _share(words: str) -> float | None:
     return value if 0.0 <= value <= 1.0 else None
 
 
-def _search_result(item: Evidence) -> dict[str, Any]:
+def _search_result(item: RetrievedPassage) -> dict[str, Any]:
     passage = item.passage
     sentences = [passage.sentence_text(number) for number in range(len(passage.sentences))]
     return {

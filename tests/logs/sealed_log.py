@@ -25,7 +25,7 @@ from audit.proof.record import Row, Trail
 from audit.proof.verdict import Finding, Report
 from audit.sealing.sealer import Sealer
 from audit.vault import FolderVault, Vault
-from engine.admission.operator_events import Register
+from engine.admission.operator_events import OperatorEvents
 from engine.ports import Clock
 from engine.providers import postgres
 from engine.wiring import AUDITOR, Database, now
@@ -131,10 +131,10 @@ class SealedLog:
         ):
             ledger = Ledger(writing, self.key, now, within_s=5.0)
             await ledger.start()
-            register = Register(lambda: nullcontext(ledger), clock, uuid4)
+            operator_events = OperatorEvents(lambda: nullcontext(ledger), clock, uuid4)
             eraser = Eraser(pool, self.key, spool, within_s=within_s, monotonic=time.monotonic, new_id=uuid4)
             try:
-                yield eraser, partial(register.event, "audit erase")
+                yield eraser, partial(operator_events.event, "audit erase")
             finally:
                 await ledger.stop()
 

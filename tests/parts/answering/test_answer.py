@@ -21,7 +21,7 @@ from engine.errors import (
     UnexpectedError,
     UnknownBookError,
 )
-from engine.models import Citation, Claim, Draft, Evidence, Question, Refusal, Released
+from engine.models import Citation, Claim, Draft, Question, Refusal, Released, RetrievedPassage
 from engine.wiring import House
 from tests.asking import IMU, OPERATOR, Broken, asked, draft, with_generator
 from tests.conftest import Records
@@ -45,7 +45,7 @@ class Noting:
         return Receipt(trail.log_id, "00", issued_at, "key", "signature")
 
 
-def quote(evidence: Sequence[Evidence], number: int = 0) -> Claim:
+def quote(evidence: Sequence[RetrievedPassage], number: int = 0) -> Claim:
     text = evidence[0].passage.sentence_text(number)
     return Claim(text, (Citation(0, number, number + 1, text),))
 
@@ -98,7 +98,7 @@ async def test_every_part_of_every_score_is_recorded(house: House, records: Reco
 async def test_g6_no_model_is_called_below_the_gate(house: House, records: Records) -> None:
     """Seen red with `>=` turned round in gate.py."""
 
-    async def never(_: Sequence[Evidence]) -> Draft:
+    async def never(_: Sequence[RetrievedPassage]) -> Draft:
         raise AssertionError("called")
 
     engine, generator = with_generator(house, never)
@@ -118,7 +118,7 @@ async def test_g6_no_model_is_called_below_the_gate(house: House, records: Recor
 async def test_g5_an_uncited_sentence_does_not_leave(house: House) -> None:
     """Seen red with `_is_proven` in verify.py always true."""
 
-    async def partly(evidence: Sequence[Evidence]) -> Draft:
+    async def partly(evidence: Sequence[RetrievedPassage]) -> Draft:
         return draft(Claim("Robots will rule the world.", ()), quote(evidence))
 
     engine, _ = with_generator(house, partly)
@@ -128,7 +128,7 @@ async def test_g5_an_uncited_sentence_does_not_leave(house: House) -> None:
 
 
 async def test_a_lying_citation_is_a_refusal(house: House, records: Records) -> None:
-    async def lie(evidence: Sequence[Evidence]) -> Draft:
+    async def lie(evidence: Sequence[RetrievedPassage]) -> Draft:
         return draft(
             Claim("It measures love.", (Citation(0, 0, 1, "It measures love."),)), raw="It measures love."
         )
@@ -142,7 +142,7 @@ async def test_a_lying_citation_is_a_refusal(house: House, records: Records) -> 
 
 
 async def test_a_model_that_abstains_is_a_refusal(house: House, records: Records) -> None:
-    async def abstain(_: Sequence[Evidence]) -> Draft:
+    async def abstain(_: Sequence[RetrievedPassage]) -> Draft:
         return draft()
 
     engine, _ = with_generator(house, abstain)
@@ -151,7 +151,7 @@ async def test_a_model_that_abstains_is_a_refusal(house: House, records: Records
 
 
 async def test_g3_a_hanging_generator_is_cut_off_and_recorded(house: House, records: Records) -> None:
-    async def hang(_: Sequence[Evidence]) -> Draft:
+    async def hang(_: Sequence[RetrievedPassage]) -> Draft:
         await asyncio.Event().wait()
         raise AssertionError
 

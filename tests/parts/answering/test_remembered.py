@@ -17,8 +17,8 @@ from engine.answer import Asked
 from engine.errors import DatabaseUnavailableError, OutOfTimeError, UnauthenticatedError, UnknownBookError
 from engine.models import Client, Generation, Passage, Question
 from engine.outage import stale_cache
-from engine.outage.cached_library import SENTENCE_CHARACTERS, RememberedKeys, RememberedLibrary, Shelf
-from engine.outage.stale_cache import FRESH_S, HELD_S, TRY_S, Absence, LastWords
+from engine.outage.cached_library import SENTENCE_CHARACTERS, CachedKeyring, CachedLibrary, PassageCache
+from engine.outage.stale_cache import FRESH_S, REFRESH_WAIT_S, STALE_S, CircuitBreaker, StaleIfErrorCache
 from engine.wiring import Database, House
 from tests.conftest import Records, Running
 from tests.databases import locked
@@ -60,16 +60,16 @@ class Source:
 class Memory:
     clock: Clock
     source: Source
-    words: LastWords[str]
+    words: StaleIfErrorCache[str]
 
-    async def about(self, name: str) -> str | None:
-        return await self.words.about(name, lambda: self.source.ask(name))
+    async def get(self, name: str) -> str | None:
+        return await self.words.get(name, lambda: self.source.ask(name))
 
 
 @pytest.fixture
 async def memory(anyio_backend: str) -> AsyncIterator[Memory]:
     clock = Clock()
-    words = LastWords[str](Absence(clock))
+    words = StaleIfErrorCache[str](CircuitBreaker(clock))
     yield Memory(clock, Source({"a": "one"}), words)
     await words.close()
 
@@ -82,41 +82,41 @@ async def settled() -> None:
 
 # Seen red with FRESH_S of two seconds in the comparison.
 async def test_a_word_counts_for_a_second_and_not_longer(memory: Memory) -> None:
-    assert await memory.about("a") == "one"
+    assert await memory.get("a") == "one"
     memory.source.says["a"] = "two"
     memory.clock.now += 0.999
-    assert await memory.about("a") == "one"
+    assert await memory.get("a") == "one"
     memory.clock.now += 0.001
-    assert await memory.about("a") == "two"
+    assert await memory.get("a") == "two"
     assert memory.source.asked["a"] == 2
 
 
 async def test_what_was_unknown_is_known_a_second_after_it_exists(memory: Memory) -> None:
-    assert await memory.about("new") is None
+    assert await memory.get("new") is None
     memory.source.says["new"] = "here"
-    assert await memory.about("new") is None
+    assert await memory.get("new") is None
     memory.clock.now += 1
-    assert await memory.about("new") == "here"
+    assert await memory.get("new") == "here"
 
 
 # Seen red with the word dated when it was heard: it counted for a second more than it should.
 async def test_a_word_is_as_old_as_the_question(memory: Memory) -> None:
     memory.source.gate.clear()
-    asking = asyncio.create_task(memory.about("a"))
+    asking = asyncio.create_task(memory.get("a"))
     await settled()
     memory.source.says["a"] = "two"
     memory.clock.now += 0.9
     memory.source.gate.set()
     assert await asking == "one"
     memory.clock.now += 0.1
-    assert await memory.about("a") == "two"
+    assert await memory.get("a") == "two"
 
 
 # Seen red without `_asking`: thirty-two questions.
 async def test_one_asks_and_the_others_wait_for_it(memory: Memory) -> None:
     for n in range(3):
         memory.clock.now += 1
-        told = await asyncio.gather(*(memory.about("a") for _ in range(32)))
+        told = await asyncio.gather(*(memory.get("a") for _ in range(32)))
         assert told == ["one"] * 32
         assert memory.source.asked["a"] == n + 1
 
@@ -124,7 +124,7 @@ async def test_one_asks_and_the_others_wait_for_it(memory: Memory) -> None:
 # Seen red without the shield.
 async def test_who_leaves_does_not_take_the_question_along(memory: Memory) -> None:
     memory.source.gate.clear()
-    first, second = (asyncio.create_task(memory.about("a")) for _ in range(2))
+    first, second = (asyncio.create_task(memory.get("a")) for _ in range(2))
     await settled()
     first.cancel()
     await asyncio.wait([first])
@@ -136,109 +136,109 @@ async def test_who_leaves_does_not_take_the_question_along(memory: Memory) -> No
 # Seen red with any open question joined.
 async def test_nobody_waits_for_an_answer_that_will_be_too_old(memory: Memory) -> None:
     memory.source.gate.clear()
-    first = asyncio.create_task(memory.about("a"))
+    first = asyncio.create_task(memory.get("a"))
     await settled()
     memory.source.says["a"] = "two"
     memory.clock.now += 1
-    second = asyncio.create_task(memory.about("a"))
+    second = asyncio.create_task(memory.get("a"))
     await settled()
     memory.source.gate.set()
     assert (await first, await second) == ("one", "two")
-    assert await memory.about("a") == "two"
+    assert await memory.get("a") == "two"
 
 
 async def test_an_old_answer_that_comes_late_does_not_replace_a_newer_one(memory: Memory) -> None:
     memory.source.gate.clear()
-    first = asyncio.create_task(memory.about("a"))
+    first = asyncio.create_task(memory.get("a"))
     await settled()
     old_gate, memory.source.gate = memory.source.gate, asyncio.Event()
     memory.source.gate.set()
     memory.source.says["a"] = None
     memory.clock.now += 1
-    assert await memory.about("a") is None
+    assert await memory.get("a") is None
     old_gate.set()
     assert await first == "one"
-    assert await memory.about("a") is None
+    assert await memory.get("a") is None
 
 
 # Seen red without the ten minutes.
 async def test_the_last_word_holds_for_ten_minutes_while_the_database_is_away(memory: Memory) -> None:
-    assert await memory.about("a") == "one"
+    assert await memory.get("a") == "one"
     memory.source.is_away = True
-    memory.clock.now += HELD_S - 0.001
-    assert await memory.about("a") == "one"
+    memory.clock.now += STALE_S - 0.001
+    assert await memory.get("a") == "one"
     memory.clock.now += 0.001
     with pytest.raises(DatabaseUnavailableError):
-        await memory.about("a")
-    assert HELD_S == 600
+        await memory.get("a")
+    assert STALE_S == 600
 
 
 async def test_what_was_unknown_is_not_said_to_be_unknown_while_nobody_can_know(memory: Memory) -> None:
-    assert await memory.about("b") is None
+    assert await memory.get("b") is None
     memory.source.is_away = True
     memory.clock.now += 1
     for name in ("b", "c"):
         with pytest.raises(DatabaseUnavailableError):
-            await memory.about(name)
+            await memory.get(name)
 
 
 async def test_a_word_that_was_taken_back_does_not_come_back_in_an_outage(memory: Memory) -> None:
-    assert await memory.about("a") == "one"
+    assert await memory.get("a") == "one"
     memory.source.says["a"] = None
     memory.clock.now += 1
-    assert await memory.about("a") is None
+    assert await memory.get("a") is None
     memory.source.is_away = True
     memory.clock.now += 1
     with pytest.raises(DatabaseUnavailableError):
-        await memory.about("a")
+        await memory.get("a")
 
 
-# Seen red with `is_to_be_asked` always true: every request asked.
+# Seen red with `allow_request` always true: every request asked.
 async def test_while_it_is_away_one_request_a_second_looks_again(memory: Memory) -> None:
     memory.source.says = {name: name for name in "abcdefgh"}
     for name in memory.source.says:
-        assert await memory.about(name) == name
+        assert await memory.get(name) == name
     memory.source.is_away = True
     memory.source.asked.clear()
     memory.clock.now += 1
     for _ in range(100):  # ten seconds, eight requests at each tenth of them
-        assert await asyncio.gather(*map(memory.about, memory.source.says)) == list("abcdefgh")
+        assert await asyncio.gather(*map(memory.get, memory.source.says)) == list("abcdefgh")
         memory.clock.now += 0.1
-    assert 8 <= memory.source.asked.total() <= 8 + 10 / (FRESH_S - TRY_S)
+    assert 8 <= memory.source.asked.total() <= 8 + 10 / (FRESH_S - REFRESH_WAIT_S)
 
 
 # Seen red with `end` doing nothing.
 async def test_when_it_is_back_all_is_seen_again_within_a_second(memory: Memory) -> None:
     memory.source.says["b"] = "one"
-    assert [await memory.about(name) for name in "ab"] == ["one", "one"]
+    assert [await memory.get(name) for name in "ab"] == ["one", "one"]
     memory.source.is_away = True
     memory.clock.now += 1
-    assert await memory.about("a") == "one"
+    assert await memory.get("a") == "one"
     memory.source.is_away = False
     memory.source.says = {"a": None, "b": "two"}
-    memory.clock.now += 1 - TRY_S
-    assert await memory.about("a") is None
-    assert await memory.about("b") == "two"
+    memory.clock.now += 1 - REFRESH_WAIT_S
+    assert await memory.get("a") is None
+    assert await memory.get("b") == "two"
 
 
 # Seen red with the question cancelled when its time is up: a key would have stayed good for ten minutes.
 async def test_a_slow_database_is_not_waited_for_but_heard(memory: Memory) -> None:
-    assert await memory.about("a") == "one"
+    assert await memory.get("a") == "one"
     memory.source.says["a"] = None
     memory.source.gate.clear()
     memory.clock.now += 1
     started = time.monotonic()
-    assert await memory.about("a") == "one"
+    assert await memory.get("a") == "one"
     assert time.monotonic() - started < SOON_S
     memory.source.gate.set()
     await settled()
-    assert await memory.about("a") is None
+    assert await memory.get("a") is None
 
 
 async def test_each_request_gets_an_error_of_its_own(memory: Memory) -> None:
     """An engine writes into it which record is meant."""
     memory.source.is_away = True
-    failures = await asyncio.gather(*(memory.about("a") for _ in range(5)), return_exceptions=True)
+    failures = await asyncio.gather(*(memory.get("a") for _ in range(5)), return_exceptions=True)
     assert all(isinstance(failure, DatabaseUnavailableError) for failure in failures)
     assert len({id(failure) for failure in failures}) == 5
 
@@ -247,11 +247,11 @@ async def test_an_unexpected_fault_is_no_outage(memory: Memory) -> None:
     async def stumble() -> str:
         raise ZeroDivisionError
 
-    assert await memory.about("a") == "one"
+    assert await memory.get("a") == "one"
     memory.clock.now += 1
     with pytest.raises(ZeroDivisionError):
-        await memory.words.about("a", stumble)
-    assert await memory.about("a") == "one"
+        await memory.words.get("a", stumble)
+    assert await memory.get("a") == "one"
 
 
 # Seen red with one memory for both: the keys that are good were forgotten for those that are not.
@@ -259,23 +259,23 @@ async def test_what_strangers_make_up_takes_no_room_from_what_is_known(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stale_cache, "NAMES_MAX", 10)
-    await memory.about("a")
+    await memory.get("a")
     for n in range(50):
-        assert await memory.about(f"stranger {n}") is None
+        assert await memory.get(f"stranger {n}") is None
     memory.source.is_away = True
     memory.clock.now += 1
-    assert await memory.about("a") == "one"
+    assert await memory.get("a") == "one"
     assert len(memory.words._unknown) == 10
     memory.source.is_away = False
     memory.source.says = {f"friend {n}": "hello" for n in range(50)}
     for name in memory.source.says:
-        await memory.about(name)
+        await memory.get(name)
     assert len(memory.words._known) == 10
 
 
 async def test_closing_leaves_nothing_running(memory: Memory) -> None:
     memory.source.gate.clear()
-    asking = asyncio.create_task(memory.about("a"))
+    asking = asyncio.create_task(memory.get("a"))
     await settled()
     await memory.words.close()
     with pytest.raises(asyncio.CancelledError):
@@ -301,7 +301,7 @@ class Counted:
 class Ring:
     clock: Clock
     counted: Counted
-    keys: RememberedKeys
+    keys: CachedKeyring
 
     async def knows(self, secret: str | None) -> bool:
         try:
@@ -314,7 +314,7 @@ class Ring:
 @pytest.fixture
 async def ring(house: House) -> AsyncIterator[Ring]:
     clock, counted = Clock(), Counted(ApiKeys(house.pool))
-    keys = RememberedKeys(counted, Absence(clock))
+    keys = CachedKeyring(counted, CircuitBreaker(clock))
     yield Ring(clock, counted, keys)
     await keys.close()
 
@@ -411,7 +411,9 @@ class Books:
         self.batches.append(start)
         return self.shelves[generation][start : start + count]
 
-    async def holding(self, generation: UUID, needles: Sequence[str], after: str = "") -> list[list[Passage]]:
+    async def documents_containing(
+        self, generation: UUID, needles: Sequence[str], after: str = ""
+    ) -> list[list[Passage]]:
         self._must_be_there()
         return []
 
@@ -424,7 +426,7 @@ class Books:
 class Reading:
     clock: Clock
     books: Books
-    library: RememberedLibrary
+    library: CachedLibrary
 
     def publish(self, model: Generation, passages: list[Passage]) -> None:
         generation = replace(model, generation_id=uuid4())
@@ -445,7 +447,7 @@ def passages_like(model: Passage, names: str, characters: int = 100) -> list[Pas
 @asynccontextmanager
 async def reading(characters_max: int) -> AsyncIterator[Reading]:
     clock, books = Clock(), Books({}, {})
-    library = RememberedLibrary(books, Absence(clock), characters_max)
+    library = CachedLibrary(books, CircuitBreaker(clock), characters_max)
     yield Reading(clock, books, library)
     await library.close()
 
@@ -529,7 +531,7 @@ async def test_reading_in_goes_on_when_the_database_is_back(
 
 
 def test_the_shelf_counts_what_it_holds(model: tuple[Generation, Passage]) -> None:
-    shelf = Shelf(1000)
+    shelf = PassageCache(1000)
     shelf.put(passages_like(model[1], "ab"))
     shelf.put(passages_like(model[1], "ab"))
     assert shelf._characters == 200

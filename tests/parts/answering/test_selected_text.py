@@ -21,12 +21,12 @@ from engine.models import (
     Citation,
     Claim,
     Draft,
-    Evidence,
     Filters,
     Passage,
     Question,
     Refusal,
     Released,
+    RetrievedPassage,
 )
 from engine.retrieval import selection
 from engine.settings import Settings
@@ -51,7 +51,7 @@ def asked(selected: str | None, question: str = "What is said here?", **about: A
     return Asked("test_selected_text", "r-1", read, operator=OPERATOR)
 
 
-async def cite_all(evidence: Sequence[Evidence]) -> Draft:
+async def cite_all(evidence: Sequence[RetrievedPassage]) -> Draft:
     """As greedy as a generator can be: it cites every sentence that it is given."""
     return draft(
         *(
@@ -66,7 +66,7 @@ def _citation(number: int, sentence: int, passage: Passage) -> Citation:
     return Citation(number, sentence, sentence + 1, passage.sentence_text(sentence))
 
 
-async def never(_: Sequence[Evidence]) -> Draft:
+async def never(_: Sequence[RetrievedPassage]) -> Draft:
     raise AssertionError("called")
 
 
@@ -148,7 +148,9 @@ async def test_only_what_the_selection_touches_can_be_cited(
 # Seen red with the first passage of a place only.
 async def test_a_selection_across_two_passages_is_cited_from_both(house: House) -> None:
     generation = await house.registry.live("physical-ai")
-    (document,) = await house.registry.holding(generation.generation_id, [selection.folded(GYROSCOPES)])
+    (document,) = await house.registry.documents_containing(
+        generation.generation_id, [selection.folded(GYROSCOPES)]
+    )
     first, second = next(pair for pair in pairwise(document) if _are_plain(*pair))
     begun, ended = first.sentence_text(len(first.sentences) - 1), second.sentence_text(0)
     found = await cited(house, f"{begun}\n{second.section}\n{ended}")
@@ -242,7 +244,7 @@ async def test_a_selection_of_another_book_is_not_in_this_one(house: House, walr
 class BrokenLibrary(Broken):
     """Finds nothing, for it cannot look."""
 
-    holding = Broken.fail
+    documents_containing = Broken.fail
 
 
 # Seen red with a failed look taken as one that found nothing.
@@ -276,7 +278,7 @@ async def test_another_question_is_not_answered_from_outside_the_selection(
 
 # Seen red with citations checked against the whole passage.
 async def test_a_generator_cannot_cite_what_was_not_selected(house: House) -> None:
-    async def beyond(evidence: Sequence[Evidence]) -> Draft:
+    async def beyond(evidence: Sequence[RetrievedPassage]) -> Draft:
         passage = evidence[0].passage
         whole = (await house.registry.passages([passage.chunk_id]))[passage.chunk_id]
         return draft(

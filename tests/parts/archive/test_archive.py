@@ -39,7 +39,7 @@ from audit.proof.keys import SigningKey
 from audit.proof.record import PERSONAL, SALT_BYTES, Row, Sealed, Trail, row_of, sealed
 from audit.proof.verdict import Verdict
 from audit.vault import FolderVault, VaultDamagedError, VaultError
-from engine.admission.operator_events import Register
+from engine.admission.operator_events import OperatorEvents
 from engine.cli import main
 from engine.cli.output import Arguments
 from engine.providers import postgres
@@ -530,7 +530,7 @@ async def test_a_step_whose_record_cannot_be_ended_is_the_trouble_of_its_month(l
         is_spoiled = about["month"] == "2025-01" and about["step"] == "frozen"
         ledger: Any = nullcontext(Unending())
         return (
-            Register(lambda: ledger, now, uuid4).event(command, **about)
+            OperatorEvents(lambda: ledger, now, uuid4).event(command, **about)
             if is_spoiled
             else whole.event(command, **about)
         )

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from engine import settings as settings_file
 from engine import wiring
-from engine.data_folder import InUse
+from engine.data_folder import UsageLock
 from engine.errors import ConfigurationError
 from engine.providers.postgres import EmbeddedPostgres
 
@@ -99,7 +99,7 @@ def test_starts_at_once_end_up_with_one_server(data: Path) -> None:
     assert len(answers) == 3 and len(set(answers)) == 1
 
 
-# Seen red with `is_last` always true: the first to leave took the server with it.
+# Seen red with `try_exclusive` always true: the first to leave took the server with it.
 async def test_the_last_to_leave_stops_the_server_and_nobody_else(data: Path) -> None:
     settings = settings_file.load({}, data_dir=data)
     async with wiring.open_database(settings, lambda _: None) as staying:
@@ -113,10 +113,10 @@ async def test_the_last_to_leave_stops_the_server_and_nobody_else(data: Path) ->
 
 
 def test_only_the_last_holder_is_the_last(tmp_path: Path) -> None:
-    first, second = InUse(tmp_path), InUse(tmp_path)
-    assert not first.is_last()
+    first, second = UsageLock(tmp_path), UsageLock(tmp_path)
+    assert not first.try_exclusive()
     first.release()
-    assert second.is_last()
+    assert second.try_exclusive()
     second.release()
 
 

@@ -321,7 +321,7 @@ async def test_a_certificate_is_in_force_at_once_and_survives_an_ingest(
 OTHER = {"embedder": "cohere", "dimension": 1024, "normalisation": "max-of-results"}
 
 
-# Seen red with `unfit` asked for the embedder only, and with the certificate in force all the same.
+# Seen red with `mismatch` asked for the embedder only, and with the certificate in force all the same.
 @pytest.mark.parametrize("name", OTHER)
 async def test_a_certificate_for_something_else_is_not_used_and_that_is_said_loudly(
     shelf_settings: Settings, shelf: Database, tmp_path: Path, name: str

@@ -26,13 +26,13 @@ from engine.evaluation.labels import LabelsError
 from engine.models import (
     Calibration,
     Candidate,
-    Evidence,
     Excerpt,
     Generation,
     Lexicon,
     Passage,
     Question,
     Retrieved,
+    RetrievedPassage,
 )
 from engine.retrieval.retrieve import Retriever
 from ingest import split
@@ -398,7 +398,7 @@ def test_a_report_that_cannot_be_written_is_said_before_the_work(
 class Stub:
     """A retriever that finds one passage for every question, but for one question nothing works."""
 
-    found: Evidence
+    found: RetrievedPassage
     fails_on: str
 
     async def retrieve(self, question: Question, generation: Generation) -> Retrieved:
@@ -416,7 +416,7 @@ async def test_a_question_that_fails_is_named_and_left_out_of_the_figures() -> N
     calibration = Calibration("shipped", "shipped", "minilm", 384, "attainment", (), ())
     generation = Generation(UUID(int=0), "book", "minilm", 384, calibration, Lexicon({}, 1, 3.0))
     subject = Subject(
-        cast("Retriever", Stub(Evidence(part, candidate), "Fails?")), None, generation, [part], 0.6, 5
+        cast("Retriever", Stub(RetrievedPassage(part, candidate), "Fails?")), None, generation, [part], 0.6, 5
     )
     found = await evaluate.evaluate(
         replace(of, queries=queries, relevant={"q": {"page"}, "f": {"page"}}), subject, lambda *_: None

@@ -27,7 +27,6 @@ from engine.models import (
     Citation,
     Claim,
     Draft,
-    Evidence,
     Filters,
     Generation,
     Hit,
@@ -37,6 +36,7 @@ from engine.models import (
     Refusal,
     Released,
     Retrieved,
+    RetrievedPassage,
     Term,
 )
 from engine.ports import Reranker
@@ -103,7 +103,7 @@ async def parts(
 
 @pytest.fixture(scope="module")
 async def passages(house: House, parts: Generation) -> list[Passage]:
-    documents = await house.registry.holding(parts.generation_id, [])
+    documents = await house.registry.documents_containing(parts.generation_id, [])
     held = [passage for document in documents for passage in document]
     assert len(held) == 8
     return held
@@ -528,7 +528,7 @@ async def test_cohere_fails_or_is_late_and_the_blend_stands(
 async def test_retrieval_is_as_sure_as_the_best_passage_cited(
     house: House, records: Records, reranker: Reranker | None
 ) -> None:
-    async def cite_some(evidence: Sequence[Evidence]) -> Draft:
+    async def cite_some(evidence: Sequence[RetrievedPassage]) -> Draft:
         return draft(*(_first_sentence(evidence, number) for number in (4, 2)), confidence=0.5)
 
     engine, _ = with_generator(house, cite_some)
@@ -544,7 +544,7 @@ async def test_retrieval_is_as_sure_as_the_best_passage_cited(
     assert row["confidence_score"] == pytest.approx(0.6 * best + 0.4 * 0.5, abs=1e-4)
 
 
-def _first_sentence(evidence: Sequence[Evidence], passage: int) -> Claim:
+def _first_sentence(evidence: Sequence[RetrievedPassage], passage: int) -> Claim:
     text = evidence[passage].passage.sentence_text(0)
     return Claim(text, (Citation(passage, 0, 1, text),))
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from engine.errors import ModelBusyError
 from engine.grounding.cite import LOW_MARK
 from engine.http import problems, v1, widget_contracts
-from engine.models import Citation, Claim, Draft, Evidence, Question
+from engine.models import Citation, Claim, Draft, Question, RetrievedPassage
 from engine.wiring import House
 from tests.build import passage
 from tests.conftest import Records
@@ -229,7 +229,7 @@ class Failing:
         self._failure = failure
 
     async def write(
-        self, question: Question, evidence: Sequence[Evidence], draft: Draft
+        self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncIterator[Claim]:
         cited = evidence[0].passage.sentence_text(0)
         yield Claim(cited, (Citation(0, 0, 1, cited),))

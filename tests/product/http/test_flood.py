@@ -21,7 +21,7 @@ import pytest
 from audit.ledger.ledger import LedgerUnavailableError
 from audit.proof.record import Trail
 from engine.admission import flood as flood_module
-from engine.admission.flood import ROWS_MAX, Flood, street
+from engine.admission.flood import ROWS_MAX, FloodCounter, street
 from engine.answer import Asked, Engine
 from engine.errors import AuditUnavailableError, RequestError, UnauthenticatedError, UnknownBookError
 from engine.models import Client, Question
@@ -45,7 +45,7 @@ def asked(address: str | None, secret: str | None = STRANGE, **about: Any) -> As
 async def flooded(house: House, *, minute_s: float = 60, ledger: Any = None) -> AsyncIterator[Engine]:
     """An engine with a count of its own; at the end of the block it stops in good order."""
     engine = replace(house.engine, ledger=ledger or house.engine.ledger)
-    flood = Flood(engine.ledger, now, time.monotonic, within_s=5.0, minute_s=minute_s)
+    flood = FloodCounter(engine.ledger, now, time.monotonic, within_s=5.0, minute_s=minute_s)
     try:
         yield replace(engine, flood=flood)
     finally:
@@ -177,11 +177,11 @@ async def test_the_memory_of_the_count_is_bounded_and_the_books_balance(
 
 async def test_minutes_that_are_over_are_forgotten(house: House) -> None:
     clock = [0.0]
-    flood = Flood(house.engine.ledger, now, lambda: clock[0], within_s=5.0)
+    flood = FloodCounter(house.engine.ledger, now, lambda: clock[0], within_s=5.0)
     for number in range(50):
-        assert not await flood.has_counted(trail(f"203.0.113.{number}"))
+        assert not await flood.count_if_flooding(trail(f"203.0.113.{number}"))
     clock[0] += 60
-    assert not await flood.has_counted(trail("203.0.113.99"))
+    assert not await flood.count_if_flooding(trail("203.0.113.99"))
     assert list(flood._minutes) == ["203.0.113.99"]
 
 
@@ -218,7 +218,7 @@ class Slow:
         return await self._ledger.close(trail, issued_at)
 
 
-# Seen red with `has_counted` returning before the note.
+# Seen red with `count_if_flooding` returning before the note.
 async def test_nobody_is_answered_before_the_count_is_durable(house: House, records: Records) -> None:
     address, ledger = "198.51.100.7", Slow(house.engine.ledger)
     async with flooded(house, ledger=ledger) as engine:

@@ -25,7 +25,7 @@ from audit.proof.record import Trail
 from engine import wiring
 from engine.admission import keys as keys_module
 from engine.admission.keys import ApiKeys, KeyUses, digest, key_id_of, mint
-from engine.admission.operator_events import Register
+from engine.admission.operator_events import OperatorEvents
 from engine.answer import Asked
 from engine.cli.main import parser
 from engine.errors import (
@@ -37,8 +37,8 @@ from engine.errors import (
 )
 from engine.http import app as http
 from engine.models import Client, Question
-from engine.outage.cached_library import RememberedKeys
-from engine.outage.stale_cache import Absence
+from engine.outage.cached_library import CachedKeyring
+from engine.outage.stale_cache import CircuitBreaker
 from engine.wiring import Database, House, now
 from tests.build import checksummed, steady
 from tests.command_line import affidavit
@@ -178,7 +178,7 @@ async def test_an_overlap_can_be_cut_short(keys: ApiKeys) -> None:
     assert (await is_good(keys, old), await is_good(keys, new)) == (False, False)
 
 
-# Seen red with `RememberedKeys` that does not look at the hour.
+# Seen red with `CachedKeyring` that does not look at the hour.
 async def test_an_overlap_ends_also_while_the_database_is_away() -> None:
     class Away:
         is_away = False
@@ -190,7 +190,7 @@ async def test_an_overlap_ends_also_while_the_database_is_away() -> None:
 
     elapsed = [0.0]
     database = Away()
-    remembered = RememberedKeys(database, Absence(lambda: elapsed[0]))
+    remembered = CachedKeyring(database, CircuitBreaker(lambda: elapsed[0]))
     await remembered.authenticate(KEY)
     database.is_away = True
     elapsed[0] = 2.0
@@ -337,7 +337,7 @@ async def test_what_cannot_be_recorded_is_not_done(database: Database, keys: Api
 
     good = await keys.create("steady", ["ask"], None)
     async with database.pool("affidavit_owner") as pool:
-        unrecorded = ApiKeys(pool, Register(open_ledger, now, uuid4))
+        unrecorded = ApiKeys(pool, OperatorEvents(open_ledger, now, uuid4))
         with pytest.raises(AuditUnavailableError, match="nothing was changed"):
             await unrecorded.create("unrecorded", ["ask"], None)
         with pytest.raises(AuditUnavailableError):
@@ -361,7 +361,7 @@ async def test_of_several_keys_those_are_revoked_whose_row_is_written(
     ]
     async with database.pool("affidavit_owner") as pool:
         with pytest.raises(AuditUnavailableError):
-            await ApiKeys(pool, Register(lambda: ledgers.pop(0), now, uuid4)).revoke(client_id="half")
+            await ApiKeys(pool, OperatorEvents(lambda: ledgers.pop(0), now, uuid4)).revoke(client_id="half")
     rows = [row for row in records.where("client_id = 'half'") if row["endpoint"].endswith("revoke")]
     assert [row["outcome"] for row in rows] == ["recorded"]
     refused = [id_of(secret) for secret in secrets if not await is_good(keys, secret)]
@@ -431,7 +431,7 @@ async def test_a_key_is_written_once_a_day() -> None:
     ]
 
 
-# Seen red with an `_has_written` that forgets the uses before it writes them.
+# Seen red with an `_try_write` that forgets the uses before it writes them.
 async def test_no_use_is_lost_by_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys_module, "PAUSE_S", 0.0)
     uses = Uses(failures=4)
@@ -466,7 +466,7 @@ async def test_nobody_waits_for_a_use_to_be_written() -> None:
             return Client("site", KEY_ID, frozenset({"ask"}))
 
     noted = KeyUses(hang, now)
-    remembered = RememberedKeys(Good(), Absence(time.monotonic), noted)
+    remembered = CachedKeyring(Good(), CircuitBreaker(time.monotonic), noted)
     async with asyncio.timeout(5):
         await remembered.authenticate(KEY)
         await begun.wait()

@@ -22,7 +22,7 @@ from limits import parse
 
 from engine import settings as settings_file
 from engine import wiring
-from engine.admission.end_user import end_user_of
+from engine.admission.end_user import parse_end_user
 from engine.answer import Asked
 from engine.errors import (
     ConfigurationError,
@@ -33,7 +33,7 @@ from engine.errors import (
 )
 from engine.http.app import create_app
 from engine.models import RATE, Client, EndUser, Rates, Trail
-from engine.outage.stale_cache import AWAY_S, Absence
+from engine.outage.stale_cache import OPEN_S, CircuitBreaker
 from engine.providers.limits import MemoryLimits, RedisLimits, name_of
 from engine.wiring import Database, House
 from tests.conftest import ROOT, Records, running
@@ -56,7 +56,7 @@ def server() -> Iterator[RedisServer]:
 async def shared(server: RedisServer) -> AsyncIterator[RedisLimits]:
     with redis.Redis.from_url(server.url) as connection:
         connection.flushall()
-    limits = RedisLimits(RATES, server.url, Absence(time.monotonic))
+    limits = RedisLimits(RATES, server.url, CircuitBreaker(time.monotonic))
     yield limits
     await limits.close()
 
@@ -87,7 +87,7 @@ async def admitted(limits: Any, client: Client, reader: EndUser | None, times: i
     ],
 )  # fmt: skip
 def test_a_reader_has_one_name_however_it_is_spelled(named: str, name: str, tier: str) -> None:
-    assert end_user_of(named) == EndUser(name, tier)  # type: ignore[arg-type]
+    assert parse_end_user(named) == EndUser(name, tier)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_reader_has_one_name_however_it_is_spelled(named: str, name: str, tier
      "anon:fe80::1%a reader's name", "anon:192.0.2.7,anon:192.0.2.8", "anon:3221225991", "user:\x00"],
 )  # fmt: skip
 def test_any_other_name_of_a_reader_is_an_error(named: str) -> None:
-    assert isinstance(end_user_of(named), InvalidFieldError)
+    assert isinstance(parse_end_user(named), InvalidFieldError)
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ async def test_redis_lets_exactly_as_many_through(shared: RedisLimits, reader: E
 
 ASK_500_TIMES = """
 import asyncio, json, sys, time
-from engine.outage.stale_cache import Absence
+from engine.outage.stale_cache import CircuitBreaker
 from engine.admission.end_user import Rates
 from engine.models import Client
 from engine.providers.limits import RedisLimits
 
 async def main(url):
-    limits = RedisLimits(Rates("100/minute", "10/hour", "50/hour"), url, Absence(time.monotonic))
+    limits = RedisLimits(Rates("100/minute", "10/hour", "50/hour"), url, CircuitBreaker(time.monotonic))
     site = Client("site", "0123456789", frozenset({"ask"}))
     print("ready", flush=True)
     sys.stdin.readline()
@@ -228,7 +228,7 @@ async def test_while_redis_is_away_readers_are_refused_and_keys_counted_alone(
 ) -> None:
     with redis_server() as own:
         clock = Clock()
-        limits = RedisLimits(RATES, own.url, Absence(clock))
+        limits = RedisLimits(RATES, own.url, CircuitBreaker(clock))
         assert (await limits.admit(SITE, PASSER_BY)).refusal is None
         own.stop()
         for _ in range(3):
@@ -240,7 +240,7 @@ async def test_while_redis_is_away_readers_are_refused_and_keys_counted_alone(
         assert [found.refusal is None for found in alone] == [True] * 100 + [False]
         assert [record.levelname for record in caplog.records] == ["ERROR"]
         own.start()
-        clock.now += AWAY_S
+        clock.now += OPEN_S
         back = await limits.admit(SITE, PASSER_BY)
         assert back.refusal is None and "away" not in back.decision
         assert "answers again" in caplog.records[-1].message
@@ -251,7 +251,7 @@ async def test_while_redis_is_away_readers_are_refused_and_keys_counted_alone(
 @needs_redis
 async def test_a_redis_that_hangs_is_away() -> None:
     with redis_server() as own:
-        limits = RedisLimits(RATES, own.url, Absence(time.monotonic))
+        limits = RedisLimits(RATES, own.url, CircuitBreaker(time.monotonic))
         await limits.admit(SITE, None)
         os.kill(own.process.pid, signal.SIGSTOP)
         async with asyncio.timeout(5):
@@ -388,7 +388,7 @@ async def test_a_reader_is_told_that_nobody_can_count(
     async with wiring.open_keys(database) as keys:
         own = await keys.create("uncounted", ["ask"], None)
     with redis_server() as gone:
-        limiter = RedisLimits(RATES, gone.url, Absence(time.monotonic))
+        limiter = RedisLimits(RATES, gone.url, CircuitBreaker(time.monotonic))
     async with over_http(house, limiter, own) as client:
         named = await client.post("/v1/query", json=IMU, headers={"X-End-User": READER.name})
         unnamed = await client.post("/v1/query", json=IMU)

@@ -173,8 +173,8 @@ def test_each_request_is_one_json_line_without_a_word_of_the_reader(
 
 @contextmanager
 def speaking(descriptor: int) -> Iterator[logging.Logger]:
-    handler = logs.Lines(descriptor)
-    handler.setFormatter(logs.JsonLine())
+    handler = logs.NonBlockingHandler(descriptor)
+    handler.setFormatter(logs.JsonLineFormatter())
     logger = logging.getLogger("engine.test")
     logger.addHandler(handler)
     logger.propagate = False
@@ -202,7 +202,7 @@ def test_a_log_that_nobody_reads_holds_up_nobody_and_says_what_it_lost() -> None
 def line_of(name: str, message: str, *values: Any, fault: BaseException | None = None) -> dict[str, Any]:
     info = (type(fault), fault, fault.__traceback__) if fault else None
     record = logging.LogRecord(name, logging.ERROR, __file__, 1, message, values, info)
-    found: dict[str, Any] = json.loads(logs.JsonLine().format(record))
+    found: dict[str, Any] = json.loads(logs.JsonLineFormatter().format(record))
     return found
 
 

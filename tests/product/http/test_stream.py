@@ -22,7 +22,7 @@ from audit.proof.record import Receipt, Trail
 from engine.errors import ModelBusyError, OutOfTimeError
 from engine.http import stream
 from engine.http.app import create_app
-from engine.models import Citation, Claim, Draft, Evidence, Generation, Question, Retrieved
+from engine.models import Citation, Claim, Draft, Generation, Question, Retrieved, RetrievedPassage
 from engine.retrieval.retrieve import Retriever
 from engine.wiring import Database, House
 from tests import upstreams
@@ -34,7 +34,7 @@ EVENTS = "text/event-stream"
 SOON_S = 10  # far more than anything here takes, and less than anybody waits for a hanging test
 
 Event = tuple[str, dict[str, Any]]
-Step = Callable[[Sequence[Evidence], Draft], Claim | None]
+Step = Callable[[Sequence[RetrievedPassage], Draft], Claim | None]
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Stepwise:
     is_left: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def write(
-        self, question: Question, evidence: Sequence[Evidence], draft: Draft
+        self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncIterator[Claim]:
         draft.prompt = "the prompt"
         self.is_asked.set()
@@ -66,7 +66,7 @@ class Stepwise:
     def say(self, number: int = 0, text: str = "") -> None:
         """A sentence of the best passage, or a text that cites it."""
 
-        def quote(evidence: Sequence[Evidence], _: Draft) -> Claim:
+        def quote(evidence: Sequence[RetrievedPassage], _: Draft) -> Claim:
             cited = evidence[0].passage.sentence_text(number)
             return Claim(text or cited, (Citation(0, number, number + 1, cited),))
 
@@ -82,7 +82,7 @@ class Stepwise:
         self.steps.put_nowait(failing)
 
     def end(self, **about: Any) -> None:
-        def finish(_: Sequence[Evidence], draft: Draft) -> None:
+        def finish(_: Sequence[RetrievedPassage], draft: Draft) -> None:
             for name, value in ({"is_complete": True, "stop_reason": "end_turn"} | about).items():
                 setattr(draft, name, value)
 
@@ -94,7 +94,7 @@ class Talkative(Stepwise):
     """Says an answer of 45 kB to everybody at once; its stream is twice that."""
 
     async def write(
-        self, question: Question, evidence: Sequence[Evidence], draft: Draft
+        self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncIterator[Claim]:
         cited = evidence[0].passage.sentence_text(0)
         yield Claim("m" * 45_000, (Citation(0, 0, 1, cited),))

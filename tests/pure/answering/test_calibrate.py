@@ -26,8 +26,8 @@ from engine.retrieval.calibrate import (
     Gate,
     Kind,
     Labelled,
+    ProbeScores,
     Raw,
-    Soundings,
     Weights,
     auroc,
     blended,
@@ -116,18 +116,18 @@ def found(highest_attainment: float = 1.0) -> st.SearchStrategy[Raw]:
     return st.lists(row, max_size=4).map(lambda rows: table(*rows))
 
 
-def soundings(highest_attainment: float = 1.0) -> st.SearchStrategy[Soundings]:
+def soundings(highest_attainment: float = 1.0) -> st.SearchStrategy[ProbeScores]:
     one = found(highest_attainment)
     return st.builds(
-        Soundings,
+        ProbeScores,
         probes=st.lists(one, min_size=1, max_size=12),
         headings=st.lists(one, max_size=4),
         echoes=st.lists(one, min_size=1, max_size=4),
     )
 
 
-def calibrated(asked: Soundings, refused: float = REFUSED) -> Calibration:
-    return calibrate.self_calibrated(asked, embedder="e", dimension=3, gate=GATE, refused=refused)
+def calibrated(asked: ProbeScores, refused: float = REFUSED) -> Calibration:
+    return calibrate.fit_unlabelled(asked, embedder="e", dimension=3, gate=GATE, refused=refused)
 
 
 def score(calibration: Calibration, raw: Raw) -> float:
@@ -163,14 +163,14 @@ def assert_rises(curve: Curve) -> None:
 
 
 EDGES = {
-    "all equal": Soundings([table((0.3, 0.0))] * 9, [table((0.3, 0.0))] * 9, [table((0.3, 0.0))] * 9),
-    "one probe": Soundings([table((0.3, 0.1))], [], [table((0.9, 0.5))]),
-    "nothing found": Soundings([table()] * 9, [table()] * 9, [table()] * 9),
-    "echoes below the probes": Soundings([table((0.8, 0.0))] * 9, [], [table((0.4, 0.5))] * 9),
-    "all probes at 1": Soundings([table((1.0, 0.0))] * 9, [], [table((1.0, 0.5))] * 9),
-    "negative cosines": Soundings([table((-0.4, 0.1))] * 9, [table((-0.2, 0.3))], [table((-0.1, 0.5))] * 9),
-    "opposite vectors": Soundings([table((-1.0, 0.0))] * 9, [], [table((-1.0, 0.0))] * 9),
-    "hardly above nothing": Soundings([table((1e-9, 0.0))] * 9, [], [table((1e-9, 0.0))] * 9),
+    "all equal": ProbeScores([table((0.3, 0.0))] * 9, [table((0.3, 0.0))] * 9, [table((0.3, 0.0))] * 9),
+    "one probe": ProbeScores([table((0.3, 0.1))], [], [table((0.9, 0.5))]),
+    "nothing found": ProbeScores([table()] * 9, [table()] * 9, [table()] * 9),
+    "echoes below the probes": ProbeScores([table((0.8, 0.0))] * 9, [], [table((0.4, 0.5))] * 9),
+    "all probes at 1": ProbeScores([table((1.0, 0.0))] * 9, [], [table((1.0, 0.5))] * 9),
+    "negative cosines": ProbeScores([table((-0.4, 0.1))] * 9, [table((-0.2, 0.3))], [table((-0.1, 0.5))] * 9),
+    "opposite vectors": ProbeScores([table((-1.0, 0.0))] * 9, [], [table((-1.0, 0.0))] * 9),
+    "hardly above nothing": ProbeScores([table((1e-9, 0.0))] * 9, [], [table((1e-9, 0.0))] * 9),
 }
 
 
@@ -184,7 +184,7 @@ def test_curves_rise_whatever_was_found(edge: str) -> None:
 
 @steady
 @given(soundings(), st.floats(0.5, 0.99))
-def test_curves_rise_for_any_soundings(asked: Soundings, refused: float) -> None:
+def test_curves_rise_for_any_soundings(asked: ProbeScores, refused: float) -> None:
     calibration = calibrated(asked, refused)
     assert_rises(calibration.similarity)
     assert_rises(calibration.lexical)
@@ -203,7 +203,7 @@ def test_the_wanted_share_of_the_probes_stays_below_the_gate(edge: str) -> None:
 
 @steady
 @given(soundings(WORDS_DECIDE_FROM * 0.99), st.floats(0.5, 0.99))
-def test_the_wanted_share_of_any_probes_stays_below_the_gate(asked: Soundings, refused: float) -> None:
+def test_the_wanted_share_of_any_probes_stays_below_the_gate(asked: ProbeScores, refused: float) -> None:
     rounding = 1e-9
     assert share(calibrated(asked, refused), asked.probes) <= 1 - refused + rounding
 
@@ -219,7 +219,7 @@ def raised(calibration: Calibration) -> Calibration | None:
 # Seen red with the search for the level stopped a tenth too early: every question needed more than it has to.
 @steady
 @given(soundings(), st.floats(0.5, 0.99))
-def test_the_noise_stands_as_high_as_it_can(asked: Soundings, refused: float) -> None:
+def test_the_noise_stands_as_high_as_it_can(asked: ProbeScores, refused: float) -> None:
     calibration = calibrated(asked, refused)
     higher = raised(calibration)
     assert higher is None or share(higher, asked.probes) > 1 - refused - 1e-9
@@ -228,15 +228,15 @@ def test_the_noise_stands_as_high_as_it_can(asked: Soundings, refused: float) ->
 # Seen red with the share turned round.
 @steady
 @given(soundings(), st.floats(0.5, 0.99), st.floats(0.5, 0.99))
-def test_to_refuse_more_lets_no_more_probes_through(asked: Soundings, one: float, other: float) -> None:
+def test_to_refuse_more_lets_no_more_probes_through(asked: ProbeScores, one: float, other: float) -> None:
     less, more = sorted((one, other))
     rounding = 1e-9
     through = [share(calibrated(asked, refused), asked.probes) for refused in (less, more)]
     assert through[1] <= max(through[0], 1 - more) + rounding
 
 
-def book(seed: int, count: int = 300) -> tuple[Soundings, list[Raw], list[Raw]]:
-    """Soundings like a real book's, questions that it answers, and questions about other things (FACTS 3)."""
+def book(seed: int, count: int = 300) -> tuple[ProbeScores, list[Raw], list[Raw]]:
+    """ProbeScores like a real book's, questions that it answers, and questions about other things (FACTS 3)."""
     random = np.random.default_rng(seed)
 
     def question(cosine: float, spread: float, attained: float) -> Raw:
@@ -249,16 +249,18 @@ def book(seed: int, count: int = 300) -> tuple[Soundings, list[Raw], list[Raw]]:
 
     inside = [question(0.56, 0.137, 0.24) for _ in range(count)]
     echoes = [question(0.85, 0.05, 0.6) for _ in range(count // 3)]
-    return Soundings(other(), inside[: count // 3], echoes), inside, other()
+    return ProbeScores(other(), inside[: count // 3], echoes), inside, other()
 
 
 def distorted(raws: Sequence[Raw], change: Callable[[Cosines], Cosines]) -> list[Raw]:
     return [np.column_stack([change(raw[:, 0]), raw[:, 1]]) for raw in raws]
 
 
-def decisions(asked: Soundings, questions: Sequence[Raw], change: Callable[[Cosines], Cosines]) -> list[bool]:
+def decisions(
+    asked: ProbeScores, questions: Sequence[Raw], change: Callable[[Cosines], Cosines]
+) -> list[bool]:
     """Which questions pass, had the embedder's cosines been others."""
-    changed = Soundings(*(distorted(raws, change) for raws in (asked.probes, asked.headings, asked.echoes)))
+    changed = ProbeScores(*(distorted(raws, change) for raws in (asked.probes, asked.headings, asked.echoes)))
     return passes(calibrated(changed), distorted(questions, change))
 
 
@@ -290,7 +292,7 @@ def test_a_book_like_real_ones_is_told_apart(seed: int) -> None:
     calibration = calibrated(asked)
     assert share(calibration, inside) >= 0.94
     assert share(calibration, others) <= 1 - REFUSED + 0.05
-    assert calibrate.doubts(calibration) == ()
+    assert calibrate.separation_warnings(calibration) == ()
 
 
 # Seen red with a random id, and with an id of the curves alone.
@@ -302,27 +304,27 @@ def test_the_id_is_the_hash_of_what_is_said() -> None:
     assert calibrated(book(1)[0]) == one
     assert calibrated(book(2)[0]).calibration_id != one.calibration_id
     others = [
-        calibrate.self_calibrated(asked, embedder=embedder, dimension=dimension, gate=GATE, refused=REFUSED)
+        calibrate.fit_unlabelled(asked, embedder=embedder, dimension=dimension, gate=GATE, refused=REFUSED)
         for embedder, dimension in (("other", 3), ("e", 4))
     ]
     assert len({calibration.calibration_id for calibration in (one, *others)}) == 3
 
 
-# Seen red with `>=` turned round in `doubts`.
+# Seen red with `>=` turned round in `separation_warnings`.
 def test_headings_that_score_like_the_probes_are_doubted() -> None:
     asked, inside, others = book(3)
     alike = replace(asked, headings=others[:50])
-    (doubt,) = calibrate.doubts(calibrated(alike))
+    (doubt,) = calibrate.separation_warnings(calibrated(alike))
     assert "AUROC 0.5" in doubt or "AUROC 0.4" in doubt
     assert "affidavit calibrate" in doubt
-    assert calibrate.doubts(calibrated(replace(asked, headings=inside[:50]))) == ()
+    assert calibrate.separation_warnings(calibrated(replace(asked, headings=inside[:50]))) == ()
 
 
 def test_a_book_without_headings_is_not_doubted_for_them() -> None:
     asked, _, _ = book(3)
     calibration = calibrated(replace(asked, headings=[]))
     assert calibration.separation is None
-    assert calibrate.doubts(calibration) == ()
+    assert calibrate.separation_warnings(calibration) == ()
 
 
 # Seen red with ties counted whole.
@@ -347,7 +349,7 @@ def test_curves_fit_only_what_they_were_made_for(
     embedder: str, dimension: int, normalisation: str, says: str | None
 ) -> None:
     made = Calibration("c", "labelled", "e", 3, normalisation, CURVE, CURVE)
-    assert calibrate.unfit(made, embedder, dimension) == says
+    assert calibrate.mismatch(made, embedder, dimension) == says
 
 
 # --- Labelled questions
@@ -362,8 +364,8 @@ def labelled(kind: Kind, raws: Sequence[Raw]) -> list[Labelled]:
     return [Labelled(f"{kind} {number}", kind, raw) for number, raw in enumerate(raws)]
 
 
-def fitted(questions: Sequence[Labelled]) -> Certificate:
-    return calibrate.fitted(questions, GENERATION, GATE, "data")
+def fit_labelled(questions: Sequence[Labelled]) -> Certificate:
+    return calibrate.fit_labelled(questions, GENERATION, GATE, "data")
 
 
 def told_apart(seed: int = 0, count: int = 300) -> list[Labelled]:
@@ -375,7 +377,7 @@ def told_apart(seed: int = 0, count: int = 300) -> list[Labelled]:
 @pytest.mark.parametrize("seed", range(5))
 def test_as_many_questions_as_are_asked_for_are_enough(seed: int) -> None:
     _, inside, others = book(seed, LABELLED_MIN)
-    certified = fitted(
+    certified = fit_labelled(
         [
             *(Labelled(f"{seed} in {number}", "answerable", raw) for number, raw in enumerate(inside)),
             *(Labelled(f"{seed} out {number}", "out_of_scope", raw) for number, raw in enumerate(others)),
@@ -393,7 +395,7 @@ def test_too_few_of_a_kind_are_refused(inside: int, others: int) -> None:
         *labelled("out_of_scope", out_of_scope[:others]),
     ]
     with pytest.raises(NotSeparableError, match=f"questions are .*at least {LABELLED_MIN} are needed"):
-        fitted(few)
+        fit_labelled(few)
 
 
 # Seen red with the check of `separation` left out.
@@ -401,7 +403,7 @@ def test_kinds_that_score_alike_are_refused_with_what_to_do() -> None:
     _, _, others = book(0)
     alike = [*labelled("answerable", others[:150]), *labelled("out_of_scope", others[150:])]
     with pytest.raises(NotSeparableError) as refused:
-        fitted(alike)
+        fit_labelled(alike)
     assert f"at least {SEPARATION_MIN} is needed" in str(refused.value)
     assert "Check the labels" in str(refused.value)
     assert "near_miss" in str(refused.value)
@@ -412,13 +414,16 @@ def test_near_misses_are_measured_and_not_fitted_to() -> None:
     questions = told_apart()
     _, inside, others = book(7)
     for raws in (inside, others, [table()] * 100, [table((1.0, 1.0))] * 100):
-        near = fitted([*questions, *labelled("near_miss", raws)])
-        assert near.calibration == fitted(questions).calibration
-        assert (near.kept, near.let_through) == (fitted(questions).kept, fitted(questions).let_through)
+        near = fit_labelled([*questions, *labelled("near_miss", raws)])
+        assert near.calibration == fit_labelled(questions).calibration
+        assert (near.kept, near.let_through) == (
+            fit_labelled(questions).kept,
+            fit_labelled(questions).let_through,
+        )
         assert near.questions["near_miss"] == len(near.scores["near_miss"]) == len(raws)
         measured = share(near.calibration, raws)
         assert near.near_misses_let_through == pytest.approx(measured, abs=0.05)
-    assert fitted(questions).near_misses_let_through is None
+    assert fit_labelled(questions).near_misses_let_through is None
 
 
 def overlapping(seed: int) -> list[Labelled]:
@@ -431,7 +436,7 @@ def overlapping(seed: int) -> list[Labelled]:
 
 # Seen red with "fitted on all" in `_held_out`: in sample never more than 3 % get through, out of sample more than 4 %.
 def test_the_figures_are_of_questions_that_were_not_fitted_to() -> None:
-    certified = [fitted(overlapping(seed)) for seed in range(20)]
+    certified = [fit_labelled(overlapping(seed)) for seed in range(20)]
     in_sample = [np.mean(np.array(item.scores["out_of_scope"]) >= GATE.threshold) for item in certified]
     assert max(in_sample) <= calibrate.LET_THROUGH_MAX
     assert np.mean([item.let_through for item in certified]) > 0.04
@@ -440,14 +445,17 @@ def test_the_figures_are_of_questions_that_were_not_fitted_to() -> None:
 # Seen red with the time of the fit in what is hashed.
 def test_equal_data_gives_an_equal_certificate() -> None:
     questions = told_apart()
-    assert fitted(questions) == fitted(questions)
-    assert fitted(questions).calibration == fitted(questions[::-1]).calibration
-    assert fitted(told_apart(1)).calibration.calibration_id != fitted(questions).calibration.calibration_id
+    assert fit_labelled(questions) == fit_labelled(questions)
+    assert fit_labelled(questions).calibration == fit_labelled(questions[::-1]).calibration
+    assert (
+        fit_labelled(told_apart(1)).calibration.calibration_id
+        != fit_labelled(questions).calibration.calibration_id
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_risk_and_coverage_fall_as_the_gate_rises(seed: int) -> None:
-    certified = fitted(told_apart(seed))
+    certified = fit_labelled(told_apart(seed))
     points = certified.risk_coverage
     assert (points[0]["threshold"], points[-1]["threshold"]) == (0.0, 1.0)
     for before, after in pairwise(points):
@@ -460,7 +468,7 @@ def test_risk_and_coverage_fall_as_the_gate_rises(seed: int) -> None:
 # Seen red with `>` for `>=` in `_risk_coverage`, and with a table in steps of .02: a gate at .65 was not in it.
 @pytest.mark.parametrize("threshold", [0.60, 0.65, 0.73])
 def test_the_table_holds_what_the_gate_does(threshold: float) -> None:
-    certified = calibrate.fitted(told_apart(), GENERATION, Gate(GATE.weights, threshold), "data")
+    certified = calibrate.fit_labelled(told_apart(), GENERATION, Gate(GATE.weights, threshold), "data")
     (at_gate,) = (point for point in certified.risk_coverage if point["threshold"] == certified.threshold)
     for kind, figure in (("answerable", "kept"), ("out_of_scope", "let_through")):
         passed = np.array(certified.scores[kind]) >= threshold
@@ -469,7 +477,7 @@ def test_the_table_holds_what_the_gate_does(threshold: float) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_certificate_keeps_what_is_answerable(seed: int) -> None:
-    certified = fitted(told_apart(seed))
+    certified = fit_labelled(told_apart(seed))
     assert certified.kept >= 0.94
     assert certified.let_through <= 0.05
     assert_rises(certified.calibration.similarity)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.grounding.cite import EXCERPT_WORDS_MAX, LOW_MARK, excerpt, level, quoted, released, source_mark
-from engine.grounding.verify import NOTHING_TOLD, is_proven
-from engine.models import Citation, Claim, Evidence, Quoted, Released
+from engine.grounding.verify import NO_INSTRUCTIONS, is_proven
+from engine.models import Citation, Claim, Quoted, Released, RetrievedPassage
 from tests.build import HOSTILE, citation, claim, evidence, hostile_sentence, steady
 
 WEIGHTS = (0.6, 0.4)
@@ -22,7 +22,7 @@ sentences = st.lists(hostile_sentence, min_size=1, max_size=6)
 joints = st.sampled_from((" ", "\n", "\n\n"))
 
 
-def release(found: list[Evidence], *cited: Citation, generation: float = 0.8) -> Released:
+def release(found: list[RetrievedPassage], *cited: Citation, generation: float = 0.8) -> Released:
     return released([quoted(claim(*cited), found, 1)], generation, weights=WEIGHTS, levels=LEVELS)
 
 
@@ -170,7 +170,7 @@ def test_every_excerpt_of_5000_hostile_answers_is_a_slice_and_every_mark_is_ours
         claims = [hostile_claim(dice, found) for _ in range(dice.randint(1, 3))]
         sentences: list[Quoted] = []
         for item in claims:
-            if is_proven(item, found, NOTHING_TOLD):
+            if is_proven(item, found, NO_INSTRUCTIONS):
                 sentences.append(quoted(item, found, 1 + sum(len(one.excerpts) for one in sentences)))
         if not sentences:
             continue
@@ -193,7 +193,7 @@ def texts(dice: random.Random) -> list[str]:
     return [text for text in made if text] or ["Robots fall."]
 
 
-def hostile_claim(dice: random.Random, found: list[Evidence]) -> Claim:
+def hostile_claim(dice: random.Random, found: list[RetrievedPassage]) -> Claim:
     """Now and then with a lie: a sentence too many, another text, no citation."""
     cited = []
     for _ in range(dice.choice((0, 1, 1, 1, 1, 2))):
@@ -217,7 +217,7 @@ def hostile_claim(dice: random.Random, found: list[Evidence]) -> Claim:
     return Claim(" ".join(dice.choices(own, k=dice.randint(1, 3))), tuple(cited))
 
 
-def check_excerpts(answer: Released, found: list[Evidence]) -> None:
+def check_excerpts(answer: Released, found: list[RetrievedPassage]) -> None:
     for item in answer.excerpts:
         assert any(item.excerpt == one.passage.text[item.start : item.end] for one in found)
         assert 1 <= len(item.excerpt.split()) <= EXCERPT_WORDS_MAX

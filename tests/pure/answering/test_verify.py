@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine.grounding.verify import NOTHING_TOLD, Instructions, is_proven, sentences_text, verdict
-from engine.models import Citation, Claim, Draft, Evidence, Refusal
+from engine.grounding.verify import NO_INSTRUCTIONS, Instructions, is_proven, refuse_unproven, sentences_text
+from engine.models import Citation, Claim, Draft, Refusal, RetrievedPassage
 from engine.wiring import PROMPT, SAMPLE_BOOK
 from ingest.read import read
 from ingest.read.document import Piece
@@ -23,13 +23,13 @@ FOUND = [
 TRUE = citation(FOUND, 0, 0, 2)
 
 
-def verified(of: Draft, found: list[Evidence]) -> tuple[Claim, ...] | Refusal:
+def verified(of: Draft, found: list[RetrievedPassage]) -> tuple[Claim, ...] | Refusal:
     """As engine/answer.py does it: each sentence by itself, then the draft as a whole."""
-    proven = tuple(item for item in of.claims if is_proven(item, found, NOTHING_TOLD))
-    return verdict(of, proven, found) or proven
+    proven = tuple(item for item in of.claims if is_proven(item, found, NO_INSTRUCTIONS))
+    return refuse_unproven(of, proven, found) or proven
 
 
-def refusal(of: Draft, found: list[Evidence] = FOUND) -> Refusal:
+def refusal(of: Draft, found: list[RetrievedPassage] = FOUND) -> Refusal:
     outcome = verified(of, found)
     assert isinstance(outcome, Refusal), outcome
     return outcome
@@ -162,7 +162,7 @@ def test_sentences_are_joined_as_generators_see_them() -> None:
     assert sentences_text(found.passage, 0, 2) == "One.Two."
 
 
-def is_said(text: str, *cited: str, told: Instructions = NOTHING_TOLD) -> bool:
+def is_said(text: str, *cited: str, told: Instructions = NO_INSTRUCTIONS) -> bool:
     """Whether this sentence may leave, with a true citation of these."""
     found = [evidence(*cited)]
     return is_proven(claim(citation(found, 0, 0, len(cited)), text=text), found, told)
@@ -171,7 +171,7 @@ def is_said(text: str, *cited: str, told: Instructions = NOTHING_TOLD) -> bool:
 @pytest.mark.parametrize(("share", "leaves"), [(0.0, False), (0.49, False), (0.5, True), (1.0, True)])
 def test_more_of_a_sentence_is_cited_than_not(share: float, leaves: bool) -> None:
     # Seen red on: no check of `cited_share`.
-    assert is_proven(replace(claim(TRUE), cited_share=share), FOUND, NOTHING_TOLD) is leaves
+    assert is_proven(replace(claim(TRUE), cited_share=share), FOUND, NO_INSTRUCTIONS) is leaves
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_nobody_forges_a_source_mark(text: str, cited: str) -> None:
 def test_nor_in_a_heading(about: dict[str, Any]) -> None:
     # Seen red on: no look at what the mark says besides the excerpt.
     found = [evidence("Robots fall.", **about)]
-    assert not is_proven(claim(citation(found, 0, 0, 1)), found, NOTHING_TOLD)
+    assert not is_proven(claim(citation(found, 0, 0, 1)), found, NO_INSTRUCTIONS)
 
 
 IMU = "The IMU that sits in the pelvis measures how fast the robot turns."
@@ -344,8 +344,8 @@ def test_what_stands_beside_the_cited_words_may_say_even_less() -> None:
     # Seen red on: one limit for both.
     text = "The IMU sits in the pelvis, and bakers begin every loaf by dissolving yeast."
     cited = claim(citation([evidence(IMU)], 0, 0, 1), text=text)
-    assert is_proven(cited, [evidence(IMU)], NOTHING_TOLD)
-    assert not is_proven(replace(cited, cited_share=0.6), [evidence(IMU)], NOTHING_TOLD)
+    assert is_proven(cited, [evidence(IMU)], NO_INSTRUCTIONS)
+    assert not is_proven(replace(cited, cited_share=0.6), [evidence(IMU)], NO_INSTRUCTIONS)
 
 
 @pytest.mark.parametrize(
