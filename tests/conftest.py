@@ -21,8 +21,10 @@ from engine import wiring
 from engine.settings import Settings
 from engine.wiring import Database, House
 
-pytest.register_assert_rewrite("tests")  # the helpers too say what was unequal
-
+# Their assertions show both sides too.
+pytest.register_assert_rewrite(
+    "tests.campaigns", "tests.logs", "tests.parts", "tests.product", "tests.upstreams"
+)
 ROOT = Path(__file__).resolve().parent.parent
 READY_S = 60
 # Two runs share a disk here, and a flush may take its time. What is promised to readers is asserted in test_faults.py.
