@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from audit.errors import BundleError, KeyFileError, NoteError, UnknownVersionError
 from audit.proof import bundle
-from audit.proof.bundle import Bundle, BundleError, UnknownVersionError
-from audit.proof.checkpoint import NoteError, receipt_text
+from audit.proof.bundle import Bundle
 from audit.proof.checkpoint import opened as opened_note
-from audit.proof.keys import KeyFileError, PublicKey, read_public_keys
+from audit.proof.checkpoint import receipt_text
+from audit.proof.keys import PublicKey, read_public_keys
 from audit.proof.merkle import is_included
 from audit.proof.record import leaf_hash
 from audit.proof.verdict import Finding, Report, Verdict

@@ -13,21 +13,11 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 from uuid import uuid4
 
+from audit.errors import VaultConflictError, VaultDamagedError
+
 PIECE_BYTES = 1024 * 1024
 
 _KEY = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
-
-
-class VaultError(Exception):
-    """The vault cannot do it now, or will not. What it holds already stays as it is; to try again is safe."""
-
-
-class VaultConflictError(VaultError):
-    """The key holds other bytes already, and what is written stays."""
-
-
-class VaultDamagedError(VaultError):
-    """What is read is not what was written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,12 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from audit.errors import LedgerUnavailableError
+from audit.ledger.ledger import Ledger
 from engine.admission.end_user import parse_end_user
 from engine.admission.flood import FloodCounter
 from engine.errors import (
+    AffidavitError,
     AuditUnavailableError,
     BadRequestError,
     ForbiddenError,
@@ -355,7 +357,7 @@ class Engine:
         )
 
 
-class _StageTimeoutError(Exception):
+class StageTimeoutError(AffidavitError):
     """Which stage was too slow; for the record, not for the client."""
 
 
@@ -365,7 +367,7 @@ async def _at_most(seconds: float, stage: str) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise OutOfTimeError from _StageTimeoutError(f"{stage} took longer than {seconds} s")
+        raise OutOfTimeError from StageTimeoutError(f"{stage} took longer than {seconds} s")
 
 
 @asynccontextmanager
@@ -458,7 +460,7 @@ def _note_failure(trail: Trail, failure: RequestError) -> None:
 def _cause(failure: RequestError) -> str:
     """What lay behind a failure, without the words of a driver or a provider: those may repeat personal text."""
     cause = failure.__cause__
-    return str(cause) if isinstance(cause, _StageTimeoutError) else type(cause or failure).__name__
+    return str(cause) if isinstance(cause, StageTimeoutError) else type(cause or failure).__name__
 
 
 def _named(failure: RequestError, trail: Trail) -> RequestError:

@@ -1,9 +1,15 @@
-"""Every way to fail. A failure carries its HTTP status and words that are safe to show; a refusal is not a failure.
+"""The exception tree of `engine` and `ingest`. `audit/errors.py` has the one of `audit`.
+
+A failed request carries its HTTP status and a message that is safe to show; a refusal is a value and not a failure.
 
 AffidavitError
 ├── ConfigurationError        the settings or the data folder are wrong; only at start-up
 ├── EmbedderFailedError       the embedding vendor failed for good
 ├── NotSeparableError         labelled questions that no threshold could tell apart
+├── LabelsError               a file of labelled questions that cannot be used
+├── UnreadableError           a file of a book that cannot be read; the others are
+├── ReaderEndedError          the sandboxed reader of a file died or took too long
+├── StageTimeoutError         a stage of a request used up its time; the cause of an OutOfTimeError
 ├── RerankFailedError         the reranker gave no usable order; the order of the blend stands
 ├── StatementError            an auditor's SQL cannot be run
 └── RequestError              one request failed
@@ -21,6 +27,8 @@ AffidavitError
     ├── UnknownPassageError   404
     ├── UnknownRecordError    404
     ├── UnknownSessionError   404
+    ├── UnknownRouteError     404
+    ├── WrongMethodError      405  the route does not have this method
     ├── NotSealedError        409  the record is there, its proof not yet
     ├── TooLargeError         413
     ├── InvalidFieldError     422  JSON, but not what the contract says
@@ -30,6 +38,7 @@ AffidavitError
     ├── EmbedderUnavailableError 503  the embedding vendor does not answer
     ├── DatabaseUnavailableError 503
     ├── AuditUnavailableError 503  the record cannot be made durable, so there is no answer
+    │   └── UnrecordedError        an operator's change cannot be recorded; also a LedgerUnavailableError of audit
     ├── ModelFailedError      502  the language model answered nonsense or not at all
     ├── ModelBusyError        503  the language model is overloaded
     ├── OutOfTimeError        504  the five seconds are over
@@ -182,6 +191,20 @@ class UnknownSessionError(RequestError):
     error_type = "validation"
     title = "No such session"
     detail = "There is no session of this id that is yours. Leave session_id out to begin a new one."
+
+
+class UnknownRouteError(RequestError):
+    status = 404
+    error_type = "validation"
+    title = "There is nothing here"
+    detail = "This address does not exist. See /openapi.json for those that do."
+
+
+class WrongMethodError(RequestError):
+    status = 405
+    error_type = "validation"
+    title = "This method does not fit"
+    detail = "This address does not take that method. See /openapi.json."
 
 
 class NotSealedError(RequestError):

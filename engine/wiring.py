@@ -31,10 +31,11 @@ from audit.checking.log_gauges import Standing, read_standing
 from audit.checking.prover import Prover
 from audit.checking.status import Status, read_status
 from audit.erasure.erase import Eraser
+from audit.errors import KeyFileError
 from audit.ledger import partitions
 from audit.ledger.durability import weaknesses
 from audit.ledger.ledger import Ledger, Spooling
-from audit.proof.keys import KeyFileError, SigningKey, public_file, read_public_keys
+from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.sealing.sealer import LAST_S, Sealer
 from audit.vault import FolderVault, Vault
 from engine.admission.flood import FloodCounter

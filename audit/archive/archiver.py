@@ -27,17 +27,23 @@ import psycopg
 from psycopg import AsyncConnection
 
 from audit.archive import month_table
-from audit.archive.export import ExportError, export
-from audit.archive.month_table import Again, ManifestPlace, Month, NotNowError
+from audit.archive.export import export
+from audit.archive.month_table import Again, ManifestPlace, Month
 from audit.archive.verify import rows_again, verify_archive
-from audit.archive.worker_process import SecondCoreError
 from audit.checking.evidence import following
-from audit.ledger.ledger import LedgerUnavailableError
-from audit.proof.archive_format import MANIFEST, ArchiveError, Manifest, manifest, object_key, opened_manifest
+from audit.errors import (
+    ArchiveError,
+    ArchiveWorkerError,
+    ExportError,
+    LedgerUnavailableError,
+    MonthNotReadyError,
+    VaultError,
+)
+from audit.proof.archive_format import MANIFEST, Manifest, manifest, object_key, opened_manifest
 from audit.proof.keys import PublicKey, SigningKey
 from audit.proof.record import Row, bytes_of, leaf_hash
 from audit.proof.verdict import Report, Verdict
-from audit.vault import Stored, Vault, VaultError
+from audit.vault import Stored, Vault
 
 CLOSED_FOR = timedelta(days=1)  # what waits in a spool at the end of a month has arrived by then
 SEALER_S = 60.0  # a sealer that runs needs seconds
@@ -45,7 +51,7 @@ SEALER_PAUSE_S = 1.0
 SOUND = {Verdict.VALID, Verdict.ERASED}
 NOT_VERIFIED = {None, "frozen", "uploaded"}
 _TROUBLES = (
-    NotNowError, VaultError, ArchiveError, ExportError, SecondCoreError, FileNotFoundError, LedgerUnavailableError,
+    MonthNotReadyError, VaultError, ArchiveError, ExportError, ArchiveWorkerError, FileNotFoundError, LedgerUnavailableError,
 )  # fmt: skip
 EMPTY = "has no records, and stays as it is"
 
@@ -173,7 +179,7 @@ class Archiver:
 
     async def _freeze(self, connection: AsyncConnection, month: Month) -> None:
         if not month.is_attached:
-            raise NotNowError("its table is gone; see `affidavit audit verify`")
+            raise MonthNotReadyError("its table is gone; see `affidavit audit verify`")
         await self._await_sealer(connection, month)
         async with self.event("audit archive", month=str(month), step="frozen"):
             rows = await month_table.freeze(connection, month)
@@ -222,7 +228,7 @@ class Archiver:
             return "is restored already"
         if month.state in NOT_VERIFIED or (month.state == "verified" and month.is_attached):
             where = "in the log" if month.table else "nowhere: there is no such month"
-            raise NotNowError(f"its records are {where}, so there is nothing to restore")
+            raise MonthNotReadyError(f"its records are {where}, so there is nothing to restore")
         async with self.event("audit restore", month=str(month), step="restored"):
             await self._bring_back(connection, month)
         await month_table.record(connection, month.month, "restored", month.rows, month.manifest)
@@ -250,7 +256,7 @@ class Archiver:
 
     async def _end(self, connection: AsyncConnection, month: Month) -> str:
         if month.state != "restored":
-            raise NotNowError("it is not restored")
+            raise MonthNotReadyError("it is not restored")
         await self._detach(connection, month, "audit restore --end")
         return await self._advance(connection, await month_table.look(connection, month.month))
 

@@ -16,8 +16,9 @@ from psycopg import IsolationLevel, sql
 
 from audit.archive.parquet import TYPES, SortedWriter
 from audit.archive.rows import Chunk, packed
-from audit.archive.worker_process import SecondCoreError, in_order
+from audit.archive.worker_process import in_order
 from audit.checking.evidence import COLUMNS, rows_statement
+from audit.errors import ArchiveError, ArchiveWorkerError, ExportError, NoteError
 from audit.proof.archive_format import (
     CHECKPOINT,
     EVIDENCE,
@@ -27,11 +28,10 @@ from audit.proof.archive_format import (
     PARQUET,
     SPECIFICATION,
     SPECIFICATION_FILE,
-    ArchiveError,
     Exported,
 )
 from audit.proof.bundle import are_commitments
-from audit.proof.checkpoint import Checkpoint, NoteError, opened
+from audit.proof.checkpoint import Checkpoint, opened
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import Frontier
 from audit.proof.record import PERSONAL, SCHEMA_VERSION, Row, leaf_hash
@@ -67,10 +67,6 @@ _ERASURE = """CASE WHEN r.erased_at IS NOT NULL THEN (SELECT json_agg(DISTINCT e
     WHERE e.log_id = l.log_id AND e.commitments IS NOT NULL) END"""
 
 Progress = Callable[[str, int, int], None]
-
-
-class ExportError(Exception):
-    """The month is not what was sealed, or not all of it. The message says where."""
 
 
 def export(
@@ -118,7 +114,7 @@ def _write_rows(
                 for leaf in piece.leaves:
                     tree.append(leaf)
                 progress(tree.size)
-        except (ArchiveError, SecondCoreError) as wrong:
+        except (ArchiveError, ArchiveWorkerError) as wrong:
             raise ExportError(str(wrong)) from None
     return tree
 

@@ -17,6 +17,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.errors import LockNotAvailable
 
 from audit.checking.evidence import following
+from audit.errors import MonthNotReadyError
 from audit.proof.merkle import Frontier
 from audit.proof.record import Row
 
@@ -102,10 +103,6 @@ INSERT INTO audit_months VALUES ('{table}', '{month}')
 _FILL = "INSERT INTO {table} SELECT * FROM json_populate_recordset(NULL::audit_logs, %s::json)"
 
 Done = TypeVar("Done")
-
-
-class NotNowError(Exception):
-    """The month cannot go on yet. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +217,7 @@ async def freeze(connection: AsyncConnection, month: Month) -> int:
             await _change(connection, _FREEZE, month)
             now = await standing(connection, month.month)
             if now.trouble:
-                raise NotNowError(now.trouble)
+                raise MonthNotReadyError(now.trouble)
             await connection.execute(_KEYS, _bounds(month.month))
         return now.rows
 
@@ -237,12 +234,14 @@ async def compare(connection: AsyncConnection, month: Month, root: bytes) -> Non
     """Whether the archive with this root holds all that the table holds, and each record has its key."""
     (counts,) = await _fetch(connection, _COMPARED.format(table=month.table), _bounds(month.month))
     if counts != (month.rows, 0, 0):
-        raise NotNowError(
+        raise MonthNotReadyError(
             f"its table has {counts[0]} records, {counts[1]} of them without their leaf and {counts[2]} without"
             f" their key, and the archive {month.rows}; nothing was removed. See `affidavit audit verify`"
         )
     if await _root(connection, month.month) != (month.rows, root):
-        raise NotNowError("the archive is of another tree than the month; see `affidavit audit verify`")
+        raise MonthNotReadyError(
+            "the archive is of another tree than the month; see `affidavit audit verify`"
+        )
 
 
 async def detach(connection: AsyncConnection, month: Month) -> None:
@@ -285,7 +284,7 @@ async def fill(connection: AsyncConnection, month: Month, rows: Sequence[Again])
         erased[log_id].row.setdefault("erased_at", erased_at)
         await connection.execute(_KEEP_COMMITMENTS, (log_id, json.dumps(erased[log_id].commitments)))
     if lost := [log_id for log_id, again in erased.items() if "erased_at" not in again.row]:
-        raise NotNowError(f"{len(lost)} records have lost their key and were never erased: {lost[0]}")
+        raise MonthNotReadyError(f"{len(lost)} records have lost their key and were never erased: {lost[0]}")
     async with _role(connection):
         texts = json.dumps([again.row for again in rows])
         await connection.execute(_FILL.format(table=month.table).encode(), (texts,))
@@ -351,7 +350,7 @@ async def _patiently(work: Callable[[], Awaitable[Done]]) -> Done:
             return await work()
         except LockNotAvailable:
             if time.monotonic() > until:
-                raise NotNowError(
+                raise MonthNotReadyError(
                     "somebody has been using its table for long; run this again later"
                 ) from None
         await asyncio.sleep(PAUSE_S)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from audit.proof.archive_format import ArchiveError
+from audit.errors import ArchiveError
 from audit.proof.canonical import canonical_text
 from audit.proof.record import PERSONAL, UNHASHED
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from audit.archive import parquet
+from audit.errors import ArchiveError, BundleError
 from audit.proof.archive_format import (
     ROW_BYTES_MAX,
-    ArchiveError,
     boxed,
     bytes_of,
     commitments_in,
@@ -23,7 +23,7 @@ from audit.proof.archive_format import (
     joined,
     leaf_of,
 )
-from audit.proof.bundle import COLUMN, BundleError, are_commitments, month_of
+from audit.proof.bundle import COLUMN, are_commitments, month_of
 from audit.proof.canonical import canonical_text
 from audit.proof.record import PERSONAL, SCHEMA_VERSION, UNHASHED, Row
 

@@ -15,7 +15,8 @@ from typing import BinaryIO, Protocol
 import pyarrow as pa
 
 from audit.archive.rows import Group, Judged, Lines, Place, copied, judged, opened_line
-from audit.archive.worker_process import SecondCoreError, in_order
+from audit.archive.worker_process import in_order
+from audit.errors import ArchiveError, ArchiveWorkerError, NoteError, VaultDamagedError, VaultError
 from audit.proof.archive_format import (
     CHECKPOINT,
     EVIDENCE,
@@ -25,19 +26,17 @@ from audit.proof.archive_format import (
     NAMES,
     PARQUET,
     ROW_BYTES_MAX,
-    ArchiveError,
     Manifest,
     StoredFile,
     opened_box,
     opened_manifest,
     place_of,
 )
-from audit.proof.checkpoint import Checkpoint, NoteError, opened
+from audit.proof.checkpoint import Checkpoint, opened
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import HASH_BYTES, Frontier
 from audit.proof.record import Row
 from audit.proof.verdict import Finding, Report, Verdict
-from audit.vault import VaultDamagedError, VaultError
 
 LINES = 250  # in one piece of work
 LINES_BYTES = 2**23  # of large records fewer
@@ -232,7 +231,7 @@ class _Archive:
         seen = bytearray(self.manifest.rows)
         try:
             self._read_copy(seen)
-        except (ArchiveError, SecondCoreError) as wrong:
+        except (ArchiveError, ArchiveWorkerError) as wrong:
             self._find(Verdict.TAMPERED, "file", f"{PARQUET}: {wrong}")
         for first, end in _runs(seen, 0):
             words = f"{PARQUET} lacks the rows of the leaves {first} to {end - 1}"
@@ -303,7 +302,7 @@ class _Archive:
                 for found in results:
                     expected = self._place(found, expected, seen)
                 self.progress(EVIDENCE, expected, self.manifest.rows)
-        except (SecondCoreError, MemoryError) as wrong:
+        except (ArchiveWorkerError, MemoryError) as wrong:
             self._find(Verdict.CANNOT_TELL, "file", f"{EVIDENCE} cannot be read ({type(wrong).__name__})")
         for first, end in _runs(seen, 0):
             words = f"The records of leaves {first} to {end - 1} are missing"

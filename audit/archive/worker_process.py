@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from subprocess import PIPE, Popen
 from typing import Any, Self, TypeVar
 
+from audit.errors import ArchiveWorkerError
+
 WAITING_MAX = 4  # results that are done and must wait for an earlier one, or are on their way
 
 MEMORY_BYTES_MAX = 2**31  # a file that somebody made to expand for ever ends there
@@ -18,10 +20,6 @@ _START = "import sys; sys.path[:] = {path!r}; from audit.archive.worker_process 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Work = Callable[[Item], Result]
-
-
-class SecondCoreError(Exception):
-    """The other process ended in the middle of its work."""
 
 
 def in_order(work: Work[Item, Result], items: Iterable[Item], *, alone: bool = False) -> Iterator[Result]:
@@ -91,7 +89,7 @@ def _asked(process: Popen[bytes], work: Work[Item, Result], item: Item) -> Any:
         process.stdin.flush()
         is_well, answer = pickle.load(process.stdout)  # noqa: S301  from the process that we started
     except (OSError, EOFError, pickle.UnpicklingError):
-        raise SecondCoreError("The second process ended in the middle of its work") from None
+        raise ArchiveWorkerError("The second process ended in the middle of its work") from None
     if not is_well:
         raise answer
     return answer

@@ -17,8 +17,9 @@ import psycopg
 from psycopg import sql
 
 from audit.checking.inspection import Batch, Erasure, Leaf, MonthState
+from audit.errors import VaultDamagedError
 from audit.proof.merkle import HASH_BYTES
-from audit.vault import Vault, VaultDamagedError
+from audit.vault import Vault
 
 BATCH_LEAVES = 1_000  # some 8 MB of records: enough to be fast, little enough to hold three of them
 LAST_MOMENT = datetime.max.replace(tzinfo=UTC)

@@ -13,9 +13,10 @@ from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
-from audit.proof.archive_format import ArchiveError, opened_manifest
+from audit.errors import ArchiveError, NoteError
+from audit.proof.archive_format import opened_manifest
 from audit.proof.bundle import COLUMN, are_commitments
-from audit.proof.checkpoint import Checkpoint, Link, NoteError, erasure_text
+from audit.proof.checkpoint import Checkpoint, Link, erasure_text
 from audit.proof.checkpoint import opened as opened_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import Frontier

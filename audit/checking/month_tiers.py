@@ -8,8 +8,9 @@ from io import SEEK_END
 from typing import Any
 
 from audit.checking.evidence import Span, following
-from audit.proof.archive_format import ArchiveError, Manifest, opened_manifest
-from audit.vault import Vault, VaultError
+from audit.errors import ArchiveError, VaultError
+from audit.proof.archive_format import Manifest, opened_manifest
+from audit.vault import Vault
 
 _AUDITOR = "affidavit_auditor"
 

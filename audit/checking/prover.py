@@ -14,10 +14,10 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from audit.checking.evidence import COLUMNS, rows_statement
+from audit.errors import MissingRecordError, ProofUnavailableError, UnprovenError, UnsealedRecordError
 from audit.proof import merkle
 from audit.proof.bundle import Bundle, are_commitments, month_of, written
 from audit.proof.record import SCHEMA_VERSION, Row, leaf_hash
-from audit.proof.verdict import Verdict
 
 CHUNK_LEAVES = 1_024  # a power of two: the tree over the chunks' roots is the tree over the leaves
 SEALED_IN_S = 10  # a sealer needs no longer
@@ -37,24 +37,6 @@ SELECT commitments FROM public.audit_erasures WHERE log_id = %s::uuid
 """
 
 
-class UnprovenError(Exception):
-    """There is no proof, and the message says why."""
-
-    verdict = Verdict.CANNOT_TELL
-
-
-class UnknownRecordError(UnprovenError):
-    verdict = Verdict.MISSING
-
-
-class AwayError(UnprovenError):
-    """The database, just now."""
-
-
-class NotSealedError(UnprovenError):
-    verdict = Verdict.UNSEALED
-
-
 class Prover:
     """Reads as an auditor."""
 
@@ -69,7 +51,7 @@ class Prover:
             statement = rows_statement(columns, "query_id = %s")
             found = await (await connection.execute(statement, (query_id,))).fetchone()
         if found is None:
-            raise UnknownRecordError(f"There is no record of query {query_id}")
+            raise MissingRecordError(f"There is no record of query {query_id}")
         row: Row = json.loads(found[1])
         return row
 
@@ -81,7 +63,7 @@ class Prover:
         async with self._reading() as connection:
             found = await (await connection.execute(_COVERED, (row["log_id"], month))).fetchone()
         if found is None:
-            raise NotSealedError(f"The record is not sealed yet. Ask again in {SEALED_IN_S} s.")
+            raise UnsealedRecordError(f"The record is not sealed yet. Ask again in {SEALED_IN_S} s.")
         index, size, note = found
         proof = await self._proof(month, index, size)
         committed = None if row["erased_at"] is None else await self._commitments(row)
@@ -122,7 +104,7 @@ class Prover:
             async with self._pool.connection() as connection:
                 yield connection
         except (psycopg.Error, PoolTimeout) as failure:
-            raise AwayError(f"The database could not be read: {type(failure).__name__}") from None
+            raise ProofUnavailableError(f"The database could not be read: {type(failure).__name__}") from None
 
     async def _commitments(self, row: Row) -> dict[str, str]:
         async with self._reading() as connection:

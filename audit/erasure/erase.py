@@ -26,6 +26,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from audit.erasure import personal, spool_erasure
+from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from audit.ledger.spool import ASIDE
 from audit.proof.checkpoint import erasure_text
 from audit.proof.record import Row, Trail, commitments, leaf_hash
@@ -60,18 +61,6 @@ WHERE EXISTS (SELECT FROM audit_erasures e WHERE e.month = m.month
 _ALWAYS_TIDIED = ("audit_row_keys", "audit_open", "chat_sessions", "chat_messages", "source_citations")
 
 Event = Callable[[], AbstractAsyncContextManager[Trail]]  # a row of the log, written when the block has ended
-
-
-class NotSealedError(Exception):
-    """Some of the records are not sealed yet, so nothing was erased."""
-
-
-class AwayError(Exception):
-    """The database, just now. To try again is safe."""
-
-
-class UnknownError(Exception):
-    """Nothing of this query is here, and never was."""
 
 
 class Signer(Protocol):
@@ -154,7 +143,7 @@ class Eraser:
         self._is_untidy = False
 
     async def forget(self, wish: Wish, basis: str, event: Event) -> Erased:
-        """All that is here of a person, or of one query. `NotSealedError` if some of it is not sealed in time."""
+        """All that is here of a person, or of one query. `ErasureTooEarlyError` if some of it is not sealed in time."""
         done = Erased(self._new_id(), already=await self._erased_before(wish))
         turns = await self._turns(wish)
         await self._wait_for(wish, turns)
@@ -171,7 +160,7 @@ class Eraser:
         done.left += _tampered(refused)
         self._look_at_spool(wish, done)
         if wish.query_id and done.is_nothing and not (done.already or done.left):
-            raise UnknownError
+            raise NothingToEraseError
         return done
 
     async def end_retention(
@@ -229,7 +218,7 @@ class Eraser:
             self._is_untidy = False
             try:
                 await self.tidy()
-            except AwayError as failure:
+            except ErasureUnavailableError as failure:
                 log.warning(
                     "What was erased still lies in its pages; the next erasure clears it. %s", failure
                 )
@@ -246,7 +235,7 @@ class Eraser:
             await asyncio.sleep(PAUSE_S)
         (unsealed,) = await self._fetch_one(_UNSEALED, *asked)
         if unsealed:
-            raise NotSealedError(
+            raise ErasureTooEarlyError(
                 f"{unsealed} of the records are not sealed yet, so nothing was erased: a proof would be lost."
                 " Is `affidavit audit seal` or the server running? Then try again in some seconds."
             )
@@ -264,7 +253,7 @@ class Eraser:
         not what was sealed."""
         found = await self._find((), turns, most=ALL)
         if found.unsealed:
-            raise NotSealedError(
+            raise ErasureTooEarlyError(
                 f"{len(found.unsealed)} records of a conversation are not sealed yet, so nothing was erased:"
                 " try again in some seconds."
             )
@@ -391,11 +380,11 @@ class Eraser:
             async with self._pool.connection() as connection:
                 yield connection
         except psycopg.errors.LockNotAvailable:
-            raise AwayError(
+            raise ErasureUnavailableError(
                 "A month is being archived, or somebody else erases: please try again shortly."
             ) from None
         except (psycopg.Error, PoolTimeout) as failure:
-            raise AwayError(
+            raise ErasureUnavailableError(
                 f"The database did not do it ({type(failure).__name__}): nothing is half done, try again."
             ) from None
 

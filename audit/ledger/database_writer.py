@@ -7,8 +7,8 @@ from datetime import datetime
 
 import psycopg
 
+from audit.errors import ArchivedMonthError, MissingMonthError, PermanentWriteError, TransientWriteError
 from audit.ledger.entry import Entry, ids, listed
-from audit.ledger.group_commit import AwayError, RefusedError
 
 WRITE_S = 5.0  # a batch takes milliseconds: whoever needs longer is away
 WIND_UP_S = 0.1  # psycopg, once interrupted, waits ten seconds for a server that is silent; interrupted again, it goes
@@ -21,14 +21,6 @@ def arguments(entries: Sequence[Entry]) -> tuple[object, ...]:
     return (
         listed(entries, "opened"), listed(entries, "noted"), ids(entries, "closed"), listed(entries, "closed"),
     )  # fmt: skip
-
-
-class MissingMonthError(AwayError):
-    """There is no partition for one of the rows; one can be made."""
-
-
-class ArchivedMonthError(RefusedError):
-    """One of the rows is of a month that is archived, and takes no more."""
 
 
 class Statements:
@@ -49,13 +41,13 @@ class Statements:
             psycopg.errors.UniqueViolation,
             psycopg.errors.NotNullViolation,
         ) as failure:
-            raise RefusedError(type(failure).__name__) from None
+            raise PermanentWriteError(type(failure).__name__) from None
         except psycopg.errors.CheckViolation:
             raise MissingMonthError("No partition") from None
         except (psycopg.Error, OSError, TimeoutError) as failure:
             raise await self._said(failure) from None
         except UnicodeEncodeError:
-            raise RefusedError("UnicodeEncodeError") from None
+            raise PermanentWriteError("UnicodeEncodeError") from None
 
     async def make_month(self, of: str) -> None:
         """For a row that came too late or too early for the months that are there."""
@@ -80,7 +72,7 @@ class Statements:
         if is_archived(failure):
             return ArchivedMonthError("The month is archived")
         await self.close()
-        return AwayError(type(failure).__name__)
+        return TransientWriteError(type(failure).__name__)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None

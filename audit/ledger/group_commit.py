@@ -8,18 +8,11 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from audit.errors import PermanentWriteError, TransientWriteError
 from audit.ledger.entry import Entry
 
 BATCH_MAX = 256  # rows of some kilobytes: one statement stays small, and a bad row is soon found
 WAITING_MAX = 2048  # more than that in half a second nobody can write: say so at once instead of keeping them
-
-
-class AwayError(Exception):
-    """It does not take anything now, and may later."""
-
-
-class RefusedError(Exception):
-    """It will never take this entry."""
 
 
 Flush = Callable[[Sequence[Entry]], Awaitable[None]]
@@ -36,7 +29,7 @@ class GroupCommit:
     async def write(self, entry: Entry) -> None:
         """Back when the entry is durable."""
         if len(self._waiting) >= WAITING_MAX:
-            raise AwayError("Too many are waiting")
+            raise TransientWriteError("Too many are waiting")
         done = asyncio.get_running_loop().create_future()
         self._waiting.append((entry, done))
         self._has_some.set()
@@ -67,16 +60,16 @@ class GroupCommit:
 async def _write(flush: Flush, entries: Sequence[Entry], dones: Sequence[asyncio.Future[None]]) -> None:
     try:
         await flush(entries)
-    except RefusedError as refused:
+    except PermanentWriteError as refused:
         if len(entries) == 1:
             _end(dones, refused)
             return
         for entry, done in zip(entries, dones, strict=True):
             await _write(flush, [entry], [done])
-    except AwayError as away:
+    except TransientWriteError as away:
         _end(dones, away)
     except Exception as fault:
-        _end(dones, AwayError(type(fault).__name__))
+        _end(dones, TransientWriteError(type(fault).__name__))
         raise
     else:
         _end(dones, None)

@@ -20,11 +20,12 @@ from uuid import UUID
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from audit.errors import LedgerUnavailableError, PermanentWriteError, TransientWriteError
 from audit.ledger import partitions
 from audit.ledger.database_writer import Statements
 from audit.ledger.durability import weaknesses
 from audit.ledger.entry import Entry
-from audit.ledger.group_commit import AwayError, GroupCommit, RefusedError
+from audit.ledger.group_commit import GroupCommit
 from audit.ledger.orphans import Alive, Orphans
 from audit.ledger.spool import Spool, delivered, left_behind, pieces
 from audit.proof.checkpoint import receipt_text
@@ -40,10 +41,6 @@ TEND_S = 15.0  # so that what a dead process left open is closed within a minute
 Work = Callable[[], Coroutine[None, None, None]]
 
 log = logging.getLogger(__name__)
-
-
-class LedgerUnavailableError(Exception):
-    """The record could not be made durable, so nothing may be answered."""
 
 
 class Signer(Protocol):
@@ -189,7 +186,7 @@ class Ledger:
             if not self._must_wait(entry) and await self._is_in_database(entry):
                 return
             await self._spool_it(entry)
-        except (AwayError, RefusedError, ValueError, TypeError) as failure:
+        except (TransientWriteError, PermanentWriteError, ValueError, TypeError) as failure:
             raise LedgerUnavailableError(type(failure).__name__) from None
 
     def _must_wait(self, entry: Entry) -> bool:
@@ -203,7 +200,7 @@ class Ledger:
                 if entry.kind == "opened":
                     await self._alive.is_known.wait()
                 await self._commits.write(entry)
-        except (AwayError, TimeoutError) as failure:
+        except (TransientWriteError, TimeoutError) as failure:
             self._is_away = True
             log.warning("The database did not take a record (%s)", type(failure).__name__)
             return False
@@ -211,7 +208,7 @@ class Ledger:
 
     async def _spool_it(self, entry: Entry) -> None:
         if self._spooling is None:
-            raise AwayError("There is no spool")
+            raise TransientWriteError("There is no spool")
         self._by_spool.add(entry.log_id)
         try:
             await self._spooling.write(entry)
@@ -227,13 +224,13 @@ class Ledger:
             while not self._spool.is_empty:
                 try:
                     await self._drain_piece(self._spool)
-                except (AwayError, OSError):
+                except (TransientWriteError, OSError):
                     await asyncio.sleep(DRAIN_PAUSE_S)
 
     async def _drain_piece(self, spool: Spool) -> None:
         piece = spool.read()
         if self._weaknesses or not (piece.entries or piece.damaged):
-            raise AwayError("Nothing can be drained yet")
+            raise TransientWriteError("Nothing can be drained yet")
         await delivered(piece, self._draining, spool.folder)
         self._is_away = False
         spool.drained(piece)
@@ -247,7 +244,7 @@ class Ledger:
             try:
                 async with asyncio.timeout(TEND_S):
                     await self.tend()
-            except (psycopg.Error, PoolTimeout, AwayError, OSError, TimeoutError) as failure:
+            except (psycopg.Error, PoolTimeout, TransientWriteError, OSError, TimeoutError) as failure:
                 log.warning("The log could not be looked after (%s)", type(failure).__name__)
 
     def _check(self, found: list[str]) -> None:

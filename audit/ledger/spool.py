@@ -18,9 +18,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
-from audit.ledger.database_writer import ArchivedMonthError, MissingMonthError, Statements
+from audit.errors import ArchivedMonthError, MissingMonthError, PermanentWriteError, TransientWriteError
+from audit.ledger.database_writer import Statements
 from audit.ledger.entry import Entry, last_words
-from audit.ledger.group_commit import AwayError, RefusedError
 
 READ_MAX = 256  # entries drained in one batch
 BLOCK_BYTES = 1 << 20
@@ -66,7 +66,7 @@ class Spool:
         try:
             await asyncio.get_running_loop().run_in_executor(self.hand, self._append, lines)
         except OSError as failure:
-            raise AwayError(type(failure).__name__) from None
+            raise TransientWriteError(type(failure).__name__) from None
         finally:
             self.in_flight -= 1
 
@@ -155,11 +155,11 @@ def set_aside(folder: Path, lines: Sequence[bytes]) -> None:
 
 
 async def delivered(piece: Read, to: Statements, folder: Path) -> None:
-    """To the database. What it will never take is set aside; raises `AwayError` if it does not answer."""
+    """To the database. What it will never take is set aside; raises `TransientWriteError` if it does not answer."""
     entries = last_words(piece.entries)
     try:
         await to.write(entries)
-    except (RefusedError, MissingMonthError):
+    except (PermanentWriteError, MissingMonthError):
         for entry in entries:
             await _delivered_alone(entry, to, folder)
     if piece.damaged:
@@ -177,7 +177,7 @@ async def _delivered_alone(entry: Entry, to: Statements, folder: Path) -> None:
         if not await to.holds(entry):
             set_aside(folder, [line_of(entry)])
             log.error("Record %s came after its month was archived: it is in %s", entry.log_id, ASIDE)  # noqa: TRY400  its trace could repeat the row
-    except RefusedError:
+    except PermanentWriteError:
         set_aside(folder, [line_of(entry)])
 
 

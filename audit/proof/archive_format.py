@@ -18,6 +18,7 @@ import pyarrow as pa
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from audit.errors import ArchiveError
 from audit.proof.canonical import canonical_json
 from audit.proof.keys import PublicKey, SigningKey
 from audit.proof.record import PERSONAL
@@ -57,10 +58,6 @@ _ZSTD = pa.Codec(
     "zstd", compression_level=1
 )  # three times as fast as the next levels, which save two percent
 _decoder = json.JSONDecoder()
-
-
-class ArchiveError(ValueError):
-    """Not written as we write archives. The message says what is wrong."""
 
 
 class Stored(Protocol):

@@ -12,6 +12,7 @@ from datetime import date
 from typing import Any
 from uuid import UUID
 
+from audit.errors import BundleError, UnknownVersionError
 from audit.proof.canonical import canonical_json
 from audit.proof.merkle import HASH_BYTES
 from audit.proof.record import PERSONAL, SCHEMA_VERSION, UNHASHED, Row
@@ -25,14 +26,6 @@ COLUMN = re.compile(r"[a-z][a-z0-9_]*")  # what else a name could hold, it could
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SALT = re.compile(r"\\x[0-9a-f]{64}")
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2})-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
-
-
-class BundleError(ValueError):
-    """The file is not a bundle as we write them."""
-
-
-class UnknownVersionError(ValueError):
-    """The record was written by rules that this program does not know."""
 
 
 @dataclass(frozen=True, slots=True)

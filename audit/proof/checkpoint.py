@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from uuid import UUID
 
+from audit.errors import NoteError, UnknownKeyError
 from audit.proof.keys import ID_BYTES, NAME, PublicKey, SigningKey
 from audit.proof.merkle import HASH_BYTES
 
@@ -34,14 +35,6 @@ _NOTE = re.compile(
     rf"{NAME}[ ](?P<signature>[A-Za-z0-9+/]+=*)\n",
     re.VERBOSE,
 )
-
-
-class NoteError(ValueError):
-    """Not a checkpoint of ours: damaged, written in another way, or signed by nobody whom we know."""
-
-
-class UnknownKeyError(NoteError):
-    """It may be signed well, by a key that was not given: one that is new, or nobody's."""
 
 
 @dataclass(frozen=True, slots=True)

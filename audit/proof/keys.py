@@ -19,6 +19,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from audit.errors import KeyExistsError, KeyFileError
+
 NAME = "affidavit"
 ED25519 = b"\x01"  # what C2SP's signed notes call this algorithm
 KEY_BYTES = 32
@@ -27,14 +29,6 @@ ID_BYTES = 4
 _PRIVATE_MODE, _PUBLIC_MODE = 0o600, 0o644
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _VERIFIER_KEY = re.compile(rf"{NAME}\+[0-9a-f]{{{2 * ID_BYTES}}}\+([A-Za-z0-9+/]{{44}})")  # 33 bytes
-
-
-class KeyFileError(Exception):
-    """The message says what is wrong with the file and what to do about it."""
-
-
-class KeyExistsError(KeyFileError):
-    """A key is never overwritten."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from audit.errors import QueryError
+
 Tree = dict[str, Any]
 
 SCHEMA = "public"
@@ -72,14 +74,6 @@ _RECORDSET = re.compile(
     rf"(?P<literal>{_LITERAL})|\bjsonb?_to_recordset\((?P<value>[^()]+)\)\s*(?:AS\s+)?(?P<alias>\w+)\s*\((?P<columns>[^()]+)\)",
     re.DOTALL | re.IGNORECASE,
 )
-
-
-class QueryError(Exception):
-    """The question is refused, or cannot be answered as it is asked; the words say why."""
-
-
-class UnansweredError(Exception):
-    """The question may be right, and there is no answer now: what it needs could not be read."""
 
 
 def unqualified(sql: str) -> str:

@@ -32,18 +32,11 @@ from pyarrow.fs import LocalFileSystem
 from audit.archive import parquet
 from audit.checking.evidence import EVER, Span, following
 from audit.checking.month_tiers import read_manifest
+from audit.errors import ArchiveError, QueryError, UnansweredError, VaultError
 from audit.proof import archive_format
 from audit.proof.record import PERSONAL
-from audit.query.dialect import (
-    QueryError,
-    UnansweredError,
-    checked,
-    readable,
-    tables_of,
-    understood,
-    unqualified,
-)
-from audit.vault import Vault, VaultError
+from audit.query.dialect import checked, readable, tables_of, understood, unqualified
+from audit.vault import Vault
 
 TRIES = 5  # a month that is just leaving or coming back makes one try useless, not five
 
@@ -364,7 +357,7 @@ class _ArchivedRows(ds.InMemoryDataset):  # type: ignore[misc]
         try:
             place = read_manifest(self._vault, *item.manifest).files[archive_format.PARQUET]
             source = self._vault.open(place.key, place.version)
-        except (OSError, VaultError, archive_format.ArchiveError) as failure:
+        except (OSError, VaultError, ArchiveError) as failure:
             self.failure = UnansweredError(f"The archive of {item.month:%Y-%m} cannot be read: {failure}")
             raise self.failure from failure
         self.opened.add(item.month)

@@ -22,11 +22,12 @@ from psycopg import AsyncConnection
 from psycopg.errors import UniqueViolation
 from psycopg_pool import AsyncConnectionPool
 
+from audit.errors import NoteError, TreeMismatchError, UnfamiliarKeyError, UnknownKeyError, VaultConflictError
 from audit.proof import merkle
-from audit.proof.checkpoint import Checkpoint, Link, NoteError, UnknownKeyError, opened, signed
+from audit.proof.checkpoint import Checkpoint, Link, opened, signed
 from audit.proof.keys import PublicKey, SigningKey
 from audit.proof.merkle import Frontier
-from audit.vault import Vault, VaultConflictError
+from audit.vault import Vault
 
 BATCH_ROWS = 10_000  # one transaction: a backlog is worked off without holding the lock for long
 CHUNK_LEAVES = 1_024  # a power of two, so that the tree over the chunks' roots is the tree over the leaves
@@ -107,14 +108,6 @@ CROSS JOIN LATERAL (
     WHERE month = %(month)s AND tree_size > anchored AND tree_size >= least(newest, anchored + %(count)s)
     ORDER BY tree_size LIMIT 1) AS next
 """
-
-
-class EvidenceError(Exception):
-    """What is stored is not what was signed. The message says of which month and size, and what does not fit."""
-
-
-class UnfamiliarError(EvidenceError):
-    """A key signed that is not in our public file: perhaps one that was rotated elsewhere a moment ago. Looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +289,7 @@ class Sealer:
         async with self._pool.connection() as connection:
             stored = await _fetch(connection, _NOTE, (month, size))
         if [(anchored.decode(),)] != stored:
-            raise EvidenceError(
+            raise TreeMismatchError(
                 f"{month:%Y-%m}: the vault holds a checkpoint of size {size} that the database does not hold;"
                 " an older copy of the database may have been restored"
             )
@@ -305,17 +298,17 @@ class Sealer:
         """Take over what other sealers did, if it extends what is known here and is what they signed."""
         ((size, note, is_more),) = await _fetch(connection, _LAST, {"month": month})
         if is_more:
-            raise EvidenceError(f"{month:%Y-%m}: leaves stand after its last checkpoint, of size {size}")
+            raise TreeMismatchError(f"{month:%Y-%m}: leaves stand after its last checkpoint, of size {size}")
         if note == tree.note:
             return
         if size <= tree.frontier.size:
-            raise EvidenceError(
+            raise TreeMismatchError(
                 f"{month:%Y-%m}: its last checkpoint, of size {tree.frontier.size}, is gone or is another one now;"
                 f" the last one is of size {size}"
             )
         checkpoint = self._opened(month, size, note)
         if not await _read_back(connection, month, tree, size) == tree.frontier.root() == checkpoint.root:
-            raise EvidenceError(f"{month:%Y-%m}: the first {size} leaves are not those that were signed")
+            raise TreeMismatchError(f"{month:%Y-%m}: the first {size} leaves are not those that were signed")
         tree.note = note
 
     async def _extend(
@@ -328,7 +321,7 @@ class Sealer:
         log_ids, leaves = [row.log_id for row in rows], [row.leaf_hash for row in rows]
         await connection.execute(_INSERT_LEAVES, (month, first, sealed_at, log_ids, leaves))
         if await _read_back(connection, month, tree, size) != root:
-            raise EvidenceError(
+            raise TreeMismatchError(
                 f"{month:%Y-%m}: two ways to compute the root of {size} leaves do not agree, so it was not signed"
             )
         previous = await self._previous(connection, month)
@@ -344,11 +337,11 @@ class Sealer:
         try:
             checkpoint = opened(note, self._public_keys())
         except UnknownKeyError as wrong:
-            raise UnfamiliarError(f"{month:%Y-%m}: its checkpoint of size {size}: {wrong}") from None
+            raise UnfamiliarKeyError(f"{month:%Y-%m}: its checkpoint of size {size}: {wrong}") from None
         except NoteError as wrong:
-            raise EvidenceError(f"{month:%Y-%m}: its checkpoint of size {size}: {wrong}") from None
+            raise TreeMismatchError(f"{month:%Y-%m}: its checkpoint of size {size}: {wrong}") from None
         if (checkpoint.origin, checkpoint.month, checkpoint.size) != (self._origin, month, size):
-            raise EvidenceError(f"{month:%Y-%m}: its checkpoint of size {size} is one of another tree")
+            raise TreeMismatchError(f"{month:%Y-%m}: its checkpoint of size {size} is one of another tree")
         return checkpoint
 
     async def _anchor(self, lock: str) -> int:
@@ -375,7 +368,9 @@ class Sealer:
             ((anchored, size, note),) = found
             frontier, leaves = await self._leaves_to_anchor(connection, month, anchored, size)
             if frontier.root() != self._opened(month, size, note).root:
-                raise EvidenceError(f"{month:%Y-%m}: the first {size} leaves are not those that were signed")
+                raise TreeMismatchError(
+                    f"{month:%Y-%m}: the first {size} leaves are not those that were signed"
+                )
             folder = f"anchors/{month:%Y-%m}"
             await self._put(f"{folder}/{anchored:012}-{size:012}.leaves", b"".join(leaves))
             version = await self._put(f"{folder}/{size:012}.note", note.encode())
@@ -401,7 +396,7 @@ class Sealer:
         try:
             return await asyncio.to_thread(self._vault.put, key, content)
         except VaultConflictError:
-            raise EvidenceError(
+            raise TreeMismatchError(
                 f"The vault holds another {key}: two histories were signed, and this is the second one"
             ) from None
 
@@ -410,10 +405,10 @@ class Sealer:
         """Evidence that does not fit ends the sealing of its month, and of no other."""
         try:
             yield
-        except EvidenceError as wrong:
+        except TreeMismatchError as wrong:
             is_known = self._unfamiliar.get(month) == str(wrong)
             self.failures[month] = str(wrong)
-            if isinstance(wrong, UnfamiliarError):
+            if isinstance(wrong, UnfamiliarKeyError):
                 self._unfamiliar[month] = str(wrong)
             if is_known:
                 return
@@ -446,7 +441,7 @@ async def _stored(
         until = min(at + CHUNK_LEAVES, end)
         leaves = [leaf for (leaf,) in await _fetch(connection, _LEAVES, (month, at, until))]
         if len(leaves) != until - at:
-            raise EvidenceError(f"{month:%Y-%m}: of the leaves {at} to {until - 1} some are missing")
+            raise TreeMismatchError(f"{month:%Y-%m}: of the leaves {at} to {until - 1} some are missing")
         yield leaves
 
 

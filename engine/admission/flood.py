@@ -16,7 +16,8 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from audit.errors import LedgerUnavailableError
+from audit.ledger.ledger import Ledger
 from audit.proof.record import Trail
 from engine.errors import AuditUnavailableError
 from engine.ports import Clock

@@ -5,7 +5,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from audit.errors import LedgerUnavailableError
+from audit.ledger.ledger import Ledger
 from audit.proof.record import Trail
 from engine.errors import AuditUnavailableError
 from engine.ports import Clock, NewId

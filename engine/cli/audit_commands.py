@@ -17,13 +17,12 @@ from audit.archive.verify import LocalFiles, Vault, verify_archive
 from audit.checking.evidence import LAST_MOMENT, Span
 from audit.checking.inspection import inspect
 from audit.checking.month_tiers import lines
-from audit.checking.prover import UnprovenError
 from audit.checking.quotations import requote
 from audit.checking.status import gaps, words
+from audit.errors import KeyFileError, QueryError, UnansweredError, UnprovenError
 from audit.proof.archive_format import MANIFEST
-from audit.proof.keys import KeyFileError, PublicKey, read_public_keys
+from audit.proof.keys import PublicKey, read_public_keys
 from audit.proof.verdict import Report
-from audit.query.dialect import QueryError, UnansweredError
 from engine import wiring
 from engine.cli.output import (
     CSV,

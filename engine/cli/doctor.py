@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Literal
 
 from audit.checking.status import OVERDUE, spool_files
+from audit.errors import KeyFileError
 from audit.ledger.partitions import MONTHS_AHEAD_MIN
-from audit.proof.keys import KeyFileError, SigningKey, public_file, read_public_keys
+from audit.proof.keys import SigningKey, public_file, read_public_keys
 from engine import wiring
 from engine.settings import Settings
 from engine.wiring import Database

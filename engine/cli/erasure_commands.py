@@ -11,17 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from audit.checking.evidence import LAST_MOMENT, Span
-from audit.erasure.erase import (
-    AwayError,
-    Erased,
-    Eraser,
-    NotSealedError,
-    UnknownError,
-    Wish,
-    check_basis,
-    spellings,
-)
+from audit.erasure.erase import Erased, Eraser, Wish, check_basis, spellings
 from audit.erasure.search import Searched, search
+from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from audit.proof.record import Trail
 from engine import wiring
 from engine.admission.operator_events import OperatorEvents
@@ -58,10 +50,10 @@ async def erase(settings: Settings, arguments: Arguments) -> int:
             event = partial(operator_events.event, "audit erase")
             try:
                 done = await eraser.forget(wish, arguments.basis, event)
-            except (AwayError, NotSealedError) as failure:
+            except (ErasureUnavailableError, ErasureTooEarlyError) as failure:
                 say(str(failure))
                 return FOUND_SOMETHING
-            except UnknownError:
+            except NothingToEraseError:
                 say(f"There is no record of query {arguments.query}, and none was erased.")
                 return FOUND_SOMETHING
             await _tidy(eraser, done)
@@ -81,7 +73,7 @@ async def retention(settings: Settings, arguments: Arguments) -> int:
                 done = await eraser.end_retention(
                     until, basis, event, lambda what, count: show(what, count, count)
                 )
-            except AwayError as failure:
+            except ErasureUnavailableError as failure:
                 say(str(failure))
                 return FOUND_SOMETHING
             await _tidy(eraser, done)
@@ -93,7 +85,7 @@ async def _tidy(eraser: Eraser, done: Erased) -> None:
     """What was erased is erased, whether its pages can be cleared now or not."""
     try:
         await eraser.tidy()
-    except AwayError:
+    except ErasureUnavailableError:
         done.left.append("what was erased still lies in its pages: run the command again to clear them")
 
 

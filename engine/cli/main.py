@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from audit.vault import VaultError
+from audit.errors import AuditError
 from engine import logs, wiring
 from engine import settings as settings_file
 from engine.answer import Asked
@@ -60,7 +60,7 @@ def main() -> None:
         sys.exit(asyncio.run(_until_terminated(arguments)))
     except KeyboardInterrupt:
         sys.exit(_interrupted(arguments))
-    except (AffidavitError, VaultError, OSError) as failure:
+    except (AffidavitError, AuditError, OSError) as failure:
         print(f"affidavit: {failure}", file=sys.stderr)
         sys.exit(FOUND_SOMETHING)
 

@@ -6,8 +6,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
-from audit.erasure import erase
 from audit.erasure.erase import Wish, check_basis, spellings
+from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from engine.errors import DatabaseUnavailableError, InvalidFieldError, NotSealedError, UnknownRecordError
 from engine.http import v1
 from engine.models import Client
@@ -69,13 +69,13 @@ async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
     )
     try:
         done = await house.eraser.forget(wish, asked.basis, event)
-    except erase.NotSealedError:
+    except ErasureTooEarlyError:
         raise NotSealedError(
             "Some of the records are not sealed yet, so nothing was erased. Please ask again shortly."
         ) from None
-    except erase.UnknownError:
+    except NothingToEraseError:
         raise UnknownRecordError("There is no record of this query here, and none was erased.") from None
-    except erase.AwayError as failure:
+    except ErasureUnavailableError as failure:
         raise DatabaseUnavailableError(str(failure)) from None
     finally:
         house.eraser.tidy_soon()  # also after what was cut off: a part of it may be done

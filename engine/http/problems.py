@@ -10,7 +10,14 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from engine.errors import ErrorType, InvalidFieldError, RequestError, UnexpectedError
+from engine.errors import (
+    ErrorType,
+    InvalidFieldError,
+    RequestError,
+    UnexpectedError,
+    UnknownRouteError,
+    WrongMethodError,
+)
 from engine.http import request_context
 
 MEDIA_TYPE = "application/problem+json"
@@ -33,20 +40,6 @@ class Problem(BaseModel):
     field: str | None = None
 
 
-class _NotFoundError(RequestError):
-    status = 404
-    error_type = "validation"
-    title = "There is nothing here"
-    detail = "This address does not exist. See /openapi.json for those that do."
-
-
-class _WrongMethodError(RequestError):
-    status = 405
-    error_type = "validation"
-    title = "This method does not fit"
-    detail = "This address does not take that method. See /openapi.json."
-
-
 async def on_request_error(request: Request, failure: Exception) -> JSONResponse:
     assert isinstance(failure, RequestError)
     return _problem(await _on_record(failure, request), request)
@@ -55,7 +48,7 @@ async def on_request_error(request: Request, failure: Exception) -> JSONResponse
 async def on_http_exception(request: Request, failure: Exception) -> JSONResponse:
     """What the framework refuses by itself: no such address, wrong method."""
     assert isinstance(failure, HTTPException)
-    known: dict[int, type[RequestError]] = {404: _NotFoundError, 405: _WrongMethodError}
+    known: dict[int, type[RequestError]] = {404: UnknownRouteError, 405: WrongMethodError}
     told = await _on_record(known.get(failure.status_code, UnexpectedError)(), request)
     response = _problem(told, request)
     if told.status == 405:  # noqa: PLR2004

@@ -2,8 +2,8 @@
 
 from uuid import UUID
 
-from audit.checking import prover
 from audit.checking.prover import Prover
+from audit.errors import ProofUnavailableError, UnprovenError, UnsealedRecordError
 from engine.errors import DatabaseUnavailableError, NotSealedError, UnknownRecordError
 from engine.models import Client
 
@@ -17,9 +17,9 @@ async def proof(proofs: Prover, query_id: UUID, client: Client) -> bytes:
         if AUDIT not in client.scopes and row.get("client_id") != client.client_id:
             raise UnknownRecordError
         return await proofs.prove(row)
-    except prover.NotSealedError:
+    except UnsealedRecordError:
         raise NotSealedError from None
-    except prover.AwayError:
+    except ProofUnavailableError:
         raise DatabaseUnavailableError from None
-    except prover.UnprovenError:
+    except UnprovenError:
         raise UnknownRecordError from None

@@ -29,7 +29,8 @@ from botocore.exceptions import (
     ResponseStreamingError,
 )
 
-from audit.vault import Stored, VaultConflictError, VaultDamagedError, VaultError, digest_of, is_key
+from audit.errors import VaultConflictError, VaultDamagedError, VaultError
+from audit.vault import Stored, digest_of, is_key
 from engine.errors import ConfigurationError
 
 PART_BYTES = 16 * 1024 * 1024  # held one at a time; the 10,000 that an object may have are 160 GB

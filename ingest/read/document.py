@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.errors import AffidavitError
+
 Kind = Literal["prose", "list", "table", "code"]
 
 
@@ -44,5 +46,5 @@ class Document:
     tags: tuple[str, ...] = ()
 
 
-class UnreadableError(Exception):
+class UnreadableError(AffidavitError):
     """This file cannot be read, and why, in words for whoever wrote it."""

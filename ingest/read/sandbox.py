@@ -25,6 +25,7 @@ from typing import IO, Annotated, Any, NamedTuple, Self
 
 from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 
+from engine.errors import AffidavitError
 from ingest.read import documents
 from ingest.read.document import Document, Kind, Piece, Section, UnreadableError
 from ingest.read.export import FILENAME
@@ -75,7 +76,7 @@ class _Failure(BaseModel):
     error: str
 
 
-class _EndedError(Exception):
+class ReaderEndedError(AffidavitError):
     """The worker is gone. `by_itself` if it was not we who ended it."""
 
     def __init__(self, reason: str, *, by_itself: bool) -> None:
@@ -124,7 +125,7 @@ class Sandbox:
             was_new = worker.is_new
             try:
                 return worker.ask(content, path)
-            except _EndedError as ended:
+            except ReaderEndedError as ended:
                 self.close()
                 if was_new or not ended.by_itself:
                     raise UnreadableError(str(ended)) from ended
@@ -162,10 +163,10 @@ class _Worker:
                     self._process.wait(LAST_SECONDS)  # how it ended by itself says why
                 code = self.end()
                 if is_over.is_set() or code == -signal.SIGXCPU:
-                    raise _EndedError(
+                    raise ReaderEndedError(
                         f"takes longer than {self.seconds:g} s to read", by_itself=False
                     ) from gone
-                raise _EndedError(self._reason(code), by_itself=True) from gone
+                raise ReaderEndedError(self._reason(code), by_itself=True) from gone
 
     def end(self) -> int:
         self._process.kill()

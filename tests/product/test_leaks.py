@@ -22,7 +22,8 @@ import httpx
 import psycopg
 import pytest
 
-from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from audit.errors import LedgerUnavailableError
+from audit.ledger.ledger import Ledger
 from audit.proof.record import Trail
 from engine import wiring
 from engine.admission import keys

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from audit.ledger.ledger import LedgerUnavailableError
+from audit.errors import LedgerUnavailableError
 from audit.proof.record import Receipt, Trail
 from engine.errors import (
     AuditUnavailableError,

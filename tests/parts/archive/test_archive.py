@@ -26,19 +26,18 @@ from psycopg.conninfo import make_conninfo
 
 from audit.archive import month_table
 from audit.archive.archiver import EMPTY, Outcome
-from audit.archive.month_table import NotNowError
 from audit.archive.verify import verify_archive
 from audit.checking.month_tiers import MonthKept, losses, read_whereabouts
 from audit.erasure.erase import Wish
 from audit.erasure.search import Searched
+from audit.errors import LedgerUnavailableError, MonthNotReadyError, VaultDamagedError, VaultError
 from audit.ledger.database_writer import Statements
 from audit.ledger.entry import Entry
-from audit.ledger.ledger import LedgerUnavailableError
 from audit.ledger.spool import ASIDE, Read, delivered, line_of
 from audit.proof.keys import SigningKey
 from audit.proof.record import PERSONAL, SALT_BYTES, Row, Sealed, Trail, row_of, sealed
 from audit.proof.verdict import Verdict
-from audit.vault import FolderVault, VaultDamagedError, VaultError
+from audit.vault import FolderVault
 from engine.admission.operator_events import OperatorEvents
 from engine.cli import main
 from engine.cli.output import Arguments
@@ -258,7 +257,7 @@ def stopping_at(log: SealedLog, step: str) -> Any:
     @asynccontextmanager
     async def event(command: str, **about: Any) -> AsyncIterator[object]:
         if about["step"] == step:
-            raise NotNowError("stopped by the test")
+            raise MonthNotReadyError("stopped by the test")
         async with archiver_of(log).event(command, **about) as trail:
             yield trail
 

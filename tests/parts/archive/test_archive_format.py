@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from audit.archive import parquet, rows, verify, worker_process
-from audit.archive.export import ExportError, export
+from audit.archive.export import export
 from audit.archive.verify import rows_again, verify_archive
-from audit.archive.worker_process import SecondCoreError, in_order
+from audit.archive.worker_process import in_order
 from audit.erasure.erase import Wish
+from audit.errors import ArchiveError, ArchiveWorkerError, ExportError
 from audit.proof import archive_format
 from audit.proof.archive_format import (
     CHECKPOINT,
@@ -33,7 +34,6 @@ from audit.proof.archive_format import (
     MANIFEST,
     NAMES,
     PARQUET,
-    ArchiveError,
     Exported,
     StoredFile,
     boxed,
@@ -617,7 +617,7 @@ def test_the_process_that_reads_what_nobody_vouches_for_has_only_so_much_memory(
 def test_what_the_second_process_raises_and_its_end_are_told() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         list(in_order(int, ["1", "x"], alone=True))
-    with pytest.raises(SecondCoreError):
+    with pytest.raises(ArchiveWorkerError):
         list(in_order(os._exit, [1], alone=True))
 
 

@@ -22,8 +22,8 @@ from psycopg import errors
 
 from audit import auditor
 from audit.archive.archiver import Archiver
-from audit.erasure import erase
-from audit.erasure.erase import NotSealedError, UnknownError, Wish, check_basis, spellings
+from audit.erasure.erase import Wish, check_basis, spellings
+from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from audit.ledger.entry import Entry
 from audit.ledger.spool import ASIDE, Spool, line_of
 from audit.proof import archive_format
@@ -205,7 +205,7 @@ async def test_one_query_is_forgotten_and_the_second_time_it_says_so(log: Sealed
     assert (again.records, again.already, again.is_nothing) == (0, 1, True)
     assert ask(log, "SELECT log_id::text FROM audit_erasures") == [(first["log_id"],)]
     assert ask(log, "SELECT count(*) FROM audit_logs WHERE endpoint = 'affidavit audit erase'") == [(1,)]
-    with pytest.raises(UnknownError):
+    with pytest.raises(NothingToEraseError):
         await log.erase(Wish(query_id=uuid4()))
     assert await log.prove(second)
 
@@ -292,7 +292,7 @@ async def test_what_is_not_sealed_is_not_erased(log: SealedLog) -> None:
         write(connection, whole_trail(FEBRUARY, 200, **personal(CANARY)))
     async with log.erasing(within_s=0.5) as (eraser, event):
         with pytest.raises(
-            NotSealedError, match="1 of the records are not sealed yet, so nothing was erased"
+            ErasureTooEarlyError, match="1 of the records are not sealed yet, so nothing was erased"
         ):
             await eraser.forget(Wish(spellings(NAMED)), "a wish", event)
     assert ask(log, "SELECT count(*) FROM audit_erasures") == [(0,)]
@@ -407,7 +407,7 @@ async def test_a_process_that_dies_anywhere_leaves_all_or_nothing_and_the_next_r
     wish = Wish(spellings(NAMED))
     async with log.erasing() as (eraser, event):
         monkeypatch.setattr(psycopg.AsyncConnection, "execute", dying)
-        with suppress(KilledError, erase.AwayError, Exception):
+        with suppress(KilledError, ErasureUnavailableError, Exception):
             await eraser.forget(wish, "a", event)
         monkeypatch.undo()
     ((erased, half),) = ask(

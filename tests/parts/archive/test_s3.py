@@ -23,7 +23,8 @@ import pytest
 from botocore.exceptions import ClientError
 from botocore.retries.standard import ExponentialBackoff
 
-from audit.vault import Stored, VaultConflictError, VaultDamagedError, VaultError
+from audit.errors import VaultConflictError, VaultDamagedError, VaultError
+from audit.vault import Stored
 from engine import settings as settings_file
 from engine import wiring
 from engine.cli import doctor

@@ -23,12 +23,11 @@ from psycopg.conninfo import make_conninfo
 
 from audit.archive.month_table import keys_of
 from audit.checking.evidence import EVER, Span
-from audit.ledger.ledger import LedgerUnavailableError
+from audit.errors import LedgerUnavailableError, QueryError, UnansweredError
 from audit.ledger.partitions import months_from
 from audit.proof.keys import SigningKey
 from audit.proof.record import PERSONAL, Trail
 from audit.query import tiers as tiers_module
-from audit.query.dialect import QueryError, UnansweredError
 from audit.query.tiers import Found, Tiers
 from audit.vault import FolderVault
 from engine import settings as settings_file

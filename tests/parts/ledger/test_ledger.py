@@ -18,8 +18,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
+from audit.errors import LedgerUnavailableError
 from audit.ledger import partitions
-from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from audit.ledger.ledger import Ledger
 from audit.proof.record import COLUMNS, Trail, leaf_hash, row_of
 from engine.wiring import Database, now
 from tests.conftest import ROOT, Records

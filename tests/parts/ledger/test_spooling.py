@@ -20,8 +20,9 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from audit.errors import LedgerUnavailableError
 from audit.ledger.entry import Entry
-from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from audit.ledger.ledger import Ledger
 from audit.ledger.spool import ASIDE, Spool
 from audit.proof.record import Trail, leaf_hash, row_of, sealed
 from engine.wiring import Database, now

@@ -10,14 +10,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
-from audit.proof.keys import (
-    KeyExistsError,
-    KeyFileError,
-    PublicKey,
-    SigningKey,
-    public_file,
-    read_public_keys,
-)
+from audit.errors import KeyExistsError, KeyFileError
+from audit.proof.keys import PublicKey, SigningKey, public_file, read_public_keys
 from engine import settings as settings_file
 from engine import wiring
 from engine.errors import ConfigurationError

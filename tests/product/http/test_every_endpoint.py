@@ -13,7 +13,7 @@ import pytest
 from fastapi import Request
 from starlette.routing import Route
 
-from audit.ledger.ledger import LedgerUnavailableError
+from audit.errors import LedgerUnavailableError
 from engine import wiring
 from engine.answer import Asked, Engine
 from engine.errors import RequestError, UnknownPassageError

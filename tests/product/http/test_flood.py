@@ -18,7 +18,7 @@ import httpx
 import psycopg
 import pytest
 
-from audit.ledger.ledger import LedgerUnavailableError
+from audit.errors import LedgerUnavailableError
 from audit.proof.record import Trail
 from engine.admission import flood as flood_module
 from engine.admission.flood import ROWS_MAX, FloodCounter, street

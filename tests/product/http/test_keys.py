@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.ledger.ledger import LedgerUnavailableError
+from audit.errors import LedgerUnavailableError
 from audit.proof.record import Trail
 from engine import wiring
 from engine.admission import keys as keys_module

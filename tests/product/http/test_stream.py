@@ -17,7 +17,8 @@ import psycopg
 import pytest
 import uvicorn
 
-from audit.ledger.ledger import Ledger, LedgerUnavailableError
+from audit.errors import LedgerUnavailableError
+from audit.ledger.ledger import Ledger
 from audit.proof.record import Receipt, Trail
 from engine.errors import ModelBusyError, OutOfTimeError
 from engine.http import stream

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.proof.checkpoint import Checkpoint, Link, NoteError, opened, receipt_text, signed
+from audit.errors import NoteError
+from audit.proof.checkpoint import Checkpoint, Link, opened, receipt_text, signed
 from audit.proof.keys import PublicKey, SigningKey
 
 SEED = bytes(range(32))

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from audit.errors import TransientWriteError
 from audit.ledger.entry import Entry, last_words
-from audit.ledger.group_commit import AwayError
 from audit.ledger.spool import ASIDE, Spool, is_alive, left_behind, line_of, pieces
 from audit.proof.record import Trail, row_of, sealed
 from engine.wiring import now
@@ -141,7 +141,7 @@ async def test_a_full_one_refuses_and_keeps_what_it_has(tmp_path: Path) -> None:
     kept = step()
     spool = Spool.open(tmp_path, 1, len(line_of(kept)) + 10)
     await spool.append([kept])
-    with pytest.raises(AwayError):
+    with pytest.raises(TransientWriteError):
         await spool.append([step()])
     assert steps(spool) == [kept.log_id]
     spool.drained(spool.read())
@@ -162,7 +162,7 @@ async def test_a_full_disk_leaves_no_half_line_behind(spool: Spool, monkeypatch:
 
     with monkeypatch.context() as disk:
         disk.setattr("audit.ledger.spool.os.pwrite", full)
-        with pytest.raises(AwayError):
+        with pytest.raises(TransientWriteError):
             await spool.append([step()])
     await spool.append([after])
     piece = spool.read()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.vault import PIECE_BYTES, FolderVault, Stored, VaultConflictError, VaultDamagedError
+from audit.errors import VaultConflictError, VaultDamagedError
+from audit.vault import PIECE_BYTES, FolderVault, Stored
 
 
 @pytest.fixture
