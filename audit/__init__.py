@@ -1,5 +1,7 @@
 r"""One durable record for each request, and the proof of it. Imports no other room.
 
+Shared
+    progress               callback of long commands
 Writing
     record, canonical      what is recorded, its one text, its hash (pure)
     ledger                 the writer: open, note, close; behind it

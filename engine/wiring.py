@@ -25,9 +25,9 @@ from uuid import uuid4
 
 from psycopg_pool import AsyncConnectionPool
 
-from audit.archive.month_table import keys_of
-from audit.checking.evidence import EVER, Span, StoredEvidence
-from audit.checking.log_gauges import Standing, read_standing
+from audit.archive.month_table import read_row_keys
+from audit.checking.evidence import EVER, Period, StoredEvidence
+from audit.checking.log_gauges import LogGauges, read_log_gauges
 from audit.checking.prover import Prover
 from audit.checking.status import Status, read_status
 from audit.erasure.erase import Eraser
@@ -35,6 +35,7 @@ from audit.errors import KeyFileError
 from audit.ledger import partitions
 from audit.ledger.durability import weaknesses
 from audit.ledger.ledger import Ledger, Spooling
+from audit.progress import Progress
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.sealing.sealer import LAST_S, Sealer
 from audit.vault import FolderVault, Vault
@@ -59,14 +60,14 @@ from engine.providers.minilm import MiniLm
 from engine.retrieval.calibrate import Gate, Weights
 from engine.retrieval.retrieve import Retriever
 from engine.settings import CONFIG, HOUSE, Settings
-from ingest.pipeline import Ingest, Progress
+from ingest.pipeline import Ingest
 from ingest.registry import Registry
 from ingest.self_calibration import Sounding, read_probes
 from ingest.split import Size
 
 if TYPE_CHECKING:
     from audit.archive.archiver import Archiver
-    from audit.query.tiers import Tiers
+    from audit.query.tiers import TieredLog
     from engine.providers.s3 import S3Vault
 
 EMBEDDERS: dict[str, Callable[[Settings], Embedder]] = {
@@ -159,7 +160,7 @@ class House:
     page_enabled: bool
     prover: Prover
     public_keys: Callable[[], list[str]]
-    standing: Callable[[], Awaitable[Standing]]
+    standing: Callable[[], Awaitable[LogGauges]]
     sessions: Sessions | None
     eraser: Eraser
     operator_events: OperatorEvents
@@ -432,26 +433,28 @@ async def open_sessions(settings: Settings, database: Database) -> AsyncIterator
 
 
 @contextmanager
-def open_evidence(settings: Settings, database: Database, span: Span) -> Iterator[StoredEvidence]:
+def open_evidence(settings: Settings, database: Database, period: Period) -> Iterator[StoredEvidence]:
     """What a verifier reads, as the auditor's role."""
     with postgres.reading(database.url, AUDITOR) as connection:
-        evidence = StoredEvidence(connection, vault_of(settings), span, now())
+        evidence = StoredEvidence(connection, vault_of(settings), period, now())
         evidence.begin()
         yield evidence
 
 
 @contextmanager
-def open_tiers(settings: Settings, database: Database, span: Span, *, is_open: bool) -> Iterator["Tiers"]:
+def open_tiers(
+    settings: Settings, database: Database, period: Period, *, is_open: bool
+) -> Iterator["TieredLog"]:
     """The log over all tiers, as the auditor's role; what is personal in archives only with the keys of the archiver."""
-    from audit.query.tiers import Tiers
+    from audit.query.tiers import TieredLog
 
     with ExitStack() as stack:
         row_keys = None
         if is_open:
-            row_keys = partial(keys_of, stack.enter_context(postgres.reading(database.url, ARCHIVER)))
+            row_keys = partial(read_row_keys, stack.enter_context(postgres.reading(database.url, ARCHIVER)))
         is_given = bool(settings.database.url.get_secret_value())
         login = postgres.as_role if is_given else postgres.as_login
-        yield Tiers(login(database.url, AUDITOR), vault_of(settings), span, row_keys)
+        yield TieredLog(login(database.url, AUDITOR), vault_of(settings), period, row_keys)
 
 
 def operator_events_of(database: Database) -> OperatorEvents:
@@ -476,12 +479,12 @@ async def count_months_ahead(database: Database, today: date) -> int:
         return await partitions.count_months_ahead(pool, today)
 
 
-async def status_of(settings: Settings, database: Database, span: Span = EVER) -> Status:
-    return await read_status(database.read, vault_of(settings), _spool_folder(settings), now().date(), span)
+async def status_of(settings: Settings, database: Database, period: Period = EVER) -> Status:
+    return await read_status(database.read, vault_of(settings), _spool_folder(settings), now().date(), period)
 
 
-async def standing_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> Standing:
-    return await read_standing(pool, partial(database.read, AUDITOR), _spool_folder(settings), now().date())
+async def standing_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> LogGauges:
+    return await read_log_gauges(pool, partial(database.read, AUDITOR), _spool_folder(settings), now().date())
 
 
 def _spool_folder(settings: Settings) -> Path | None:

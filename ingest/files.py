@@ -2,15 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from audit.progress import Progress
 from ingest.read import UnreadableError, is_read
 from ingest.read.document import Document
 from ingest.read.export import FILENAME
 from ingest.read.sandbox import Sandbox, load
-
-Progress = Callable[[str, int, int], None]
 
 
 async def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Document], list[dict[str, str]]]:

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
+from audit.progress import Progress
 from engine.models import Generation, Passage, Point, Windows
 from engine.ports import Embedder, Index, NewId
 from engine.retrieval import calibrate, lexical, selection
@@ -29,8 +30,6 @@ from ingest.registry import LiveContent, Registry
 from ingest.self_calibration import Sounding
 
 BATCH = 96  # passages that are embedded and indexed at once: what an embedding vendor takes in one call
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from psycopg import AsyncConnection
 from audit.archive import month_table
 from audit.archive.export import export
 from audit.archive.month_table import Again, ManifestPlace, Month
-from audit.archive.verify import rows_again, verify_archive
+from audit.archive.verify import read_rows, verify_archive
 from audit.checking.evidence import following
 from audit.errors import (
     ArchiveError,
@@ -39,6 +39,7 @@ from audit.errors import (
     MonthNotReadyError,
     VaultError,
 )
+from audit.progress import Progress
 from audit.proof.archive_format import MANIFEST, Manifest, manifest, object_key, opened_manifest
 from audit.proof.keys import PublicKey, SigningKey
 from audit.proof.record import Row, bytes_of, leaf_hash
@@ -55,12 +56,11 @@ _TROUBLES = (
 )  # fmt: skip
 EMPTY = "has no records, and stays as it is"
 
-Progress = Callable[[str, int, int], None]
 Event = Callable[..., AbstractAsyncContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MonthOutcome:
     """What became of a month: a line of the report."""
 
     month: str
@@ -89,7 +89,7 @@ class Archiver:
     progress: Progress
     say: Callable[[str], None]
 
-    async def archive(self, before: date | None) -> list[Outcome]:
+    async def archive(self, before: date | None) -> list[MonthOutcome]:
         """Bring every month that is old enough, or was begun, as far as it may go."""
         async with self.connect() as connection:
             months = await month_table.months(connection)
@@ -103,7 +103,7 @@ class Archiver:
             ]
             return [*(outcome for outcome in healed if not outcome.is_well), *done]
 
-    async def rehearse(self, before: date | None) -> list[Outcome]:
+    async def rehearse(self, before: date | None) -> list[MonthOutcome]:
         """The same months, and what would be done with them. Changes nothing."""
         async with self.connect() as connection:
             months = await month_table.months(connection)
@@ -111,12 +111,12 @@ class Archiver:
                 await self._foreseen(connection, month) for month in months if self._is_due(month, before)
             ]
 
-    async def restore(self, month: date) -> Outcome:
+    async def restore(self, month: date) -> MonthOutcome:
         """Bring an archived month back into the log, to be read and nothing else."""
         async with self.connect() as connection:
             return await self._alone(connection, month, self._restore)
 
-    async def end(self, month: date) -> Outcome:
+    async def end(self, month: date) -> MonthOutcome:
         """Send a restored month away again."""
         async with self.connect() as connection:
             return await self._alone(connection, month, self._end)
@@ -126,7 +126,7 @@ class Archiver:
         connection: AsyncConnection,
         month: date,
         work: Callable[[AsyncConnection, Month], Awaitable[str]],
-    ) -> Outcome:
+    ) -> MonthOutcome:
         """What hinders one month does not hinder the next one."""
         async with month_table.locked(connection, month) as is_ours:
             if not is_ours:
@@ -187,12 +187,12 @@ class Archiver:
 
     async def _await_sealer(self, connection: AsyncConnection, month: Month) -> None:
         """Done here if this login may; else it is the work of another process."""
-        if (await month_table.standing(connection, month.month)).is_sealed or await self.seal():
+        if (await month_table.count(connection, month.month)).is_sealed or await self.seal():
             return
         self.say(f"{month} waits for the sealer, which is another process …")
         until = time.monotonic() + SEALER_S
         while time.monotonic() < until:
-            if (await month_table.standing(connection, month.month)).is_sealed:
+            if (await month_table.count(connection, month.month)).is_sealed:
                 return
             await asyncio.sleep(SEALER_PAUSE_S)
 
@@ -247,7 +247,7 @@ class Archiver:
         root = (await self._manifest(month)).root
         async with (
             month_table.rebuilding(connection, month) as rebuilt,
-            aclosing(self._rows_again(month)) as pieces,
+            aclosing(self._read_rows(month)) as pieces,
         ):
             async for rows in pieces:
                 await month_table.fill(connection, rebuilt, rows)
@@ -276,7 +276,7 @@ class Archiver:
         with self.reading() as reading:
             return verify_archive(
                 self.vault, month.manifest.key, month.manifest.version, self.public_keys(),
-                lambda log_ids: month_table.keys_of(reading, log_ids), self.progress,
+                lambda log_ids: month_table.read_row_keys(reading, log_ids), self.progress,
             )  # fmt: skip
 
     async def _manifest(self, month: Month) -> Manifest:
@@ -319,23 +319,23 @@ class Archiver:
             digest = file_digest(file, "sha256").hexdigest()
         return self.vault.put_file(object_key(month.month, name, digest), path)
 
-    async def _rows_again(self, month: Month) -> AsyncGenerator[Sequence[Again]]:
+    async def _read_rows(self, month: Month) -> AsyncGenerator[Sequence[Again]]:
         found = await self._manifest(month)
         with self.reading() as reading:
-            pieces = rows_again(
-                self.vault, found, lambda log_ids: month_table.keys_of(reading, log_ids), self.progress
+            pieces = read_rows(
+                self.vault, found, lambda log_ids: month_table.read_row_keys(reading, log_ids), self.progress
             )
             while piece := await asyncio.to_thread(next, pieces, None):
                 yield [Again(_checked(row), stands_for) for row, stands_for in piece]
 
     async def _has_rows(self, connection: AsyncConnection, month: Month) -> bool:
-        now = await month_table.standing(connection, month.month)
+        now = await month_table.count(connection, month.month)
         return bool(now.rows or now.leaves)
 
-    async def _foreseen(self, connection: AsyncConnection, month: Month) -> Outcome:
+    async def _foreseen(self, connection: AsyncConnection, month: Month) -> MonthOutcome:
         if month.state is not None:
             return _outcome(month, self._left(month) if self._next(month) is None else "would go on")
-        now = await month_table.standing(connection, month.month)
+        now = await month_table.count(connection, month.month)
         if not (now.rows or now.leaves):
             return _outcome(month, EMPTY)
         if now.is_sealed and now.trouble:
@@ -364,5 +364,5 @@ async def _nothing(_: AsyncConnection, __: Month) -> str:
     return ""
 
 
-def _outcome(month: Month, words: str, *, is_well: bool = True) -> Outcome:
-    return Outcome(str(month), month.rows, month.state or "open", words, is_well)
+def _outcome(month: Month, words: str, *, is_well: bool = True) -> MonthOutcome:
+    return MonthOutcome(str(month), month.rows, month.state or "open", words, is_well)

@@ -15,10 +15,11 @@ import psycopg
 from psycopg import IsolationLevel, sql
 
 from audit.archive.parquet import TYPES, SortedWriter
-from audit.archive.rows import Chunk, packed
+from audit.archive.rows import SealedRecords, encode_records
 from audit.archive.worker_process import in_order
 from audit.checking.evidence import COLUMNS, rows_statement
 from audit.errors import ArchiveError, ArchiveWorkerError, ExportError, NoteError
+from audit.progress import Progress
 from audit.proof.archive_format import (
     CHECKPOINT,
     EVIDENCE,
@@ -66,8 +67,6 @@ WHERE l.month = %s AND l.leaf_index >= %s AND l.leaf_index < %s ORDER BY l.leaf_
 _ERASURE = """CASE WHEN r.erased_at IS NOT NULL THEN (SELECT json_agg(DISTINCT e.commitments::text) FROM public.audit_erasures e
     WHERE e.log_id = l.log_id AND e.commitments IS NOT NULL) END"""
 
-Progress = Callable[[str, int, int], None]
-
 
 def export(
     connection: psycopg.Connection,
@@ -99,7 +98,7 @@ def export(
 
 
 def _write_rows(
-    chunks: Iterator[Chunk], columns: dict[str, str], folder: Path, progress: Callable[[int], None]
+    chunks: Iterator[SealedRecords], columns: dict[str, str], folder: Path, progress: Callable[[int], None]
 ) -> Frontier:
     tree = Frontier()
     with (
@@ -107,7 +106,7 @@ def _write_rows(
         SortedWriter(folder / PARQUET, columns) as rows,
     ):  # fmt: skip
         try:
-            for piece in in_order(packed, chunks):
+            for piece in in_order(encode_records, chunks):
                 evidence.write(piece.evidence)
                 leaves.write(b"".join(piece.leaves))
                 rows.add(piece.batch)
@@ -121,7 +120,7 @@ def _write_rows(
 
 def _chunks(
     connection: psycopg.Connection, table: str, month: date, columns: dict[str, str], size: int
-) -> Iterator[Chunk]:
+) -> Iterator[SealedRecords]:
     """By a range of leaves at a time, so that nothing large is ever sorted."""
     records = sql.SQL(table)  # quoted by PostgreSQL itself
     leaves, rows, has_erasures = _fetch(connection, sql.SQL(_COUNTS).format(records=records), (month,))[0]
@@ -140,7 +139,7 @@ def _chunks(
             raise ExportError(
                 f"Of the leaves {begin} and after of {month:%Y-%m} some are missing, or there twice"
             )
-        yield Chunk(columns, _erasures_chosen(connection, columns, found))
+        yield SealedRecords(columns, _erasures_chosen(connection, columns, found))
 
 
 def _erasures_chosen(

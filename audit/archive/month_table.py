@@ -132,7 +132,7 @@ class Month:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MonthCounts:
     """What must be at rest before a month may leave."""
 
     rows: int
@@ -203,9 +203,9 @@ async def record(
     await connection.execute(_RECORD, (month, state, rows, *place))
 
 
-async def standing(connection: AsyncConnection, month: date) -> Standing:
+async def count(connection: AsyncConnection, month: date) -> MonthCounts:
     ((rows, leaves, unsealed, anchored, is_open),) = await _fetch(connection, _STANDING, _bounds(month))
-    return Standing(rows, leaves, unsealed, anchored, is_open)
+    return MonthCounts(rows, leaves, unsealed, anchored, is_open)
 
 
 async def freeze(connection: AsyncConnection, month: Month) -> int:
@@ -215,7 +215,7 @@ async def freeze(connection: AsyncConnection, month: Month) -> int:
         async with connection.transaction():
             await hold_erasures(connection)
             await _change(connection, _FREEZE, month)
-            now = await standing(connection, month.month)
+            now = await count(connection, month.month)
             if now.trouble:
                 raise MonthNotReadyError(now.trouble)
             await connection.execute(_KEYS, _bounds(month.month))
@@ -300,7 +300,7 @@ async def drop(connection: AsyncConnection, month: Month) -> None:
     await _patiently(dropped)
 
 
-def keys_of(connection: Connection, log_ids: Sequence[str]) -> dict[str, bytes]:
+def read_row_keys(connection: Connection, log_ids: Sequence[str]) -> dict[str, bytes]:
     """The keys that are left: who was forgotten has none."""
     found = connection.execute(_KEYS_OF, (list(log_ids),))
     return dict(found.fetchall())

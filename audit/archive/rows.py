@@ -33,7 +33,7 @@ _MAYBE = {"erased_at", "personal", "spooled"}
 _IN_ROW = {"log_id", "query_id", "timestamp", "schema_version"}
 
 
-class Chunk(NamedTuple):
+class SealedRecords(NamedTuple):
     """Some records in the order of their leaves, and the columns of their table with their types."""
 
     columns: Mapping[str, str]
@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
     ]  # leaf_index, sealed leaf, key, commitments if erased; the columns, personal ones as JSON
 
 
-class Piece(NamedTuple):
+class EncodedRecords(NamedTuple):
     """The same records, ready to be written."""
 
     evidence: bytes
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
     batch: pa.RecordBatch
 
 
-class Lines(NamedTuple):
+class EvidenceLines(NamedTuple):
     """Some lines of the evidence of a month, and the keys of their boxes; None if none was given."""
 
     month: date
@@ -58,7 +58,7 @@ class Lines(NamedTuple):
     keys: Mapping[str, bytes] | None
 
 
-class Line(NamedTuple):
+class EvidenceLine(NamedTuple):
     """What a line says."""
 
     leaf_index: int
@@ -73,7 +73,7 @@ class Line(NamedTuple):
         return str(self.row["log_id"])
 
 
-class Judged(NamedTuple):
+class LineResult(NamedTuple):
     """What was found of a line; with `words` if something is wrong with it."""
 
     leaf_index: int | None
@@ -86,7 +86,7 @@ class Judged(NamedTuple):
     words: str = ""
 
 
-class Place(NamedTuple):
+class RowGroupPlace(NamedTuple):
     """A row group of the convenience copy."""
 
     path: Path
@@ -95,7 +95,7 @@ class Place(NamedTuple):
     rows: int  # of the whole file
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """What the convenience copy gives back of some rows: their places, the digests of their lines, their leaves."""
 
     indexes: list[int]
@@ -107,7 +107,7 @@ class Group(NamedTuple):
     of: int  # how many groups there are
 
 
-def packed(chunk: Chunk) -> Piece:
+def encode_records(chunk: SealedRecords) -> EncodedRecords:
     """The lines as a whole zstd frame, the leaves, and the typed rows. `ArchiveError` if a record is not what was sealed."""
     indexes, sealed, keys, erasures, *values = zip(*chunk.records, strict=True)
     columns = dict(zip(chunk.columns, values, strict=True))
@@ -143,14 +143,14 @@ def packed(chunk: Chunk) -> Piece:
         if known != [leaf, leaf]:
             raise ArchiveError(f"The record {log_id} is not what was sealed as leaf {index}")
     lines = "".join(f"{line}\n" for line in parquet.lines(batch, spelled))
-    return Piece(_ZSTD.compress(lines.encode(), asbytes=True), leaves, batch)
+    return EncodedRecords(_ZSTD.compress(lines.encode(), asbytes=True), leaves, batch)
 
 
-def judged(work: Lines) -> list[Judged]:
-    return [_judged(line, work) for line in work.lines]
+def check_lines(work: EvidenceLines) -> list[LineResult]:
+    return [_check_line(line, work) for line in work.lines]
 
 
-def opened_line(line: bytes) -> tuple[Line, bytes]:
+def parse_line(line: bytes) -> tuple[EvidenceLine, bytes]:
     """What a line says, and its leaf, if it is written the one way that lines are written."""
     try:
         body = json.loads(line.decode())
@@ -172,13 +172,13 @@ def opened_line(line: bytes) -> tuple[Line, bytes]:
     return _line(body), leaf_of(texts, commitments)
 
 
-def _line(body: Mapping[str, Any]) -> Line:
+def _line(body: Mapping[str, Any]) -> EvidenceLine:
     index, box, erased_at = body["leaf_index"], body.get("personal"), body.get("erased_at")
     if type(index) is not int or index < 0 or body.get("spooled", True) is not True:
         raise ArchiveError("The line does not say its place")
     if isinstance(box, str) == isinstance(erased_at, str):
         raise ArchiveError("A record either has a box or was erased")
-    return Line(
+    return EvidenceLine(
         index,
         body["row"],
         body["commitments"],
@@ -195,13 +195,13 @@ def _check_row(row: object) -> None:
         raise ArchiveError("The line has a column that does not belong there")
 
 
-def _judged(line: bytes, work: Lines) -> Judged:
+def _check_line(line: bytes, work: EvidenceLines) -> LineResult:
     digest = sha256(line).digest()
     try:
-        found, leaf = opened_line(line)
+        found, leaf = parse_line(line)
     except ArchiveError as wrong:
-        return Judged(None, None, b"", digest, words=str(wrong))
-    place = Judged(found.leaf_index, found.log_id, leaf, digest)
+        return LineResult(None, None, b"", digest, words=str(wrong))
+    place = LineResult(found.leaf_index, found.log_id, leaf, digest)
     if found.row["schema_version"] != SCHEMA_VERSION:
         words = f"The record is of schema version {found.row['schema_version']}, whose hash is not known here"
         return place._replace(is_known=False, words=words)
@@ -216,7 +216,7 @@ def _judged(line: bytes, work: Lines) -> Judged:
     )
 
 
-def _is_open(line: Line, keys: Mapping[str, bytes] | None) -> bool:
+def _is_open(line: EvidenceLine, keys: Mapping[str, bytes] | None) -> bool:
     key = keys.get(line.log_id) if keys else None
     if line.box is None or key is None:
         return False
@@ -225,7 +225,7 @@ def _is_open(line: Line, keys: Mapping[str, bytes] | None) -> bool:
     return True
 
 
-def copied(place: Place) -> Group:
+def read_row_group(place: RowGroupPlace) -> RowGroup:
     """`ArchiveError` if the rows could not be lines of the evidence."""
     table, of = parquet.group(*place)
     try:
@@ -247,7 +247,7 @@ def copied(place: Place) -> Group:
         )
         raise ArchiveError(words) from None
     moments = batch.column("timestamp").cast(pa.int64()).to_pylist()
-    return Group(
+    return RowGroup(
         batch.column("leaf_index").to_pylist(), digests, batch.column("leaf_hash").to_pylist(), moments[0], moments[-1],
         moments == sorted(moments), of,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Reads an archive back and recomputes all of it. It is believed for signatures and digests, and for nothing that it says.
 
-Each file is fetched once, its digest taken on the way, and judged from that copy. What cannot be read is a finding and
+Each file is fetched once, its digest taken on the way, and check_lines from that copy. What cannot be read is a finding and
 never an error; a Parquet file with another digest than its manifest names is not even opened.
 """
 
@@ -14,9 +14,18 @@ from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
-from audit.archive.rows import Group, Judged, Lines, Place, copied, judged, opened_line
+from audit.archive.rows import (
+    EvidenceLines,
+    LineResult,
+    RowGroup,
+    RowGroupPlace,
+    check_lines,
+    parse_line,
+    read_row_group,
+)
 from audit.archive.worker_process import in_order
 from audit.errors import ArchiveError, ArchiveWorkerError, NoteError, VaultDamagedError, VaultError
+from audit.progress import Progress
 from audit.proof.archive_format import (
     CHECKPOINT,
     EVIDENCE,
@@ -45,12 +54,11 @@ EXPANSION_MAX = 100  # a line has 48 random bytes at least, so no honest evidenc
 SMALL_BYTES_MAX = 2**20  # a note or a list of keys
 
 RowKeys = Callable[[Sequence[str]], Mapping[str, bytes]]
-Progress = Callable[[str, int, int], None]
 
 _LOG_ID = re.compile(rb'"log_id":"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')
 
 
-class Vault(Protocol):
+class ArchiveSource(Protocol):
     """Where archives lie, and what was anchored of their months."""
 
     def open(self, key: str, version: str | None = None) -> BinaryIO: ...
@@ -72,7 +80,7 @@ class LocalFiles:
 
 
 def verify_archive(
-    vault: Vault,
+    vault: ArchiveSource,
     manifest_key: str,
     manifest_version: str | None,
     public_keys: Sequence[PublicKey],
@@ -96,8 +104,8 @@ def verify_archive(
     return report
 
 
-def rows_again(
-    vault: Vault, manifest: Manifest, row_keys: RowKeys, progress: Progress
+def read_rows(
+    vault: ArchiveSource, manifest: Manifest, row_keys: RowKeys, progress: Progress
 ) -> Iterator[list[tuple[Row, Mapping[str, str]]]]:
     """The records as they stood in the log, from the evidence, each with its commitments; without what is personal where its key is gone.
 
@@ -116,7 +124,7 @@ def rows_again(
 
 
 def _row_again(line: bytes, keys: Mapping[str, bytes]) -> tuple[Row, Mapping[str, str]]:
-    found, leaf = opened_line(line)
+    found, leaf = parse_line(line)
     row = found.row | {"spooled": found.spooled, "leaf_hash": f"\\x{leaf.hex()}"}
     if found.erased_at:
         row["erased_at"] = found.erased_at
@@ -126,7 +134,7 @@ def _row_again(line: bytes, keys: Mapping[str, bytes]) -> tuple[Row, Mapping[str
     return row, found.commitments
 
 
-def _manifest(vault: Vault, key: str, version: str | None, report: Report) -> Manifest | None:
+def _manifest(vault: ArchiveSource, key: str, version: str | None, report: Report) -> Manifest | None:
     try:
         with vault.open(key, version) as stream:
             content = _read(stream, MANIFEST_BYTES_MAX)
@@ -153,9 +161,9 @@ def _manifest(vault: Vault, key: str, version: str | None, report: Report) -> Ma
 
 @dataclass(slots=True)
 class _Archive:
-    """One archive while it is judged."""
+    """One archive while it is check_lines."""
 
-    vault: Vault
+    vault: ArchiveSource
     manifest: Manifest
     folder: Path
     public_keys: Sequence[PublicKey]
@@ -298,7 +306,7 @@ class _Archive:
         seen, expected = bytearray(self.manifest.rows), 0
         lines = _lines(path) if path.exists() else iter(())
         try:
-            for results in in_order(judged, self._work(lines, row_keys), alone=not self.is_signed):
+            for results in in_order(check_lines, self._work(lines, row_keys), alone=not self.is_signed):
                 for found in results:
                     expected = self._place(found, expected, seen)
                 self.progress(EVIDENCE, expected, self.manifest.rows)
@@ -309,12 +317,12 @@ class _Archive:
             words = words if end - first > 1 else "The record is missing"
             self._find(Verdict.MISSING, "row", words, first)
 
-    def _work(self, lines: Iterator[bytes], row_keys: RowKeys | None) -> Iterator[Lines]:
+    def _work(self, lines: Iterator[bytes], row_keys: RowKeys | None) -> Iterator[EvidenceLines]:
         """What can be read, up to where it cannot be read any more."""
         count, wrong = 0, ""
         try:
             for some in _batched(lines, LINES):
-                yield Lines(self.manifest.month, some, row_keys(_log_ids(some)) if row_keys else None)
+                yield EvidenceLines(self.manifest.month, some, row_keys(_log_ids(some)) if row_keys else None)
                 count += len(some)
                 if count > self.manifest.rows:
                     wrong = f"it has more lines than the {self.manifest.rows} that were signed for"
@@ -324,7 +332,7 @@ class _Archive:
         if wrong:
             self._find(Verdict.TAMPERED, "file", f"{EVIDENCE}, after {count} lines: {wrong}", count - 1)
 
-    def _place(self, found: Judged, expected: int, seen: bytearray) -> int:
+    def _place(self, found: LineResult, expected: int, seen: bytearray) -> int:
         """Note what a line gives; at which leaf the next one is expected."""
         index = expected if found.leaf_index is None else found.leaf_index
         if index >= self.manifest.rows or seen[index]:
@@ -344,7 +352,7 @@ class _Archive:
             self._count(found)
         return max(expected, index + 1)
 
-    def _count(self, found: Judged) -> None:
+    def _count(self, found: LineResult) -> None:
         if found.is_open:
             self.report.count("records' personal columns were opened and compared")
         elif found.is_erased:
@@ -378,14 +386,14 @@ class _Archive:
             done += len(group.indexes)
             self.progress(PARQUET, done, self.manifest.rows)
 
-    def _groups(self) -> Iterator[Group]:
-        place = Place(self.folder / PARQUET, 0, self.manifest.columns, self.manifest.rows)
-        for first in in_order(copied, [place], alone=not self.is_signed):
+    def _groups(self) -> Iterator[RowGroup]:
+        place = RowGroupPlace(self.folder / PARQUET, 0, self.manifest.columns, self.manifest.rows)
+        for first in in_order(read_row_group, [place], alone=not self.is_signed):
             yield first
             others = (place._replace(number=number) for number in range(1, first.of))
-            yield from in_order(copied, others, alone=not self.is_signed)
+            yield from in_order(read_row_group, others, alone=not self.is_signed)
 
-    def _compare(self, group: Group, seen: bytearray) -> None:
+    def _compare(self, group: RowGroup, seen: bytearray) -> None:
         for index, digest, leaf in zip(group.indexes, group.digests, group.leaves, strict=True):
             if not 0 <= index < len(seen) or seen[index]:
                 words = f"{PARQUET} has a row of no leaf, or a second one of it"
@@ -407,7 +415,7 @@ class _Archive:
         self.report.add(Finding(verdict, what, words, self.manifest.month, index, log_id))
 
 
-def _fetched(vault: Vault, name: str, file: StoredFile, path: Path) -> str:
+def _fetched(vault: ArchiveSource, name: str, file: StoredFile, path: Path) -> str:
     """A copy of the file, as long as it may be; what is wrong with it, if anything."""
     digest, size = sha256(), 0
     with vault.open(file.key, file.version or None) as source, path.open("xb") as copy:

@@ -110,22 +110,22 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Period:
     """The times that are asked for, `until` exclusive. Trees are whole months, so they are checked as a whole."""
 
     since: datetime
     until: datetime
 
-    def within(self, month: date) -> "Span":
+    def within(self, month: date) -> "Period":
         begin, end = _moment(month), _moment(following(month))
-        return Span(max(self.since, begin), min(self.until, end))
+        return Period(max(self.since, begin), min(self.until, end))
 
     @property
     def is_empty(self) -> bool:
         return self.since >= self.until
 
 
-EVER = Span(datetime.min.replace(tzinfo=UTC), LAST_MOMENT)
+EVER = Period(datetime.min.replace(tzinfo=UTC), LAST_MOMENT)
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class StoredEvidence:
 
     connection: psycopg.Connection
     vault: Vault
-    span: Span
+    period: Period
     now: datetime
     _anchors: dict[date, "_Anchors"] = field(default_factory=dict)
     _rows: bytes = b""
@@ -162,7 +162,7 @@ class StoredEvidence:
         return self._states[month]
 
     def is_asked_for(self, month: date) -> bool:
-        return not self.span.within(month).is_empty
+        return not self.period.within(month).is_empty
 
     def checkpoints_from_last(self, month: date) -> Iterator[tuple[int, str]]:
         below = 2**62
@@ -188,7 +188,7 @@ class StoredEvidence:
 
     def unsealed(self) -> Iterator[tuple[str, datetime, bool]]:
         with self.connection.cursor("unsealed") as cursor:
-            cursor.execute(_UNSEALED, (self.span.since, self.span.until))
+            cursor.execute(_UNSEALED, (self.period.since, self.period.until))
             for log_id, timestamp in cursor:
                 yield log_id, timestamp, timestamp < self.now - SEALED_WITHIN
 
@@ -228,7 +228,7 @@ class StoredEvidence:
 
     def _add_rows(self, month: date, batch: Batch) -> None:
         names = [leaf.log_id for leaf in batch.leaves]
-        asked, whole = self.span.within(month), Span(_moment(month), _moment(following(month)))
+        asked, whole = self.period.within(month), Period(_moment(month), _moment(following(month)))
         found = self.connection.execute(self._rows, (names, asked.since, asked.until), binary=True)
         rows = defaultdict(list)
         for log_id, text in found:

@@ -6,7 +6,7 @@ the vault knows a leaf, its word stands against the database's: it is written on
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from hashlib import sha256
@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from audit.errors import ArchiveError, NoteError
+from audit.progress import Progress
 from audit.proof.archive_format import opened_manifest
 from audit.proof.bundle import COLUMN, are_commitments
 from audit.proof.checkpoint import Checkpoint, Link, erasure_text
@@ -74,7 +75,7 @@ class Batch:
     anchors_damaged: Sequence[int] = ()  # whose leaves the vault holds in part, or in two ways
 
 
-class Evidence(Protocol):
+class LogEvidence(Protocol):
     """What there is to be inspected, all of it as it stood at one moment."""
 
     def months(self) -> list[date]: ...
@@ -100,9 +101,7 @@ class Evidence(Protocol):
         ...
 
 
-def inspect(
-    evidence: Evidence, keys: Sequence[PublicKey], progress: Callable[[str, int, int], None]
-) -> Report:
+def inspect(evidence: LogEvidence, keys: Sequence[PublicKey], progress: Progress) -> Report:
     """Recompute everything, and say what does not fit, and where."""
     report = Report()
     if not keys:
@@ -120,7 +119,7 @@ def inspect(
     return report
 
 
-def _count_unsealed(evidence: Evidence, report: Report) -> None:
+def _count_unsealed(evidence: LogEvidence, report: Report) -> None:
     for log_id, timestamp, is_late in evidence.unsealed():
         if is_late:
             words = (
@@ -138,7 +137,7 @@ class _Month:
     """One month's tree as it grows again."""
 
     month: date
-    evidence: Evidence
+    evidence: LogEvidence
     keys: Sequence[PublicKey]
     report: Report
     origins: set[str]  # of all checkpoints of the log; there must be one

@@ -26,7 +26,7 @@ Read = Callable[[str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]]  # as
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LogGauges:
     """What is on its way at one moment."""
 
     open_records: int
@@ -37,12 +37,14 @@ class Standing:
     spool_bytes: int
 
 
-async def read_standing(pool: AsyncConnectionPool, read: Read, spool: Path | None, today: date) -> Standing:
+async def read_log_gauges(
+    pool: AsyncConnectionPool, read: Read, spool: Path | None, today: date
+) -> LogGauges:
     files = await asyncio.to_thread(spool_files, spool) if spool else []
     async with pool.connection() as connection:
         (open_records,) = await (await connection.execute(_OPEN)).fetchone() or (0,)
     ((rows, age_s),) = (await read(_UNSEALED))[1]
-    return Standing(
+    return LogGauges(
         open_records=open_records,
         unsealed_rows=rows,
         unsealed_age_s=age_s,

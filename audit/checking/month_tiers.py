@@ -7,7 +7,7 @@ from hashlib import sha256
 from io import SEEK_END
 from typing import Any
 
-from audit.checking.evidence import Span, following
+from audit.checking.evidence import Period, following
 from audit.errors import ArchiveError, VaultError
 from audit.proof.archive_format import Manifest, opened_manifest
 from audit.vault import Vault
@@ -51,7 +51,7 @@ Read = Callable[[str, str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]] 
 
 
 @dataclass(frozen=True, slots=True)
-class MonthKept:
+class StoredMonth:
     """A month's records at one moment."""
 
     month: date
@@ -77,35 +77,35 @@ class MonthKept:
             return "missing"
         return "detached" if self.has_table else "archived"
 
-    def is_of(self, span: Span) -> bool:
-        return not span.within(self.month).is_empty
+    def is_of(self, period: Period) -> bool:
+        return not period.within(self.month).is_empty
 
     @property
     def counted(self) -> int:
         return self.rows if self.is_attached else self.archived or 0
 
 
-async def read_whereabouts(read: Read) -> list[MonthKept]:
-    return [MonthKept(*row) for row in (await read(_AUDITOR, _MONTHS))[1]]
+async def read_months(read: Read) -> list[StoredMonth]:
+    return [StoredMonth(*row) for row in (await read(_AUDITOR, _MONTHS))[1]]
 
 
-def lines(months: list[MonthKept], span: Span, hot_from: datetime) -> list[dict[str, Any]]:
-    """What people are shown: the months that the span touches, as a whole."""
+def tier_rows(months: list[StoredMonth], period: Period, hot_from: datetime) -> list[dict[str, Any]]:
+    """What people are shown: the months that the period touches, as a whole."""
     return [
         {
             "month": f"{kept.month:%Y-%m}", "tier": kept.tier(hot_from), "archive": kept.state, "rows": kept.counted,
             "leaves": kept.leaves, "signed": kept.tree_size, "erased": kept.erased,
         }
-        for kept in months if kept.is_of(span)
+        for kept in months if kept.is_of(period)
     ]  # fmt: skip
 
 
-def losses(months: list[MonthKept], vault: Vault) -> list[str]:
+def find_losses(months: list[StoredMonth], vault: Vault) -> list[str]:
     """What is missing, and what to do. A record of the log without a leaf, or the other way round, is told elsewhere."""
     return [words for kept in months for words in _losses_of(kept, vault)]
 
 
-def _losses_of(kept: MonthKept, vault: Vault) -> list[str]:
+def _losses_of(kept: StoredMonth, vault: Vault) -> list[str]:
     name = f"{kept.month:%Y-%m}"
     if kept.is_attached:
         return []
@@ -122,7 +122,7 @@ def _losses_of(kept: MonthKept, vault: Vault) -> list[str]:
     return [*found, *(f"the archive of {name}: {words}" for words in _lost_files(kept, vault))]
 
 
-def _lost_files(kept: MonthKept, vault: Vault) -> list[str]:
+def _lost_files(kept: StoredMonth, vault: Vault) -> list[str]:
     place = (kept.manifest_key or "", kept.manifest_version or "", kept.manifest_sha256 or "")
     try:
         manifest = read_manifest(vault, *place)

@@ -4,11 +4,12 @@ An excerpt is `passage[start:end]`; its section, page and address are those of t
 in the record, which is sealed, so a passage that was changed since is found.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from audit.checking.evidence import StoredEvidence
+from audit.progress import Progress
 from audit.proof.verdict import Finding, Report, Verdict
 
 _READ_ROWS = 500  # with the passages that they cite, some megabytes
@@ -26,9 +27,7 @@ SELECT chunk_id, text, sentences, filename, chapter, url FROM public.chunks WHER
 _GENERATIONS = "SELECT generation_id::text FROM public.generations"
 
 
-def requote(
-    evidence: StoredEvidence, query_id: UUID | None, progress: Callable[[str, int, int], None]
-) -> Report:
+def check_quotations(evidence: StoredEvidence, query_id: UUID | None, progress: Progress) -> Report:
     """The verdict on all quotations of the time that is asked for, or of one query."""
     report = Report()
     connection = evidence.connection
@@ -48,7 +47,7 @@ def requote(
 def _citing(evidence: StoredEvidence, query_id: UUID | None) -> Iterator[list[dict[str, Any]]]:
     names = ("log_id", "timestamp", "citations", "index_generation", "erased")
     with evidence.connection.cursor("citing") as cursor:
-        cursor.execute(_CITING, (evidence.span.since, evidence.span.until, query_id, query_id))
+        cursor.execute(_CITING, (evidence.period.since, evidence.period.until, query_id, query_id))
         while rows := cursor.fetchmany(_READ_ROWS):
             yield [dict(zip(names, row, strict=True)) for row in rows]
 

@@ -8,8 +8,8 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from audit.checking.evidence import EVER, Span
-from audit.checking.month_tiers import MonthKept, losses, read_whereabouts
+from audit.checking.evidence import EVER, Period
+from audit.checking.month_tiers import StoredMonth, find_losses, read_months
 from audit.ledger.partitions import MONTHS_AHEAD, MONTHS_AHEAD_MIN, months_from, partition_name
 from audit.ledger.spool import ASIDE
 from audit.vault import Vault
@@ -81,7 +81,7 @@ Read = Callable[[str, str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]] 
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Backlog:
     """What is on its way, and since when its oldest is."""
 
     count: int
@@ -106,28 +106,30 @@ class Status:
     evidence: list[dict[str, Any]]  # by month
     partitions: list[str]
     months_ahead: int
-    unsealed: Waiting
-    open: Waiting
+    unsealed: Backlog
+    open: Backlog
     rowless: list[tuple[str, int, int]]  # month of the log, leaves without a row, the first of them
     spool: list[SpoolFile]
-    months: list[MonthKept]  # wherever they are
+    months: list[StoredMonth]  # wherever they are
     lost: list[str]  # of them, in words
 
 
-async def read_status(read: Read, vault: Vault, spool: Path | None, today: date, span: Span = EVER) -> Status:
+async def read_status(
+    read: Read, vault: Vault, spool: Path | None, today: date, period: Period = EVER
+) -> Status:
     partitions = [name for (name,) in (await read(_AUDITOR, _MONTHS))[1]]
-    months = await read_whereabouts(read)
+    months = await read_months(read)
     return Status(
         records=_named(*await read(_AUDITOR, RECORDS)),
         evidence=_named(*await read(_AUDITOR, _EVIDENCE)),
         partitions=partitions,
         months_ahead=sum(name > partition_name(today) for name in partitions),
-        unsealed=Waiting(*(await read(_AUDITOR, _UNSEALED))[1][0]),
-        open=Waiting(*(await read(_ENGINE, _OPEN))[1][0]),
+        unsealed=Backlog(*(await read(_AUDITOR, _UNSEALED))[1][0]),
+        open=Backlog(*(await read(_ENGINE, _OPEN))[1][0]),
         rowless=[(month, count, first) for month, count, first in (await read(_AUDITOR, _ROWLESS))[1]],
         spool=spool_files(spool) if spool else [],
         months=months,
-        lost=await asyncio.to_thread(losses, [kept for kept in months if kept.is_of(span)], vault),
+        lost=await asyncio.to_thread(find_losses, [kept for kept in months if kept.is_of(period)], vault),
     )
 
 
@@ -153,7 +155,7 @@ def gaps(status: Status, now: datetime) -> list[str]:
     ]
 
 
-def words(status: Status) -> list[tuple[str, str]]:
+def summary(status: Status) -> list[tuple[str, str]]:
     """What is counted over all months, for people."""
     waiting = [file for file in status.spool if file.entries]
     spooled = f"{sum(file.entries for file in waiting)} entries in {len(waiting)} files"
@@ -191,7 +193,7 @@ def _gaps_of_spool(files: Sequence[SpoolFile], now: datetime) -> list[str]:
     ]
 
 
-def _overdue(waiting: Waiting, what: str, now: datetime) -> list[str]:
+def _overdue(waiting: Backlog, what: str, now: datetime) -> list[str]:
     if waiting.oldest is None or now - waiting.oldest <= OVERDUE:
         return []
     return [f"{waiting.count} {what} (the oldest since {_moment(waiting.oldest)})"]
@@ -216,7 +218,7 @@ def _named(names: list[str], rows: list[tuple[Any, ...]]) -> list[dict[str, Any]
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _since(waiting: Waiting) -> str:
+def _since(waiting: Backlog) -> str:
     if waiting.oldest is None:
         return "none"
     return f"{waiting.count}, the oldest since {_moment(waiting.oldest)}"

@@ -71,7 +71,7 @@ class Signer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ErasureTarget:
     """Whose records, or of which query."""
 
     who: tuple[str, ...] = ()  # in each of the spellings in which one may be recorded
@@ -86,7 +86,7 @@ class Wish:
 
 
 @dataclass(slots=True)
-class Erased:
+class ErasureReport:
     """What was done, and what is left to do."""
 
     erasure_id: UUID
@@ -99,7 +99,7 @@ class Erased:
     left: list[str] = field(default_factory=list)
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not (self.records or self.archived or self.conversations or self.open or self.set_aside)
 
 
@@ -116,7 +116,7 @@ class _Found:
         return self.refused + self.unsealed
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not (self.rows or self.passed_over)
 
 
@@ -142,36 +142,36 @@ class Eraser:
         self._tidying: asyncio.Task[None] | None = None
         self._is_untidy = False
 
-    async def forget(self, wish: Wish, basis: str, event: Event) -> Erased:
+    async def forget(self, target: ErasureTarget, basis: str, event: Event) -> ErasureReport:
         """All that is here of a person, or of one query. `ErasureTooEarlyError` if some of it is not sealed in time."""
-        done = Erased(self._new_id(), already=await self._erased_before(wish))
-        turns = await self._turns(wish)
-        await self._wait_for(wish, turns)
-        refused = await self._forget_conversations(wish, turns, basis, event, done)
+        done = ErasureReport(self._new_id(), already=await self._erased_before(target))
+        turns = await self._turns(target)
+        await self._wait_for(target, turns)
+        refused = await self._forget_conversations(target, turns, basis, event, done)
         passed_over = list(refused)
         while True:
-            found = await self._find(wish.who, wish.queries, passed_over=passed_over)
+            found = await self._find(target.who, target.queries, passed_over=passed_over)
             passed_over += found.passed_over
             refused += found.refused
-            keys = [] if found.rows else await self._keys(wish.who, wish.queries)
-            if found.is_nothing and not keys:
+            keys = [] if found.rows else await self._keys(target.who, target.queries)
+            if found.is_empty and not keys:
                 break
             await self._erase(found.rows, keys, basis, event, done)
         done.left += _tampered(refused)
-        self._look_at_spool(wish, done)
-        if wish.query_id and done.is_nothing and not (done.already or done.left):
+        self._look_at_spool(target, done)
+        if target.query_id and done.is_empty and not (done.already or done.left):
             raise NothingToEraseError
         return done
 
     async def end_retention(
         self, until: datetime, basis: str, event: Event, progress: Callable[[str, int], None]
-    ) -> Erased:
+    ) -> ErasureReport:
         """Of all records before this moment. Archived months lose their keys when all of the month is before it."""
-        done, refused, unsealed = Erased(self._new_id()), list[str](), list[str]()
+        done, refused, unsealed = ErasureReport(self._new_id()), list[str](), list[str]()
         since = datetime.min.replace(tzinfo=UTC)
         while True:
             found = await self._find((), (), since, until, refused + unsealed)
-            if found.is_nothing:
+            if found.is_empty:
                 break
             refused += found.refused
             unsealed += found.unsealed
@@ -223,14 +223,14 @@ class Eraser:
                     "What was erased still lies in its pages; the next erasure clears it. %s", failure
                 )
 
-    async def _wait_for(self, wish: Wish, turns: Sequence[UUID]) -> None:
+    async def _wait_for(self, target: ErasureTarget, turns: Sequence[UUID]) -> None:
         """What is open ends in a row, what is spooled comes, what is a row is sealed: all of it within seconds. Whoever
         goes on asking meanwhile makes new records, which are not waited for."""
         (now,) = await self._fetch_one("SELECT clock_timestamp()")
-        asked = (list(wish.who), [*wish.queries, *turns], now)
+        asked = (list(target.who), [*target.queries, *turns], now)
         deadline = self._monotonic() + self._within_s
         while self._monotonic() < deadline:
-            if not await self._is_on_its_way(wish, asked):
+            if not await self._is_on_its_way(target, asked):
                 return
             await asyncio.sleep(PAUSE_S)
         (unsealed,) = await self._fetch_one(_UNSEALED, *asked)
@@ -240,14 +240,14 @@ class Eraser:
                 " Is `affidavit audit seal` or the server running? Then try again in some seconds."
             )
 
-    async def _is_on_its_way(self, wish: Wish, asked: tuple[Any, ...]) -> bool:
+    async def _is_on_its_way(self, target: ErasureTarget, asked: tuple[Any, ...]) -> bool:
         counts = [await self._fetch_one(statement, *asked) for statement in (_OPEN, _UNSEALED)]
         return counts != [(0,), (0,)] or bool(
-            self._spool and spool_erasure.waiting(self._spool, wish.concerns)
+            self._spool and spool_erasure.count_waiting(self._spool, target.concerns)
         )
 
     async def _forget_conversations(
-        self, wish: Wish, turns: Sequence[UUID], basis: str, event: Event, done: Erased
+        self, target: ErasureTarget, turns: Sequence[UUID], basis: str, event: Event, done: ErasureReport
     ) -> list[str]:
         """With the records of their turns in one transaction: without the conversation nothing leads to those. Which are
         not what was sealed."""
@@ -260,11 +260,11 @@ class Eraser:
         in_tables = {row["log_id"] for row in found.rows}
         keys = [key for key in await self._keys((), turns, most=ALL) if str(key[0]) not in in_tables]
         async with self._transaction() as connection:
-            who, queries = list(wish.who), wish.queries
+            who, queries = list(target.who), target.queries
             done.open = await _one(connection, _FORGET_OPEN, who, queries)
             done.conversations = await _one(connection, _FORGET_SESSIONS, who, list(turns))
-            if wish.query_id:
-                done.conversations += await _one(connection, _FORGET_TURN, wish.query_id)
+            if target.query_id:
+                done.conversations += await _one(connection, _FORGET_TURN, target.query_id)
             if found.rows or done.open or done.conversations:
                 await self._erase_in(connection, found.rows, [], basis, event, done)
             if keys:
@@ -276,13 +276,18 @@ class Eraser:
             )
         return found.refused
 
-    async def _turns(self, wish: Wish) -> list[UUID]:
+    async def _turns(self, target: ErasureTarget) -> list[UUID]:
         async with self._connected() as connection:
-            rows = await (await connection.execute(_TURNS, (list(wish.who),))).fetchall()
+            rows = await (await connection.execute(_TURNS, (list(target.who),))).fetchall()
         return [query_id for (query_id,) in rows]
 
     async def _erase(
-        self, rows: Sequence[Row], keys: Sequence[tuple[Any, ...]], basis: str, event: Event, done: Erased
+        self,
+        rows: Sequence[Row],
+        keys: Sequence[tuple[Any, ...]],
+        basis: str,
+        event: Event,
+        done: ErasureReport,
     ) -> None:
         if rows or keys:
             async with self._transaction() as connection:
@@ -295,7 +300,7 @@ class Eraser:
         keys: Sequence[tuple[Any, ...]],
         basis: str,
         event: Event,
-        done: Erased,
+        done: ErasureReport,
     ) -> None:
         """The event's row is durable when its block ends, and only then is this transaction committed."""
         async with event() as trail:
@@ -345,21 +350,21 @@ class Eraser:
             cursor = await connection.execute(_KEYS, (list(who), list(queries), before, most))
             return await cursor.fetchall()
 
-    def _look_at_spool(self, wish: Wish, done: Erased) -> None:
+    def _look_at_spool(self, target: ErasureTarget, done: ErasureReport) -> None:
         if self._spool is None:
             return
-        names = [*wish.who, *map(str, wish.queries)]
-        done.set_aside, damaged = spool_erasure.blotted(self._spool, wish.concerns, names)
+        names = [*target.who, *map(str, target.queries)]
+        done.set_aside, damaged = spool_erasure.overwrite_set_aside(self._spool, target.concerns, names)
         if damaged:
             done.left.append(f"{damaged} damaged lines are set aside in {ASIDE}: look whose they are")
         done.left += [
             f"{count} entries wait in {name}: a process of this machine has not written them to the database yet;"
             " erase again when it has"
-            for name, count in spool_erasure.waiting(self._spool, wish.concerns).items()
+            for name, count in spool_erasure.count_waiting(self._spool, target.concerns).items()
         ]
 
-    async def _erased_before(self, wish: Wish) -> int:
-        (count,) = await self._fetch_one(_BEFORE, wish.query_id)
+    async def _erased_before(self, target: ErasureTarget) -> int:
+        (count,) = await self._fetch_one(_BEFORE, target.query_id)
         return int(count)
 
     async def _fetch_one(self, statement: str, *values: Any) -> tuple[Any, ...]:
@@ -405,11 +410,11 @@ def spellings(user: str) -> tuple[str, ...]:
     return tuple(sorted({user, *names, *(f"{kind}{each}" for kind in kinds for each in names)}))
 
 
-def check_basis(basis: str, wish: Wish) -> None:
+def check_basis(basis: str, target: ErasureTarget) -> None:
     """It stays when everything else is gone. A name is not recognised; who writes one leaves it there."""
     if not basis.strip():
         raise ValueError("Say on which basis it is erased: that is recorded.")
-    names = {name.partition(":")[2] or name for name in wish.who}
+    names = {name.partition(":")[2] or name for name in target.who}
     is_named = any(name.lower() in basis.lower() for name in names if len(name) > SHORT)
     if is_named or personal.find(basis):
         raise ValueError(

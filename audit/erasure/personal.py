@@ -44,7 +44,7 @@ _DNI_LETTERS = "TRWAGMYFPDXBNJZSQVHLCKE"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Detection:
     """`text[start:end]` is likely personal data of this kind."""
 
     kind: str
@@ -52,15 +52,15 @@ class Found:
     end: int
 
 
-def find(text: str) -> list[Found]:
+def find(text: str) -> list[Detection]:
     """All of it, in the order of the text. What a surer recogniser took, no other takes."""
-    found: list[Found] = []
+    found: list[Detection] = []
     taken = bytearray(len(text))
     for kind, form, is_one in _RECOGNISERS:
         for match in form.finditer(text):
             start, end = match.span()
             if not any(taken[start:end]) and is_one(match):
-                found.append(Found(kind, start, end))
+                found.append(Detection(kind, start, end))
                 taken[start:end] = b"\1" * (end - start)
     return sorted(found, key=lambda one: one.start)
 

@@ -1,12 +1,13 @@
 """A search for personal data in what readers wrote: which records, and what kind. Never the words themselves."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 from audit.checking.evidence import StoredEvidence
 from audit.erasure import personal
+from audit.progress import Progress
 
 READ_ROWS = 1_000
 HITS_MAX = 1_000  # as many as somebody may look at; the others are counted
@@ -22,7 +23,7 @@ _COLUMNS = ("user_query_text", "selected_text", "filters")
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class RecordDetection:
     """A record that likely names somebody, and where."""
 
     timestamp: datetime
@@ -32,25 +33,25 @@ class Hit:
 
 
 @dataclass(slots=True)
-class Searched:
+class PersonalDataReport:
     """What was looked at, and what was found."""
 
     checked: int = 0
     records: int = 0
     by_kind: dict[str, int] = field(default_factory=dict)
-    hits: list[Hit] = field(default_factory=list)
+    hits: list[RecordDetection] = field(default_factory=list)
     hits_left_off: int = 0
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"archived_searched": False}
 
 
-def search(evidence: StoredEvidence, progress: Callable[[str, int, int], None]) -> Searched:
+def search(evidence: StoredEvidence, progress: Progress) -> PersonalDataReport:
     """All questions, selections and filters of the time that is asked for, as far as they stand in PostgreSQL."""
-    searched = Searched()
-    (count,) = evidence.connection.execute(_COUNT, (evidence.span.since, evidence.span.until)).fetchone() or (
-        0,
-    )
+    searched = PersonalDataReport()
+    (count,) = evidence.connection.execute(
+        _COUNT, (evidence.period.since, evidence.period.until)
+    ).fetchone() or (0,)
     for rows in _written(evidence):
         for timestamp, query_id, *texts in rows:
             _look(searched, timestamp, query_id, texts)
@@ -60,12 +61,12 @@ def search(evidence: StoredEvidence, progress: Callable[[str, int, int], None]) 
 
 def _written(evidence: StoredEvidence) -> Iterator[list[tuple[Any, ...]]]:
     with evidence.connection.cursor("written") as cursor:
-        cursor.execute(_WRITTEN, (evidence.span.since, evidence.span.until))
+        cursor.execute(_WRITTEN, (evidence.period.since, evidence.period.until))
         while rows := cursor.fetchmany(READ_ROWS):
             yield rows
 
 
-def _look(searched: Searched, timestamp: datetime, query_id: str, texts: list[str | None]) -> None:
+def _look(searched: PersonalDataReport, timestamp: datetime, query_id: str, texts: list[str | None]) -> None:
     found = {
         column: [one.kind for one in personal.find(text or "")]
         for column, text in zip(_COLUMNS, texts, strict=True)
@@ -76,6 +77,6 @@ def _look(searched: Searched, timestamp: datetime, query_id: str, texts: list[st
         for kind in kinds:
             searched.by_kind[kind] = searched.by_kind.get(kind, 0) + 1
         if kinds and len(searched.hits) < HITS_MAX:
-            searched.hits.append(Hit(timestamp, query_id, column, tuple(sorted(set(kinds)))))
+            searched.hits.append(RecordDetection(timestamp, query_id, column, tuple(sorted(set(kinds)))))
         elif kinds:
             searched.hits_left_off += 1

@@ -15,7 +15,7 @@ _BLOTTED = b"erased "
 Concerns = Callable[[dict[str, Any]], bool]  # a record, or what is known of one so far
 
 
-def waiting(folder: Path, concerns: Concerns) -> dict[str, int]:
+def count_waiting(folder: Path, concerns: Concerns) -> dict[str, int]:
     """By the spool's file, how many entries concern them. Files of the living are only read."""
     found = {}
     for path in sorted(folder.glob("*.spool")):
@@ -26,7 +26,7 @@ def waiting(folder: Path, concerns: Concerns) -> dict[str, int]:
     return found
 
 
-def blotted(folder: Path, concerns: Concerns, names: Sequence[str]) -> tuple[int, int]:
+def overwrite_set_aside(folder: Path, concerns: Concerns, names: Sequence[str]) -> tuple[int, int]:
     """Overwrite what was set aside of them, in its place: whoever adds a line meanwhile is not disturbed. The record's id
     and hash stay. How many lines, and how many are left that are damaged, so that nobody can tell whose they are."""
     blotted = damaged = position = 0

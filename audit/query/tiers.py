@@ -30,7 +30,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pyarrow.fs import LocalFileSystem
 
 from audit.archive import parquet
-from audit.checking.evidence import EVER, Span, following
+from audit.checking.evidence import EVER, Period, following
 from audit.checking.month_tiers import read_manifest
 from audit.errors import ArchiveError, QueryError, UnansweredError, VaultError
 from audit.proof import archive_format
@@ -117,7 +117,7 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReadableTable:
     """What auditors may read, with its columns and their types in PostgreSQL."""
 
     name: str
@@ -126,7 +126,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class QueryResult:
     """The answer, in the order asked for; and the archived months that were in question, and that were opened."""
 
     names: list[str]
@@ -136,17 +136,17 @@ class Found:
 
 
 @dataclass(slots=True)
-class Tiers:
+class TieredLog:
     """The log of one database and one vault. `url` logs in as the auditor."""
 
     url: str
     vault: Vault
-    span: Span = EVER
+    period: Period = EVER
     row_keys: RowKeys | None = None  # given: personal columns of archived rows are shown
     _interrupt: Callable[[], object] | None = None
     _is_interrupted: threading.Event = field(default_factory=threading.Event)
 
-    def ask(self, question: str) -> Found:
+    def ask(self, question: str) -> QueryResult:
         """Asked again if a month left or came back meanwhile. `QueryError` says what is wrong with the question."""
         try:
             for _ in range(TRIES):
@@ -181,22 +181,22 @@ class Tiers:
     def _archived(self) -> list[Archived]:
         with psycopg.connect(self.url, autocommit=True) as connection:
             found = [Archived(row[0], (row[1], row[2], row[3])) for row in connection.execute(_ARCHIVED)]
-        return [item for item in found if not self.span.within(item.month).is_empty]
+        return [item for item in found if not self.period.within(item.month).is_empty]
 
-    def _ask_database(self, question: str) -> Found:
+    def _ask_database(self, question: str) -> QueryResult:
         """As one statement that may change nothing."""
         with psycopg.connect(self.url) as connection, self._interrupted_by(connection.cancel):
-            if self.span != EVER:
-                _narrow(connection, self.span)
+            if self.period != EVER:
+                _narrow(connection, self.period)
                 question = unqualified(question)
             connection.execute("SET TRANSACTION READ ONLY")
             cursor = connection.execute(question.encode(), prepare=True)
             rows = cursor.fetchall() if cursor.description else []
-            return Found([column.name for column in cursor.description or ()], rows, [], [])
+            return QueryResult([column.name for column in cursor.description or ()], rows, [], [])
 
-    def _ask_all(self, question: str, archived: Sequence[Archived]) -> Found:
+    def _ask_all(self, question: str, archived: Sequence[Archived]) -> QueryResult:
         with psycopg.connect(self.url, autocommit=True) as connection:
-            tables = {name: Table(name, *about) for name, *about in connection.execute(_TABLES)}
+            tables = {name: ReadableTable(name, *about) for name, *about in connection.execute(_TABLES)}
             has_erased = _has_erased(connection, tables, archived)
         log = tables["audit_logs"].columns
         archive = _ArchivedRows(log).of(self.vault, archived)
@@ -208,14 +208,14 @@ class Tiers:
             asked = _Asked.of(session, question, tables)
             session.register(_ARCHIVE, archive)
             _add_functions(session, self.row_keys)
-            rows = _Rows(log, archived, self.span, self.row_keys is not None, has_erased)
+            rows = _Rows(log, archived, self.period, self.row_keys is not None, has_erased)
             asked.show(session, rows.everywhere())
             session.execute(_LOCKED)
             try:
                 names, values = _fetched(asked.ask(session))
             except duckdb.Error as failure:
                 raise archive.failure or failure from failure
-        return Found(names, values, [item.month for item in archived], sorted(archive.opened))
+        return QueryResult(names, values, [item.month for item in archived], sorted(archive.opened))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +223,14 @@ class _Asked:
     """The question as it is going to be asked, and the tables and views that it needs."""
 
     tree: str
-    tables: Mapping[str, Table]  # the log excepted
+    tables: Mapping[str, ReadableTable]  # the log excepted
     views: Mapping[str, str]  # as trees, each after those that it reads
     reserved: Collection[str]
 
     @classmethod
-    def of(cls, session: duckdb.DuckDBPyConnection, question: str, tables: Mapping[str, Table]) -> "_Asked":
+    def of(
+        cls, session: duckdb.DuckDBPyConnection, question: str, tables: Mapping[str, ReadableTable]
+    ) -> "_Asked":
         taken = session.execute(
             "SELECT view_name FROM duckdb_views() WHERE database_name <> 'log'"
         ).fetchall()
@@ -280,24 +282,24 @@ class _Rows:
 
     columns: Mapping[str, str]
     archived: Sequence[Archived]
-    span: Span
+    period: Period
     is_open: bool  # what is personal is shown
     has_erased: bool  # since they were archived
 
     def everywhere(self) -> str:
         names = ", ".join(_typed(name, kind) for name, kind in self.columns.items())
-        hot = [f"SELECT {names} FROM log.public.audit_logs WHERE {_times(span)}" for span in self._hot()]
+        hot = [f"SELECT {names} FROM log.public.audit_logs WHERE {_times(period)}" for period in self._hot()]
         return " UNION ALL ".join([*hot, self._cold()])
 
-    def _hot(self) -> Iterator[Span]:
+    def _hot(self) -> Iterator[Period]:
         """The times between the archived months."""
-        begin = self.span.since
+        begin = self.period.since
         for item in self.archived:
             if begin < (month := _moment(item.month)):
-                yield Span(begin, month)
+                yield Period(begin, month)
             begin = _moment(following(item.month))
-        if begin < self.span.until:
-            yield Span(begin, self.span.until)
+        if begin < self.period.until:
+            yield Period(begin, self.period.until)
 
     def _cold(self) -> str:
         columns = ", ".join(
@@ -311,7 +313,7 @@ class _Rows:
                 " LEFT JOIN (SELECT log_id, min(erased_at) AS erased_at FROM log.public.audit_erasures"
                 f" WHERE month IN ({months}) GROUP BY log_id) e ON e.log_id = r.log_id::uuid"
             )
-        return f"SELECT {columns} FROM {source} WHERE {_times(self.span, 'r.')}"
+        return f"SELECT {columns} FROM {source} WHERE {_times(self.period, 'r.')}"
 
     def _value(self, name: str, kind: str) -> str:
         """What an archived row has in this column."""
@@ -392,7 +394,7 @@ def _read(
             else pa.nulls(len(batch), field.type)
             for field in wanted
         ]
-        table = pa.Table.from_arrays(cells, schema=wanted) if cells else batch
+        table = pa.ReadableTable.from_arrays(cells, schema=wanted) if cells else batch
         yield from (table if condition is None else table.filter(condition)).to_batches()
 
 
@@ -411,18 +413,18 @@ def _fitting(
     """Which of these spans may hold a row of which the condition is true: Arrow knows, and opens nothing for it."""
     kind, time = ds.ParquetFileFormat(), ds.field("timestamp")
     fragments = []
-    for number, span in enumerate(times):
-        begin, end = (pa.scalar(moment, pa.timestamp("us", tz="UTC")) for moment in span)
+    for number, period in enumerate(times):
+        begin, end = (pa.scalar(moment, pa.timestamp("us", tz="UTC")) for moment in period)
         within = (time >= begin) & (time < end)
         fragments.append(kind.make_fragment(str(number), LocalFileSystem(), partition_expression=within))
     found = ds.FileSystemDataset(fragments, schema, kind, LocalFileSystem())
     return [int(fragment.path) for fragment in found.get_fragments(filter=condition)]
 
 
-def _narrow(connection: psycopg.Connection, span: Span) -> None:
+def _narrow(connection: psycopg.Connection, period: Period) -> None:
     """The log, and every view of it, has only records of these times: names of our own come before those of the schema."""
-    views = [Table(*row) for row in connection.execute(_TABLES) if row[2]]
-    narrowed = f"SELECT * FROM public.audit_logs WHERE {_times(span)}"
+    views = [ReadableTable(*row) for row in connection.execute(_TABLES) if row[2]]
+    narrowed = f"SELECT * FROM public.audit_logs WHERE {_times(period)}"
     for name, definition in [("audit_logs", narrowed), *((view.name, view.definition) for view in views)]:
         statement = sql.SQL("CREATE TEMPORARY VIEW {} AS ").format(sql.Identifier(name)).as_string()
         connection.execute(f"{statement}{definition}".encode())
@@ -477,7 +479,7 @@ def _spelled(value: Any) -> str:
 
 
 def _has_erased(
-    connection: psycopg.Connection, tables: Mapping[str, Table], archived: Sequence[Archived]
+    connection: psycopg.Connection, tables: Mapping[str, ReadableTable], archived: Sequence[Archived]
 ) -> bool:
     if "audit_erasures" not in tables:
         return False
@@ -511,8 +513,8 @@ def _typed(name: str, kind: str) -> str:
     return f"{_quoted(name)}::JSON AS {_quoted(name)}" if kind in {"json", "jsonb"} else _quoted(name)
 
 
-def _times(span: Span, table: str = "") -> str:
-    since, until = span.since.isoformat(), span.until.isoformat()
+def _times(period: Period, table: str = "") -> str:
+    since, until = period.since.isoformat(), period.until.isoformat()
     return f"{table}timestamp >= TIMESTAMPTZ '{since}' AND {table}timestamp < TIMESTAMPTZ '{until}'"
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 from uuid import UUID
 
 from audit import auditor
-from audit.archive.archiver import Archiver, Outcome
-from audit.archive.verify import LocalFiles, Vault, verify_archive
-from audit.checking.evidence import LAST_MOMENT, Span
+from audit.archive.archiver import Archiver, MonthOutcome
+from audit.archive.verify import ArchiveSource, LocalFiles, verify_archive
+from audit.checking.evidence import LAST_MOMENT, Period
 from audit.checking.inspection import inspect
-from audit.checking.month_tiers import lines
-from audit.checking.quotations import requote
-from audit.checking.status import gaps, words
+from audit.checking.month_tiers import tier_rows
+from audit.checking.quotations import check_quotations
+from audit.checking.status import gaps, summary
 from audit.errors import KeyFileError, QueryError, UnansweredError, UnprovenError
+from audit.progress import Progress
 from audit.proof.archive_format import MANIFEST
 from audit.proof.keys import PublicKey, read_public_keys
 from audit.proof.verdict import Report
@@ -43,7 +44,6 @@ from engine.cli.output import (
 from engine.errors import ConfigurationError
 from engine.settings import Settings
 from engine.wiring import Database
-from ingest.pipeline import Progress
 
 NICE = 10  # a month may take its time: whoever asks a question goes first
 
@@ -56,7 +56,7 @@ async def query(settings: Settings, arguments: Arguments) -> int:
     async with wiring.open_database(settings, quiet) as database:
         if arguments.personal:
             await _record_reading(database, arguments)
-        with wiring.open_tiers(settings, database, _span(arguments), is_open=arguments.personal) as tiers:
+        with wiring.open_tiers(settings, database, _period(arguments), is_open=arguments.personal) as tiers:
             try:
                 found = await asyncio.to_thread(tiers.ask, arguments.sql)
             except QueryError as wrong:
@@ -86,17 +86,17 @@ async def _record_reading(database: Database, arguments: Arguments) -> None:
 async def status(settings: Settings, arguments: Arguments) -> int:
     """How the log stands: months, evidence, what is on its way, gaps; exit 1 if there is one."""
     async with wiring.open_database(settings, quiet) as database:
-        found = await wiring.status_of(settings, database, _span(arguments))
+        found = await wiring.status_of(settings, database, _period(arguments))
     missing = gaps(found, wiring.now())
     hot_from = wiring.now() - timedelta(days=settings.audit.hot_days)
-    months = lines(found.months, _span(arguments), hot_from)
+    months = tier_rows(found.months, _period(arguments), hot_from)
     if arguments.json:
         print(json.dumps(asdict(found) | {"months": months, "gaps": missing}, default=str))
     else:
         print_rows(found.records, as_json=False, empty="No records yet.")
         print_rows(found.evidence, as_json=False, empty="Nothing is sealed yet.")
         print_rows(months, as_json=False, empty="No month has a record.")
-        for name, value in [*words(found), *(("GAP", gap) for gap in missing)]:
+        for name, value in [*summary(found), *(("GAP", gap) for gap in missing)]:
             print(f"{name:<12}  {value}")
     return FOUND_SOMETHING if missing else 0
 
@@ -155,13 +155,13 @@ async def verify(settings: Settings, arguments: Arguments) -> int:
     async with wiring.open_database(settings, quiet) as database:
 
         def inspected(show: Progress) -> Report:
-            with wiring.open_evidence(settings, database, _span(arguments)) as evidence:
+            with wiring.open_evidence(settings, database, _period(arguments)) as evidence:
                 return inspect(evidence, keys, show)
 
         return await _verdict(inspected, arguments)
 
 
-def _archive_of(settings: Settings, named: str) -> tuple[Vault, str]:
+def _archive_of(settings: Settings, named: str) -> tuple[ArchiveSource, str]:
     """A folder or a file that is here is meant before a key of the vault."""
     path = Path(named)
     if path.is_dir():
@@ -205,8 +205,8 @@ async def reverify(settings: Settings, arguments: Arguments) -> int:
     async with wiring.open_database(settings, quiet) as database:
 
         def compared(show: Progress) -> Report:
-            with wiring.open_evidence(settings, database, _span(arguments)) as evidence:
-                return requote(evidence, arguments.query_id, show)
+            with wiring.open_evidence(settings, database, _period(arguments)) as evidence:
+                return check_quotations(evidence, arguments.query_id, show)
 
         return await _verdict(compared, arguments)
 
@@ -214,7 +214,7 @@ async def reverify(settings: Settings, arguments: Arguments) -> int:
 async def archive(settings: Settings, arguments: Arguments) -> int:
     """Bring old months into the vault, read them back and compare; then take their tables out of the log, then drop them."""
 
-    def work(archiver: Archiver) -> Awaitable[list[Outcome]]:
+    def work(archiver: Archiver) -> Awaitable[list[MonthOutcome]]:
         run = archiver.rehearse if arguments.dry_run else archiver.archive
         return run(arguments.before)
 
@@ -224,7 +224,7 @@ async def archive(settings: Settings, arguments: Arguments) -> int:
 async def restore(settings: Settings, arguments: Arguments) -> int:
     """Bring an archived month back into the log, to be read; --end sends it away again."""
 
-    async def work(archiver: Archiver) -> list[Outcome]:
+    async def work(archiver: Archiver) -> list[MonthOutcome]:
         run = archiver.end if arguments.end else archiver.restore
         return [await run(arguments.month)]
 
@@ -232,7 +232,7 @@ async def restore(settings: Settings, arguments: Arguments) -> int:
 
 
 async def _with_archiver(
-    settings: Settings, arguments: Arguments, work: Callable[[Archiver], Awaitable[list[Outcome]]]
+    settings: Settings, arguments: Arguments, work: Callable[[Archiver], Awaitable[list[MonthOutcome]]]
 ) -> int:
     """Long work is done in a thread, which hears of Ctrl-C when it next says how far it is."""
     show, is_over = progress(), threading.Event()
@@ -287,8 +287,8 @@ def _public_keys(settings: Settings, arguments: Arguments) -> list[PublicKey]:
         raise ConfigurationError(f"{wrong} {hint}") from None
 
 
-def _span(arguments: Arguments) -> Span:
-    return Span(arguments.since or datetime.min.replace(tzinfo=UTC), arguments.until or LAST_MOMENT)
+def _period(arguments: Arguments) -> Period:
+    return Period(arguments.since or datetime.min.replace(tzinfo=UTC), arguments.until or LAST_MOMENT)
 
 
 def _month(text: str) -> date:

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from audit.checking.evidence import LAST_MOMENT, Span
-from audit.erasure.erase import Erased, Eraser, Wish, check_basis, spellings
-from audit.erasure.search import Searched, search
+from audit.checking.evidence import LAST_MOMENT, Period
+from audit.erasure.erase import Eraser, ErasureReport, ErasureTarget, check_basis, spellings
+from audit.erasure.search import PersonalDataReport, search
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from audit.proof.record import Trail
 from engine import wiring
@@ -40,8 +40,8 @@ async def erase(settings: Settings, arguments: Arguments) -> int:
         say("Name either a reader, with --user, or one query, with --query.")
         return WRONG_USAGE
     try:
-        wish = Wish(spellings(arguments.user) if arguments.user else (), arguments.query)
-        check_basis(arguments.basis, wish)
+        target = ErasureTarget(spellings(arguments.user) if arguments.user else (), arguments.query)
+        check_basis(arguments.basis, target)
     except ValueError as wrong:
         say(str(wrong))
         return WRONG_USAGE
@@ -49,7 +49,7 @@ async def erase(settings: Settings, arguments: Arguments) -> int:
         async with wiring.open_eraser(settings, database) as (eraser, operator_events):
             event = partial(operator_events.event, "audit erase")
             try:
-                done = await eraser.forget(wish, arguments.basis, event)
+                done = await eraser.forget(target, arguments.basis, event)
             except (ErasureUnavailableError, ErasureTooEarlyError) as failure:
                 say(str(failure))
                 return FOUND_SOMETHING
@@ -81,7 +81,7 @@ async def retention(settings: Settings, arguments: Arguments) -> int:
     return FOUND_SOMETHING if done.left else 0
 
 
-async def _tidy(eraser: Eraser, done: Erased) -> None:
+async def _tidy(eraser: Eraser, done: ErasureReport) -> None:
     """What was erased is erased, whether its pages can be cleared now or not."""
     try:
         await eraser.tidy()
@@ -102,11 +102,11 @@ async def _retention_event(settings: Settings, operator_events: OperatorEvents) 
 
 async def pii(settings: Settings, arguments: Arguments) -> int:
     """Look for likely personal data in what readers wrote. Names are not found: no rule knows them."""
-    span = Span(arguments.since or datetime.min.replace(tzinfo=UTC), arguments.until or LAST_MOMENT)
+    period = Period(arguments.since or datetime.min.replace(tzinfo=UTC), arguments.until or LAST_MOMENT)
     async with wiring.open_database(settings, quiet) as database:
 
-        def searched() -> Searched:
-            with wiring.open_evidence(settings, database, span) as evidence:
+        def searched() -> PersonalDataReport:
+            with wiring.open_evidence(settings, database, period) as evidence:
                 return search(evidence, progress())
 
         found = await asyncio.to_thread(searched)
@@ -121,12 +121,12 @@ async def pii(settings: Settings, arguments: Arguments) -> int:
     return FOUND_SOMETHING if found.records else 0
 
 
-def _print_erased(done: Erased, *, as_json: bool) -> None:
+def _print_erased(done: ErasureReport, *, as_json: bool) -> None:
     told: dict[str, Any] = {name: value for name, value in asdict(done).items() if name != "left"}
     if as_json:
         print(json.dumps(told | {"left": done.left}, default=str))
         return
-    if done.is_nothing:
+    if done.is_empty:
         print("It was erased before." if done.already else "There is nothing to erase (any more).")
     else:
         print_rows([told], as_json=False, empty="")

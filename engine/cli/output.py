@@ -14,8 +14,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from audit.progress import Progress
 from engine.settings import Settings
-from ingest.pipeline import Progress
 
 FOUND_SOMETHING = 1  # a command's exit when all went well and something is not
 WRONG_USAGE = 2

@@ -4,7 +4,7 @@ A line of the file is {"text": …, "answerable": true or false}. A question tha
 by it has "kind": "near_miss" as well: no score can tell it from an answerable one, so it is measured and not fitted to.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +12,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, StringConstraints
 
+from audit.progress import Progress
 from engine.evaluation import report
 from engine.evaluation.labels import LabelsError, rows
 from engine.models import Curve, Generation
@@ -20,8 +21,6 @@ from engine.retrieval.calibrate import Certificate, Gate, Kind, Labelled
 from engine.retrieval.retrieve import Retriever
 
 SHOWN_STEP = 0.05  # of the printed table; the report and the certificate have more
-
-Progress = Callable[[str, int, int], None]
 
 
 class Line(BaseModel):

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
+from audit.progress import Progress
 from engine.errors import RequestError
 from engine.evaluation import labels, report
 from engine.evaluation.labels import LabelsError
@@ -68,7 +69,6 @@ MEANING = {
 }
 
 Floats = NDArray[np.float64]
-Progress = Callable[[str, int, int], None]
 Row = TypeVar("Row", "Document", "Query")
 
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
-from audit.erasure.erase import Wish, check_basis, spellings
+from audit.erasure.erase import ErasureTarget, check_basis, spellings
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from engine.errors import DatabaseUnavailableError, InvalidFieldError, NotSealedError, UnknownRecordError
 from engine.http import v1
@@ -63,12 +63,12 @@ class ErasureBody(BaseModel):
 
 async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
     asked = v1.read(body, ErasureRequest)
-    wish = _wish(asked)
+    target = _target(asked)
     event = partial(
         house.operator_events.event, "audit erase", client_id=client.client_id, key_id=client.key_id
     )
     try:
-        done = await house.eraser.forget(wish, asked.basis, event)
+        done = await house.eraser.forget(target, asked.basis, event)
     except ErasureTooEarlyError:
         raise NotSealedError(
             "Some of the records are not sealed yet, so nothing was erased. Please ask again shortly."
@@ -82,15 +82,15 @@ async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
     return ErasureBody.model_validate(done, from_attributes=True)
 
 
-def _wish(asked: ErasureRequest) -> Wish:
+def _target(asked: ErasureRequest) -> ErasureTarget:
     if (asked.user_id is None) == (asked.query_id is None):
         raise InvalidFieldError("user_id: exactly one of user_id and query_id is needed.", field="user_id")
     try:
-        wish = Wish(spellings(asked.user_id) if asked.user_id else (), asked.query_id)
+        target = ErasureTarget(spellings(asked.user_id) if asked.user_id else (), asked.query_id)
     except ValueError as wrong:
         raise InvalidFieldError(f"user_id: {wrong}", field="user_id") from None
     try:
-        check_basis(asked.basis, wish)
+        check_basis(asked.basis, target)
     except ValueError as wrong:
         raise InvalidFieldError(f"basis: {wrong}", field="basis") from None
-    return wish
+    return target

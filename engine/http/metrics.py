@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from audit.checking.log_gauges import Standing
+from audit.checking.log_gauges import LogGauges
 from audit.proof.record import Trail
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -95,12 +95,12 @@ class Metrics:
     """The figures of all workers, and how the log stands."""
 
     def __init__(
-        self, figures: Figures, look: Callable[[], Awaitable[Standing]], folder: Path | None = None
+        self, figures: Figures, look: Callable[[], Awaitable[LogGauges]], folder: Path | None = None
     ) -> None:
         self.figures = figures
         self._look = look
         self._own = folder / f"{uuid4()}.json" if folder else None
-        self._standing: Standing | None = None
+        self._standing: LogGauges | None = None
         self._looked_at = -STANDING_S
         self._looking = asyncio.Lock()
 
@@ -135,7 +135,7 @@ class Metrics:
             if path != self._own:
                 yield json.loads(path.read_text())
 
-    async def _latest(self) -> Standing | None:
+    async def _latest(self) -> LogGauges | None:
         async with self._looking:
             if time.monotonic() - self._looked_at >= STANDING_S:
                 self._looked_at = time.monotonic()
@@ -155,7 +155,7 @@ def added(*all_families: Mapping[str, Series]) -> dict[str, Series]:
     return total
 
 
-def _gauges(standing: Standing) -> dict[str, Series]:
+def _gauges(standing: LogGauges) -> dict[str, Series]:
     values = {
         "affidavit_open_records": standing.open_records,
         "affidavit_unsealed_rows": standing.unsealed_rows,

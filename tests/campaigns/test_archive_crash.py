@@ -25,7 +25,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from audit.archive.month_table import keys_of
+from audit.archive.month_table import read_row_keys
 from audit.archive.verify import verify_archive
 from audit.proof.verdict import Verdict
 from audit.vault import Vault
@@ -199,7 +199,7 @@ def is_archived(log: SealedLog, vault: Vault | None) -> bool:
             places[-1][0],
             places[-1][1],
             log.keys,
-            lambda log_ids: keys_of(connection, log_ids),
+            lambda log_ids: read_row_keys(connection, log_ids),
             quiet,
         )
     return report.verdict is Verdict.VALID and report.checked == 5

@@ -15,10 +15,10 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from audit.checking.evidence import LAST_MOMENT, Span, StoredEvidence
+from audit.checking.evidence import LAST_MOMENT, Period, StoredEvidence
 from audit.checking.inspection import inspect
 from audit.checking.prover import Prover
-from audit.erasure.erase import Erased, Eraser, Event, Wish
+from audit.erasure.erase import Eraser, ErasureReport, ErasureTarget, Event
 from audit.ledger.ledger import Ledger
 from audit.proof.keys import PublicKey, SigningKey, public_file, read_public_keys
 from audit.proof.record import Row, Trail
@@ -36,7 +36,7 @@ EVIDENCE = (
     "audit_logs", "audit_leaves", "audit_checkpoints", "audit_anchors", "audit_keys", "audit_origin", "audit_erasures",
 )  # fmt: skip
 LEFT_EMPTY = ("audit_open", "audit_row_keys", "chat_sessions", "chat_messages", "source_citations")
-EVER = Span(datetime.min.replace(tzinfo=UTC), LAST_MOMENT)
+EVER = Period(datetime.min.replace(tzinfo=UTC), LAST_MOMENT)
 
 
 def quiet(_: str, __: int, ___: int) -> None: ...
@@ -104,10 +104,10 @@ class SealedLog:
             return sealer.failures
 
     def inspect(
-        self, keys: list[PublicKey] | None = None, span: Span = EVER, vault: Vault | None = None
+        self, keys: list[PublicKey] | None = None, period: Period = EVER, vault: Vault | None = None
     ) -> Report:
         with postgres.reading(self.url, AUDITOR) as connection:
-            evidence = StoredEvidence(connection, vault or self.vault, span, now())
+            evidence = StoredEvidence(connection, vault or self.vault, period, now())
             evidence.begin()
             return inspect(evidence, self.keys if keys is None else keys, quiet)
 
@@ -116,10 +116,10 @@ class SealedLog:
             prover = Prover(pool)
             return await prover.prove(await prover.row(UUID(row["query_id"])))
 
-    async def erase(self, wish: Wish, basis: str = "a wish", clock: Clock = now) -> Erased:
+    async def erase(self, target: ErasureTarget, basis: str = "a wish", clock: Clock = now) -> ErasureReport:
         """As the commands do it, with a ledger that needs the database itself."""
         async with self.erasing(clock=clock) as (eraser, event):
-            return await eraser.forget(wish, basis, event)
+            return await eraser.forget(target, basis, event)
 
     @asynccontextmanager
     async def erasing(

@@ -25,11 +25,11 @@ from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 
 from audit.archive import month_table
-from audit.archive.archiver import EMPTY, Outcome
+from audit.archive.archiver import EMPTY, MonthOutcome
 from audit.archive.verify import verify_archive
-from audit.checking.month_tiers import MonthKept, losses, read_whereabouts
-from audit.erasure.erase import Wish
-from audit.erasure.search import Searched
+from audit.checking.month_tiers import StoredMonth, find_losses, read_months
+from audit.erasure.erase import ErasureTarget
+from audit.erasure.search import PersonalDataReport
 from audit.errors import LedgerUnavailableError, MonthNotReadyError, VaultDamagedError, VaultError
 from audit.ledger.database_writer import Statements
 from audit.ledger.entry import Entry
@@ -61,7 +61,7 @@ async def log(anyio_backend: str, database: Database, tmp_path: Path) -> AsyncIt
         yield made
 
 
-def brief(outcomes: list[Outcome]) -> list[tuple[str, str, int]]:
+def brief(outcomes: list[MonthOutcome]) -> list[tuple[str, str, int]]:
     return [(outcome.month, outcome.state, outcome.rows) for outcome in outcomes]
 
 
@@ -346,7 +346,7 @@ async def test_who_was_forgotten_does_not_come_back_and_is_proven_all_the_same(
     archiver = archiver_of(log, grace=grace)
     await archiver.archive(FEBRUARY)
     forgotten = log.rows[JANUARY, 2]
-    await log.erase(Wish(query_id=UUID(forgotten["query_id"])))
+    await log.erase(ErasureTarget(query_id=UUID(forgotten["query_id"])))
     assert (await archiver.restore(JANUARY)).is_well
     rows = {row["log_id"]: row for row in rows_of(log, JANUARY)}
     emptied = rows.pop(forgotten["log_id"])
@@ -371,22 +371,22 @@ async def test_a_record_whose_key_is_lost_is_not_taken_for_one_that_was_erased(l
     assert rows_of(log, JANUARY) == []
 
 
-def whereabouts(log: SealedLog) -> list[MonthKept]:
+def whereabouts(log: SealedLog) -> list[StoredMonth]:
     async def read(role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         with psycopg.connect(make_conninfo(log.url, user=role)) as connection:
             return [], connection.execute(statement.encode()).fetchall()
 
-    return asyncio.run(read_whereabouts(read))
+    return asyncio.run(read_months(read))
 
 
 def gaps_of(log: SealedLog) -> list[str]:
-    return losses(whereabouts(log), log.vault)
+    return find_losses(whereabouts(log), log.vault)
 
 
 # Seen red: the month was ARCHIVED, there was no gap, and the keyless records were counted as erased.
 async def test_lost_keys_of_archived_records_are_missing_and_a_gap(log: SealedLog) -> None:
     await archiver_of(log).archive(FEBRUARY)
-    await log.erase(Wish(query_id=UUID(log.rows[JANUARY, 1]["query_id"])))
+    await log.erase(ErasureTarget(query_id=UUID(log.rows[JANUARY, 1]["query_id"])))
     assert await log.seal() == {}
     assert await asyncio.to_thread(gaps_of, log) == []
     assert places(log.inspect()) == {("ARCHIVED", "month", "2025-01", None)}
@@ -404,7 +404,7 @@ async def test_lost_keys_of_archived_records_are_missing_and_a_gap(log: SealedLo
 # Seen red with an erasure of an archived record believed without its signature.
 async def test_an_erasure_that_nobody_signed_does_not_explain_a_lost_key(log: SealedLog) -> None:
     await archiver_of(log).archive(FEBRUARY)
-    await log.erase(Wish(query_id=UUID(log.rows[JANUARY, 1]["query_id"])))
+    await log.erase(ErasureTarget(query_id=UUID(log.rows[JANUARY, 1]["query_id"])))
     assert await log.seal() == {}
     log.attack(
         "DELETE FROM audit_row_keys WHERE log_id = %(gone)s",
@@ -543,7 +543,7 @@ async def test_a_step_whose_record_cannot_be_ended_is_the_trouble_of_its_month(l
 
 # Seen red with the first line that was found: the month could not be archived any more.
 async def test_a_forged_line_of_an_erased_record_does_not_keep_its_month(log: SealedLog) -> None:
-    await log.erase(Wish(query_id=UUID(log.rows[JANUARY, 2]["query_id"])))
+    await log.erase(ErasureTarget(query_id=UUID(log.rows[JANUARY, 2]["query_id"])))
     log.attack(
         "CREATE TABLE kept AS SELECT * FROM audit_erasures",
         "DELETE FROM audit_erasures",
@@ -576,7 +576,7 @@ def test_only_a_server_has_done_its_work_when_it_is_interrupted(
 
 
 def test_a_search_says_that_the_archive_was_not_searched() -> None:
-    assert Searched().as_json()["archived_searched"] is False
+    assert PersonalDataReport().as_json()["archived_searched"] is False
 
 
 class BitFlip(FolderVault):

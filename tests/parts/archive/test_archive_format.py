@@ -21,9 +21,9 @@ import pytest
 
 from audit.archive import parquet, rows, verify, worker_process
 from audit.archive.export import export
-from audit.archive.verify import rows_again, verify_archive
+from audit.archive.verify import read_rows, verify_archive
 from audit.archive.worker_process import in_order
-from audit.erasure.erase import Wish
+from audit.erasure.erase import ErasureTarget
 from audit.errors import ArchiveError, ArchiveWorkerError, ExportError
 from audit.proof import archive_format
 from audit.proof.archive_format import (
@@ -149,7 +149,7 @@ async def log(database: Database, tmp_path_factory: pytest.TempPathFactory) -> A
         await made.seal()
         made.write(FEBRUARY, 90)
         await made.seal()
-        await made.erase(Wish(query_id=UUID(made.rows[FEBRUARY, ERASED]["query_id"])))
+        await made.erase(ErasureTarget(query_id=UUID(made.rows[FEBRUARY, ERASED]["query_id"])))
         made.keep()
         yield made
 
@@ -242,9 +242,7 @@ def written(log: SealedLog, log_id: str) -> Row:
 def test_a_month_comes_back_as_it_stood(february: Archive, log: SealedLog) -> None:
     held, place = february.put()
     again = [
-        row
-        for rows in rows_again(held, opened_manifest(held[place]), february.keys, quiet)
-        for row, _ in rows
+        row for rows in read_rows(held, opened_manifest(held[place]), february.keys, quiet) for row, _ in rows
     ]
     with psycopg.connect(log.url) as connection:
         connection.execute(
@@ -261,7 +259,7 @@ def test_rows_of_another_file_than_the_manifest_names_are_not_brought_back(febru
     named = opened_manifest(held[place])
     held[named.files[EVIDENCE].key] = february.content[EVIDENCE] + b"\0"
     with pytest.raises(ArchiveError, match="evidence"):
-        list(rows_again(held, named, february.keys, quiet))
+        list(read_rows(held, named, february.keys, quiet))
 
 
 def mutations(content: bytes, chance: random.Random, count: int) -> Iterator[tuple[str, bytes]]:
@@ -493,7 +491,7 @@ def test_a_changed_leaf_is_located_and_the_evidence_stands(february: Archive) ->
 def test_evidence_and_leaves_changed_together_do_not_have_the_signed_root(february: Archive) -> None:
     lines = february.lines
     lines[5] = changed(lines[5], outcome="refused")
-    _, leaf = rows.opened_line(canonical_json(lines[5]))
+    _, leaf = rows.parse_line(canonical_json(lines[5]))
     leaves = bytearray(february.content[LEAVES])
     leaves[5 * 32 : 6 * 32] = leaf
     attacked = february.with_lines(lines).having(LEAVES, bytes(leaves))

@@ -22,7 +22,7 @@ from psycopg import errors
 
 from audit import auditor
 from audit.archive.archiver import Archiver
-from audit.erasure.erase import Wish, check_basis, spellings
+from audit.erasure.erase import ErasureTarget, check_basis, spellings
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from audit.ledger.entry import Entry
 from audit.ledger.spool import ASIDE, Spool, line_of
@@ -124,7 +124,7 @@ async def test_g10_who_is_forgotten_is_found_nowhere_any_more(log: SealedLog) ->
         connection.execute("ANALYZE audit_logs, audit_logs_2025_02")
     assert found(log, CANARY, READER) == {"audit_logs_2025_02", "pg_statistic"}
     async with log.erasing() as (eraser, event):
-        done = await eraser.forget(Wish(spellings(READER)), "GDPR Art. 17, ticket 4711", event)
+        done = await eraser.forget(ErasureTarget(spellings(READER)), "GDPR Art. 17, ticket 4711", event)
         await eraser.tidy()
     assert (done.records, done.left) == (2, [])
     assert found(log, CANARY, READER) == set()
@@ -133,7 +133,7 @@ async def test_g10_who_is_forgotten_is_found_nowhere_any_more(log: SealedLog) ->
 async def test_g10_every_older_proof_and_the_log_stay_good(log: SealedLog) -> None:
     neighbour = log.rows[FEBRUARY, 3]
     before = {row["log_id"]: await log.prove(row) for row in (*theirs(log), neighbour)}
-    await log.erase(Wish(spellings(NAMED)))
+    await log.erase(ErasureTarget(spellings(NAMED)))
     for proof in before.values():
         assert auditor.check(proof, log.keys).verdict is Verdict.VALID
     report = log.inspect()
@@ -148,7 +148,7 @@ async def test_g10_every_older_proof_and_the_log_stay_good(log: SealedLog) -> No
 
 
 async def test_what_was_done_stands_in_the_log_without_whom(log: SealedLog) -> None:
-    done = await log.erase(Wish(spellings(NAMED)), "ticket 4711")
+    done = await log.erase(ErasureTarget(spellings(NAMED)), "ticket 4711")
     ((log_id, outcome, reason, text),) = ask(
         log,
         "SELECT log_id, outcome, reason, l::text FROM audit_logs l WHERE endpoint = 'affidavit audit erase'",
@@ -188,30 +188,30 @@ def test_nobody_cannot_be_forgotten(nobody: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "basis", ["", "  ", f"wish of {READER}", f"Wish of {READER.upper()}", "mail of jane@example.org"]
+    "basis", ["", "  ", f"wish of {READER}", f"ErasureTarget of {READER.upper()}", "mail of jane@example.org"]
 )
 def test_a_basis_that_names_the_person_is_refused(basis: str) -> None:
     with pytest.raises(ValueError, match="basis"):
-        check_basis(basis, Wish(spellings(READER)))
-    check_basis("GDPR Art. 17, ticket 4711", Wish(spellings(READER)))
+        check_basis(basis, ErasureTarget(spellings(READER)))
+    check_basis("GDPR Art. 17, ticket 4711", ErasureTarget(spellings(READER)))
 
 
 async def test_one_query_is_forgotten_and_the_second_time_it_says_so(log: SealedLog) -> None:
     first, second = theirs(log)
-    wish = Wish(query_id=UUID(first["query_id"]))
-    done = await log.erase(wish)
-    again = await log.erase(wish)
+    target = ErasureTarget(query_id=UUID(first["query_id"]))
+    done = await log.erase(target)
+    again = await log.erase(target)
     assert (done.records, done.already) == (1, 0)
-    assert (again.records, again.already, again.is_nothing) == (0, 1, True)
+    assert (again.records, again.already, again.is_empty) == (0, 1, True)
     assert ask(log, "SELECT log_id::text FROM audit_erasures") == [(first["log_id"],)]
     assert ask(log, "SELECT count(*) FROM audit_logs WHERE endpoint = 'affidavit audit erase'") == [(1,)]
     with pytest.raises(NothingToEraseError):
-        await log.erase(Wish(query_id=uuid4()))
+        await log.erase(ErasureTarget(query_id=uuid4()))
     assert await log.prove(second)
 
 
 async def test_the_views_show_what_is_left(log: SealedLog) -> None:
-    await log.erase(Wish(spellings(NAMED)))
+    await log.erase(ErasureTarget(spellings(NAMED)))
     ids = [row["query_id"] for row in theirs(log)]
     with psycopg.connect(log.url) as connection:
         connection.execute("SET ROLE affidavit_auditor")
@@ -294,7 +294,7 @@ async def test_what_is_not_sealed_is_not_erased(log: SealedLog) -> None:
         with pytest.raises(
             ErasureTooEarlyError, match="1 of the records are not sealed yet, so nothing was erased"
         ):
-            await eraser.forget(Wish(spellings(NAMED)), "a wish", event)
+            await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
     assert ask(log, "SELECT count(*) FROM audit_erasures") == [(0,)]
 
 
@@ -302,7 +302,7 @@ async def test_a_record_that_is_sealed_while_it_is_waited_for_is_erased(log: Sea
     with psycopg.connect(log.url) as connection:
         write(connection, whole_trail(FEBRUARY, 200, **personal(CANARY)))
     async with log.erasing(within_s=20) as (eraser, event):
-        erasing = asyncio.create_task(eraser.forget(Wish(spellings(NAMED)), "a wish", event))
+        erasing = asyncio.create_task(eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event))
         assert await log.seal() == {}
         assert (await erasing).records == 3
     assert found(log, CANARY) == set()
@@ -311,7 +311,7 @@ async def test_a_record_that_is_sealed_while_it_is_waited_for_is_erased(log: Sea
 async def test_a_record_that_was_tampered_with_stays_as_evidence(log: SealedLog) -> None:
     first, _ = theirs(log)
     log.attack(f"UPDATE audit_logs SET answer_text = 'else' WHERE log_id = '{first['log_id']}'")
-    done = await log.erase(Wish(spellings(NAMED)))
+    done = await log.erase(ErasureTarget(spellings(NAMED)))
     assert done.records == 1
     (words,) = done.left
     assert first["log_id"] in words and "evidence" in words
@@ -323,8 +323,8 @@ async def test_a_record_that_was_tampered_with_stays_as_evidence(log: SealedLog)
 
 async def test_two_at_once_erase_once(log: SealedLog) -> None:
     async with log.erasing() as (one, event), log.erasing() as (other, of_other):
-        wish = Wish(spellings(NAMED))
-        done = await asyncio.gather(one.forget(wish, "a", event), other.forget(wish, "b", of_other))
+        target = ErasureTarget(spellings(NAMED))
+        done = await asyncio.gather(one.forget(target, "a", event), other.forget(target, "b", of_other))
     assert sum(each.records for each in done) == 2
     assert ask(log, "SELECT count(*) FROM audit_erasures") == [(2,)]
     assert await log.seal() == {}
@@ -347,10 +347,10 @@ async def test_what_is_written_meanwhile_is_neither_lost_nor_half_erased(log: Se
     going_on = asyncio.create_task(go_on())
     erased = 0
     for _ in range(4):
-        erased += (await log.erase(Wish(spellings(NAMED)))).records
+        erased += (await log.erase(ErasureTarget(spellings(NAMED)))).records
     stop.set()
     written = await going_on
-    erased += (await log.erase(Wish(spellings(NAMED)))).records
+    erased += (await log.erase(ErasureTarget(spellings(NAMED)))).records
     assert erased == written + 2
     assert found(log, CANARY) <= {"pg_statistic"}
     assert await log.seal() == {}
@@ -362,7 +362,7 @@ async def test_the_archive_makes_no_key_of_a_record_that_is_being_erased(log: Se
     with psycopg.connect(log.url) as making:
         making.execute("SELECT pg_advisory_xact_lock(hashtext('audit_erasure'))")
         async with log.erasing() as (eraser, event):
-            erasing = asyncio.create_task(eraser.forget(Wish(spellings(NAMED)), "a", event))
+            erasing = asyncio.create_task(eraser.forget(ErasureTarget(spellings(NAMED)), "a", event))
             await until(
                 lambda: bool(ask(log, "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
             )
@@ -404,11 +404,11 @@ async def test_a_process_that_dies_anywhere_leaves_all_or_nothing_and_the_next_r
             raise KilledError
         return await execute(connection, *given, **named)
 
-    wish = Wish(spellings(NAMED))
+    target = ErasureTarget(spellings(NAMED))
     async with log.erasing() as (eraser, event):
         monkeypatch.setattr(psycopg.AsyncConnection, "execute", dying)
         with suppress(KilledError, ErasureUnavailableError, Exception):
-            await eraser.forget(wish, "a", event)
+            await eraser.forget(target, "a", event)
         monkeypatch.undo()
     ((erased, half),) = ask(
         log, "SELECT count(*) FILTER (WHERE erased_at IS NOT NULL), count(*) FILTER (WHERE (erased_at IS NULL) <> (salt IS NOT NULL))"
@@ -418,7 +418,7 @@ async def test_a_process_that_dies_anywhere_leaves_all_or_nothing_and_the_next_r
     assert ask(log, "SELECT count(*) FROM audit_erasures") == [(erased,)]
     assert await log.seal() == {}
     assert log.inspect().verdict is Verdict.VALID
-    done = await log.erase(wish)
+    done = await log.erase(target)
     assert erased + done.records == 2
     assert found(log, CANARY) <= {"pg_statistic"}
 
@@ -500,7 +500,7 @@ async def test_conversations_go_and_the_records_of_their_turns(log: SealedLog, u
     unnamed = log.rows[FEBRUARY, 3]
     await conversation(log, user_id, theirs(log)[0]["query_id"], unnamed["query_id"])
     other = await conversation(log, uuid4(), log.rows[FEBRUARY, 4]["query_id"])
-    done = await log.erase(Wish(spellings(NAMED)))
+    done = await log.erase(ErasureTarget(spellings(NAMED)))
     assert (done.records, done.conversations) == (3, 1)
     assert ask(log, "SELECT id FROM chat_sessions") == [(other,)]
     assert ask(log, "SELECT end_user FROM audit_logs WHERE log_id = %s", unnamed["log_id"]) == [(None,)]
@@ -514,7 +514,7 @@ async def test_who_claims_a_session_of_another_does_not_take_it_along(log: Seale
         made = whole_trail(FEBRUARY, 400, end_user=NAMED, session_id=UUID(victim["session_id"]))
         write(connection, made)
     assert await log.seal() == {}
-    done = await log.erase(Wish(spellings(NAMED)))
+    done = await log.erase(ErasureTarget(spellings(NAMED)))
     assert (done.records, done.conversations) == (3, 0)
     assert ask(log, "SELECT erased_at FROM audit_logs WHERE log_id = %s", victim["log_id"]) == [(None,)]
 
@@ -522,7 +522,7 @@ async def test_who_claims_a_session_of_another_does_not_take_it_along(log: Seale
 async def test_of_a_conversation_one_turn_is_forgotten(log: SealedLog) -> None:
     first, second = theirs(log)
     session_id = await conversation(log, UUID(READER), first["query_id"], second["query_id"])
-    await log.erase(Wish(query_id=UUID(first["query_id"])))
+    await log.erase(ErasureTarget(query_id=UUID(first["query_id"])))
     assert ask(log, "SELECT DISTINCT session_id, query_id::text FROM chat_messages") == [
         (session_id, second["query_id"])
     ]
@@ -541,7 +541,7 @@ async def test_what_is_open_and_never_ends_is_emptied_and_said(log: SealedLog) -
     """Its machine may come back with the end of it."""
     open_record(log)
     async with log.erasing(within_s=0.3) as (eraser, event):
-        done = await eraser.forget(Wish(spellings(NAMED)), "a wish", event)
+        done = await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
     assert (done.records, done.open) == (2, 1)
     assert "another machine" in done.left[0]
     assert found(log, CANARY, READER) <= {"pg_statistic"}
@@ -562,7 +562,7 @@ async def test_what_is_open_and_ends_is_waited_for(log: SealedLog) -> None:
         assert await log.seal() == {}
 
     async with log.erasing(within_s=20) as (eraser, event):
-        erasing = asyncio.create_task(eraser.forget(Wish(spellings(NAMED)), "a wish", event))
+        erasing = asyncio.create_task(eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event))
         await end()
         done = await erasing
     assert (done.records, done.open, done.left) == (3, 0, [])
@@ -583,8 +583,8 @@ async def test_what_was_set_aside_is_blotted_out_in_its_place(log: SealedLog, tm
     lines = [line_of(entry_of()), line_of(other), damaged, stranger + b"\n"]
     (tmp_path / ASIDE).write_bytes(b"".join(lines))
     async with log.erasing(within_s=0.3, spool=tmp_path) as (eraser, event):
-        done = await eraser.forget(Wish(spellings(NAMED)), "a wish", event)
-        again = await eraser.forget(Wish(spellings(NAMED)), "a wish", event)
+        done = await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
+        again = await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
     left = (tmp_path / ASIDE).read_bytes()
     assert (done.set_aside, again.set_aside, len(left)) == (2, 0, sum(map(len, lines)))
     assert left.splitlines(keepends=True)[1] == lines[1]
@@ -598,7 +598,7 @@ async def test_what_a_living_process_has_not_written_yet_is_said(log: SealedLog,
     try:
         await spool.append([entry_of(), entry_of(end_user=None)])
         async with log.erasing(within_s=0.3, spool=tmp_path) as (eraser, event):
-            done = await eraser.forget(Wish(spellings(NAMED)), "a wish", event)
+            done = await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
     finally:
         spool.close()
     assert done.records == 2
@@ -660,10 +660,10 @@ async def test_g10_who_is_forgotten_while_a_month_leaves_is_found_in_no_object(
     proofs = [await log.prove(row) for row in theirs(log)]
     with suppress(StopError):
         await stopping_at(log, stage).archive(JANUARY.replace(month=3))
-    wish = Wish(query_id=UUID(theirs(log)[0]["query_id"]))
-    one = await log.erase(wish)
-    done = await log.erase(Wish(spellings(NAMED)))
-    again = await log.erase(wish)
+    target = ErasureTarget(query_id=UUID(theirs(log)[0]["query_id"]))
+    one = await log.erase(target)
+    done = await log.erase(ErasureTarget(spellings(NAMED)))
+    again = await log.erase(target)
     assert [each.records + each.archived for each in (one, done, again)] == [1, 1, 0]
     assert again.already == 1
     outcomes = await archiver_of(log).archive(JANUARY.replace(month=3))
@@ -681,7 +681,7 @@ async def test_g10_who_is_forgotten_while_a_month_leaves_is_found_in_no_object(
 async def test_what_was_forgotten_in_the_archive_does_not_come_back(leaving: SealedLog) -> None:
     log = leaving
     await archiver_of(log).archive(JANUARY.replace(month=3))
-    assert (await log.erase(Wish(spellings(NAMED)))).archived == 2
+    assert (await log.erase(ErasureTarget(spellings(NAMED)))).archived == 2
     outcome = await archiver_of(log).restore(FEBRUARY)
     assert outcome.is_well, outcome.words
     assert found(log, CANARY, READER) <= {"pg_statistic"}
@@ -723,7 +723,7 @@ async def test_the_archived_turns_of_a_conversation_are_forgotten_with_it(leavin
     named, unnamed = theirs(log)[0], log.rows[FEBRUARY, 3]
     await conversation(log, None, named["query_id"], unnamed["query_id"])
     await archiver_of(log).archive(JANUARY.replace(month=3))
-    done = await log.erase(Wish(spellings(NAMED)))
+    done = await log.erase(ErasureTarget(spellings(NAMED)))
     assert (done.archived, done.conversations) == (3, 1)
     assert not {named["log_id"], unnamed["log_id"]} & keys_left(log)
 
@@ -732,7 +732,7 @@ async def test_a_restored_month_is_erased_too(leaving: SealedLog) -> None:
     log = leaving
     await archiver_of(log).archive(JANUARY.replace(month=3))
     assert (await archiver_of(log).restore(FEBRUARY)).is_well
-    done = await log.erase(Wish(spellings(NAMED)))
+    done = await log.erase(ErasureTarget(spellings(NAMED)))
     assert (done.records, done.archived) == (2, 0)
     assert not {row["log_id"] for row in theirs(log)} & keys_left(log)
     assert found(log, CANARY, READER) <= {"pg_statistic"}
@@ -747,7 +747,7 @@ async def test_a_restored_month_is_erased_too(leaving: SealedLog) -> None:
 async def test_a_million_guesses_at_what_stands_for_a_record_find_nothing(log: SealedLog) -> None:
     """The salt is gone. Every public value of the record is tried in its place."""
     first, _ = theirs(log)
-    await log.erase(Wish(spellings(NAMED)))
+    await log.erase(ErasureTarget(spellings(NAMED)))
     ((stands_for, leaf, log_id),) = ask(
         log, "SELECT commitments, leaf_hash, l.log_id FROM audit_erasures JOIN audit_logs l USING (log_id) WHERE log_id = %s",
         first["log_id"],

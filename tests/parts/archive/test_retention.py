@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from audit import auditor
-from audit.erasure.erase import BATCH_ROWS, Erased
+from audit.erasure.erase import BATCH_ROWS, ErasureReport
 from audit.proof.verdict import Verdict
 from engine import settings as settings_file
 from engine.errors import ConfigurationError
@@ -32,7 +32,7 @@ async def log(database: Database, tmp_path: Path) -> AsyncIterator[SealedLog]:
         yield made
 
 
-async def end_retention(log: SealedLog, until: datetime) -> Erased:
+async def end_retention(log: SealedLog, until: datetime) -> ErasureReport:
     async with log.erasing() as (eraser, event):
         done = await eraser.end_retention(until, "older than a day", event, lambda *_: None)
         await eraser.tidy()
@@ -64,7 +64,7 @@ async def test_what_is_older_loses_what_is_personal_and_stays_proven(log: Sealed
 
 async def test_a_second_run_finds_nothing_to_do(log: SealedLog) -> None:
     await end_retention(log, LIMIT)
-    assert (await end_retention(log, LIMIT)).is_nothing
+    assert (await end_retention(log, LIMIT)).is_empty
     assert ask(log, "SELECT count(*) FROM audit_logs WHERE endpoint LIKE 'affidavit audit %'") == [(1,)]
 
 

@@ -21,14 +21,14 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from audit.archive.month_table import keys_of
-from audit.checking.evidence import EVER, Span
+from audit.archive.month_table import read_row_keys
+from audit.checking.evidence import EVER, Period
 from audit.errors import LedgerUnavailableError, QueryError, UnansweredError
 from audit.ledger.partitions import months_from
 from audit.proof.keys import SigningKey
 from audit.proof.record import PERSONAL, Trail
 from audit.query import tiers as tiers_module
-from audit.query.tiers import Found, Tiers
+from audit.query.tiers import QueryResult, TieredLog
 from audit.vault import FolderVault
 from engine import settings as settings_file
 from engine import wiring
@@ -121,15 +121,17 @@ class Log:
     """Thirteen months, twelve of which are in the vault; and what was answered when none was."""
 
     sealed: SealedLog
-    before: dict[str, Found]
+    before: dict[str, QueryResult]
 
-    def asking(self, *, is_open: bool = True, span: Span = EVER, vault: FolderVault | None = None) -> Tiers:
+    def asking(
+        self, *, is_open: bool = True, period: Period = EVER, vault: FolderVault | None = None
+    ) -> TieredLog:
         keys = self._keys if is_open else None
-        return Tiers(auditor(self.sealed.url), vault or self.sealed.vault, span, keys)
+        return TieredLog(auditor(self.sealed.url), vault or self.sealed.vault, period, keys)
 
     def _keys(self, log_ids: Any) -> dict[str, bytes]:
         with postgres.reading(self.sealed.url, ARCHIVER) as connection:
-            return keys_of(connection, log_ids)
+            return read_row_keys(connection, log_ids)
 
 
 def auditor(url: str) -> str:
@@ -197,7 +199,7 @@ async def unrecorded(*_: Any, **about: Any) -> AsyncIterator[Trail]:
     yield whole_trail(BEYOND, 0, filters=about)
 
 
-def written(found: Found) -> str:
+def written(found: QueryResult) -> str:
     """Every name and value, and the kind of each."""
     return json.dumps(
         [found.names, [[plain(value) for value in row] for row in found.rows]], sort_keys=True, indent=1
@@ -227,17 +229,17 @@ def test_what_is_personal_in_an_archive_stays_closed_unless_it_is_asked_for(log:
             assert plain(value) == (None if is_archived and name in hidden else plain(kept)), name
 
 
-def january_to(month: int) -> Span:
-    return Span(moment(date(2025, 1, 1)), moment(date(2025, month, 1)))
+def january_to(month: int) -> Period:
+    return Period(moment(date(2025, 1, 1)), moment(date(2025, month, 1)))
 
 
 # Seen red with every archived month read whose times `--from` and `--to` allow, whatever the question says.
 @pytest.mark.parametrize(
-    ("question", "span", "months"),
+    ("question", "period", "months"),
     [
         ("SELECT count(*) FROM audit_logs", EVER, 12),
         ("SELECT count(*) FROM audit_logs", january_to(4), 3),
-        ("SELECT * FROM audit_questions", Span(datetime(2025, 3, 31, tzinfo=UTC), datetime(2025, 4, 2, tzinfo=UTC)), 2),
+        ("SELECT * FROM audit_questions", Period(datetime(2025, 3, 31, tzinfo=UTC), datetime(2025, 4, 2, tzinfo=UTC)), 2),
         ("SELECT count(*) FROM audit_logs WHERE timestamp >= '2025-03-01' AND timestamp < '2025-04-01'", EVER, 1),
         ("SELECT * FROM audit_questions WHERE timestamp > timestamptz '2025-12-01' - interval '1 second'", EVER, 2),
         ("SELECT * FROM audit_logs WHERE timestamp > now() - interval '1 day' ORDER BY timestamp DESC LIMIT 3", EVER, 0),
@@ -245,9 +247,11 @@ def january_to(month: int) -> Span:
         ("SELECT max(tree_size) FROM audit_checkpoints", EVER, 0),
     ],
 )  # fmt: skip
-def test_only_the_months_that_are_needed_are_read(log: Log, question: str, span: Span, months: int) -> None:
+def test_only_the_months_that_are_needed_are_read(
+    log: Log, question: str, period: Period, months: int
+) -> None:
     vault = CountedVault(log.sealed.folder / "vault")
-    found = log.asking(span=span, vault=vault).ask(question)
+    found = log.asking(period=period, vault=vault).ask(question)
     assert len(vault.months) == len(found.opened) == months
     reads = Counter(key.split(".", 1)[1] for key in vault.reads)
     assert set(reads) <= {"manifest.json", "rows.parquet"}, "the evidence is not needed"
@@ -255,8 +259,8 @@ def test_only_the_months_that_are_needed_are_read(log: Log, question: str, span:
 
 def test_what_touches_no_archived_month_is_asked_of_postgresql_alone(log: Log) -> None:
     vault = CountedVault(log.sealed.folder / "vault")
-    since = Span(moment(BEYOND), EVER.until)
-    found = log.asking(span=since, vault=vault).ask("SELECT version(), count(*) FROM audit_logs")
+    since = Period(moment(BEYOND), EVER.until)
+    found = log.asking(period=since, vault=vault).ask("SELECT version(), count(*) FROM audit_logs")
     assert found.rows[0][0].startswith("PostgreSQL")
     assert (found.rows[0][1], found.archived, vault.reads) == (6, [], [])
 
@@ -265,10 +269,10 @@ def test_what_touches_no_archived_month_is_asked_of_postgresql_alone(log: Log) -
 @pytest.mark.parametrize("begin", [date(2025, 12, 1), BEYOND])
 def test_the_times_hold_for_the_log_and_for_every_view_of_it(log: Log, view: str, begin: date) -> None:
     """In either database."""
-    span = Span(moment(begin, 10), moment(BEYOND, 10) + timedelta(minutes=1))
-    found = log.asking(span=span).ask(f"SELECT timestamp FROM {view} ORDER BY timestamp")
+    period = Period(moment(begin, 10), moment(BEYOND, 10) + timedelta(minutes=1))
+    found = log.asking(period=period).ask(f"SELECT timestamp FROM {view} ORDER BY timestamp")
     inside = [row[0] for row in found.rows]
-    assert inside and min(inside) >= span.since and max(inside) < span.until
+    assert inside and min(inside) >= period.since and max(inside) < period.until
     assert bool(found.archived) == (begin < BEYOND)
 
 
@@ -318,17 +322,17 @@ def test_what_would_be_answered_otherwise_over_archived_months_is_refused(log: L
 
 @pytest.mark.parametrize("name", ['"public".audit_logs', 'public . "audit_logs"', "public/**/.audit_logs"])
 def test_no_spelling_of_the_log_goes_past_the_times(log: Log, name: str) -> None:
-    span = Span(moment(BEYOND, 10), moment(BEYOND, 10) + timedelta(minutes=1))
-    assert log.asking(span=span).ask(f"SELECT count(*) FROM {name}").rows == [(1,)]
+    period = Period(moment(BEYOND, 10), moment(BEYOND, 10) + timedelta(minutes=1))
+    assert log.asking(period=period).ask(f"SELECT count(*) FROM {name}").rows == [(1,)]
 
 
 @pytest.mark.parametrize(
     "name", ["audit_logs_2026_01", 'public."audit_logs_2026_01"', r'U&"p\0075blic".audit_logs']
 )
 def test_with_times_no_table_of_one_month_can_be_asked(log: Log, name: str) -> None:
-    span = Span(moment(BEYOND, 10), moment(BEYOND, 10) + timedelta(minutes=1))
+    period = Period(moment(BEYOND, 10), moment(BEYOND, 10) + timedelta(minutes=1))
     with pytest.raises(QueryError, match="With times given"):
-        log.asking(span=span).ask(f"SELECT count(*) FROM {name}")
+        log.asking(period=period).ask(f"SELECT count(*) FROM {name}")
 
 
 ATTACKS = {
@@ -406,7 +410,7 @@ def test_no_function_of_duckdb_that_gives_a_table_can_be_asked_but_three(log: Lo
 
 
 def test_the_database_is_asked_for_one_thing_that_changes_nothing(log: Log) -> None:
-    tiers = log.asking(span=Span(moment(BEYOND), EVER.until))
+    tiers = log.asking(period=Period(moment(BEYOND), EVER.until))
     for statement in (
         "SELECT 1; SELECT 2",
         "CREATE TABLE mine()",

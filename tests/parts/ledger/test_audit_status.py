@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from audit.checking.status import RECORDS, SpoolFile, Status, Waiting, gaps, read_status
+from audit.checking.status import RECORDS, Backlog, SpoolFile, Status, gaps, read_status
 from audit.ledger.partitions import months_from
 from audit.ledger.spool import ASIDE
 from audit.proof.record import Trail
@@ -183,7 +183,7 @@ async def test_rows_without_a_leaf_are_counted_and_become_a_gap(
     write(disturbed, late, in_time)
     seal(disturbed, in_time.log_id)
     found = await status_of(log)
-    assert found.unsealed == Waiting(before.unsealed.count + 1, late.timestamp)
+    assert found.unsealed == Backlog(before.unsealed.count + 1, late.timestamp)
     (gap,) = gaps(found, NOW)
     assert gap.startswith(f"{found.unsealed.count} records are not sealed")
     assert gaps(found, NOW - timedelta(seconds=2)) == []
@@ -240,7 +240,7 @@ async def test_open_records_are_counted_and_become_a_gap(
             (uuid4(), NOW - timedelta(seconds=age_s)),
         )
     found = await status_of(log)
-    assert found.open == Waiting(2, NOW - timedelta(seconds=61))
+    assert found.open == Backlog(2, NOW - timedelta(seconds=61))
     (gap,) = gaps(found, NOW)
     assert gap.startswith("2 requests are open")
     assert gaps(found, NOW - timedelta(seconds=2)) == []
@@ -272,8 +272,8 @@ def standing(**changes: Any) -> Status:
     """A log in which all is well."""
     names = [f"audit_logs_{month:%Y_%m}" for month in months_from(date(2026, 9, 1), 6)]
     well = Status(
-        records=[], evidence=[], partitions=names, months_ahead=3, unsealed=Waiting(0, None),
-        open=Waiting(0, None), rowless=[], spool=[], months=[], lost=[],
+        records=[], evidence=[], partitions=names, months_ahead=3, unsealed=Backlog(0, None),
+        open=Backlog(0, None), rowless=[], spool=[], months=[], lost=[],
     )  # fmt: skip
     return replace(well, **changes)
 

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from audit.checking.evidence import Span, leaves_key, note_key
-from audit.erasure.erase import Wish
+from audit.checking.evidence import Period, leaves_key, note_key
+from audit.erasure.erase import ErasureTarget
 from audit.proof.checkpoint import Checkpoint, Link, erasure_text, opened, signed
 from audit.proof.keys import SigningKey
 from audit.proof.merkle import root
@@ -531,10 +531,10 @@ def test_defaults_of_the_role_do_not_change_how_rows_are_read(log: SealedLog) ->
 def test_only_the_records_asked_for_are_recomputed(log: SealedLog, at: str) -> None:
     noon = datetime(2025, 2, 10, 12, tzinfo=UTC)
     log.attack(f"UPDATE audit_logs SET answer_text = 'else' WHERE {at}")
-    before = Span(noon, noon + timedelta(minutes=LEAF))
-    after = Span(noon, noon + timedelta(minutes=LEAF + 1))
-    assert (log.inspect(span=before).verdict, log.inspect(span=before).checked) == (Verdict.VALID, LEAF)
-    assert places(log.inspect(span=after)) == {("TAMPERED", "row", "2025-02", LEAF)}
+    before = Period(noon, noon + timedelta(minutes=LEAF))
+    after = Period(noon, noon + timedelta(minutes=LEAF + 1))
+    assert (log.inspect(period=before).verdict, log.inspect(period=before).checked) == (Verdict.VALID, LEAF)
+    assert places(log.inspect(period=after)) == {("TAMPERED", "row", "2025-02", LEAF)}
 
 
 async def test_an_erased_record_is_proven_by_what_stands_for_it(log: SealedLog) -> None:
@@ -614,7 +614,7 @@ def ask(log: SealedLog, query: str) -> tuple[object, ...]:
 async def erase(log: SealedLog, clock: Clock = now) -> None:
     with psycopg.connect(log.url) as connection:
         make_months(connection, [now().date()])
-    done = await log.erase(Wish(query_id=UUID(log.rows[FEBRUARY, LEAF]["query_id"])), clock=clock)
+    done = await log.erase(ErasureTarget(query_id=UUID(log.rows[FEBRUARY, LEAF]["query_id"])), clock=clock)
     assert (done.records, done.left) == (1, [])
 
 

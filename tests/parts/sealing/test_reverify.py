@@ -12,7 +12,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from audit.checking.evidence import StoredEvidence
-from audit.checking.quotations import requote
+from audit.checking.quotations import check_quotations
 from audit.proof.verdict import Report, Verdict
 from engine import wiring
 from engine.providers import postgres
@@ -34,7 +34,7 @@ def reverified(database: Database, query_id: str | None) -> Report:
     with postgres.reading(database.url, AUDITOR) as connection:
         evidence = StoredEvidence(connection, wiring.vault_of(database.settings), EVER, wiring.now())
         evidence.begin()
-        return requote(evidence, UUID(query_id) if query_id else None, quiet)
+        return check_quotations(evidence, UUID(query_id) if query_id else None, quiet)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import httpx
 
-from audit.checking.log_gauges import Standing
+from audit.checking.log_gauges import LogGauges
 from audit.proof.record import Trail
 from engine import logs, wiring
 from engine.http.metrics import FAMILIES, SCORES, Figures, Metrics
@@ -78,8 +78,8 @@ def test_a_histogram_is_cumulative_and_its_buckets_stand_in_order() -> None:
     assert buckets[-1] == counted.families["affidavit_gate_score"]["affidavit_gate_score_count"] == 4
 
 
-async def look() -> Standing:
-    return Standing(1, 2, 3.5, 4, 5, 6)
+async def look() -> LogGauges:
+    return LogGauges(1, 2, 3.5, 4, 5, 6)
 
 
 # Seen red with a page of this process's figures alone.
@@ -97,7 +97,7 @@ async def test_the_figures_of_all_workers_are_added_up_and_those_of_a_dead_one_s
 
 
 async def test_a_log_that_cannot_be_looked_at_leaves_its_lines_out_and_the_others_in() -> None:
-    async def fail() -> Standing:
+    async def fail() -> LogGauges:
         raise OSError
 
     measured = Metrics(Figures(), fail)
@@ -110,7 +110,7 @@ async def test_a_log_that_cannot_be_looked_at_leaves_its_lines_out_and_the_other
 async def test_the_log_is_looked_at_once_in_a_while_however_often_we_are_asked() -> None:
     looks = []
 
-    async def counting() -> Standing:
+    async def counting() -> LogGauges:
         looks.append(1)
         return await look()
 

@@ -76,7 +76,7 @@ def test_a_hostile_text_takes_no_longer(text: str) -> None:
 
 
 def measured(sentences: list[str]) -> dict[str, tuple[float, float, int]]:
-    """Precision, recall and how many there are, by kind. Found is what overlaps."""
+    """Precision, recall and how many there are, by kind. Detection is what overlaps."""
     right, wrong, missed, there = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for line in sentences:
         told = json.loads(line)
