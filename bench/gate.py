@@ -25,6 +25,7 @@ from engine.retrieval.calibrate import Gate, Labelled, ProbeScores
 from engine.settings import Settings
 from engine.wiring import House
 from ingest.read.export import FILENAME as CONTENT_FILE
+from ingest.registry import Registry
 from ingest.self_calibration import Sounding, echoes, headings
 
 SETS = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "eval"
@@ -233,14 +234,14 @@ def _book_id(labelled: LabelledSet) -> str:
 
 async def _asked(house: House, settings: Settings, labelled: LabelledSet) -> Book:
     retriever = house.engine.retriever
-    generation = await house.registry.live(_book_id(labelled))
-    names = sorted((await house.registry.live_content(_book_id(labelled))).chunk_ids)
+    generation = await house.library.live(_book_id(labelled))
+    names = sorted((await house.library.live_content(_book_id(labelled))).chunk_ids)
     order = {document: place for place, document in enumerate(labelled.documents)}
     passages = sorted(
-        (await house.registry.passages(names)).values(),
+        (await house.library.passages(names)).values(),
         key=lambda passage: (order[passage.filename], passage.chunk_index),
     )
-    sounding = wiring._sounding(settings, house.registry, retriever.embedder, house.index)
+    sounding = wiring._sounding(settings, Registry(house.pool), retriever.embedder, house.index)
     assert isinstance(sounding, Sounding)
     soundings = ProbeScores(
         probes=await sounding._ask(sounding.probes, generation),

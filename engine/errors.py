@@ -3,17 +3,17 @@
 A failed request carries its HTTP status and a message that is safe to show; a refusal is a value and not a failure.
 
 AffidavitError
-├── ConfigurationError        the settings or the data folder are wrong; only at start-up
-├── EmbedderFailedError       the embedding vendor failed for good
-├── NotSeparableError         labelled questions that no threshold could tell apart
-├── LabelsError               a file of labelled questions that cannot be used
-├── UnreadableError           a file of a book that cannot be read; the others are
+├── ConfigurationError        the settings or the data folder are wrong; raised at start-up only
+├── EmbedderFailedError       the embedding vendor failed, and retries did not help
+├── NotSeparableError         no threshold separates the labelled questions
+├── LabelsError               a file of labelled questions is invalid
+├── UnreadableError           one file of a book cannot be read; the others are ingested
 ├── ReaderEndedError          the sandboxed reader of a file died or took too long
 ├── StageTimeoutError         a stage of a request used up its time; the cause of an OutOfTimeError
-├── RerankFailedError         the reranker gave no usable order; the order of the blend stands
+├── RerankFailedError         the reranker returned no usable order; the blended order is kept
 ├── StatementError            an auditor's SQL cannot be run
 └── RequestError              one request failed
-    ├── BadRequestError       400  the body cannot be read; each reason is a class of its own
+    ├── BadRequestError       400  the body cannot be parsed; each reason has its own class
     │   ├── NotUtf8Error
     │   ├── NotJsonError
     │   ├── TooDeepError
@@ -21,28 +21,28 @@ AffidavitError
     │   ├── KeyTwiceError
     │   ├── NulError
     │   └── HalfCharacterError
-    ├── UnauthenticatedError  401  no key, or not one of ours
-    ├── ForbiddenError        403  a good key without the right
+    ├── UnauthenticatedError  401  no API key, or an invalid one
+    ├── ForbiddenError        403  a valid key without the required scope
     ├── UnknownBookError      404
     ├── UnknownPassageError   404
     ├── UnknownRecordError    404
     ├── UnknownSessionError   404
     ├── UnknownRouteError     404
     ├── WrongMethodError      405  the route does not have this method
-    ├── NotSealedError        409  the record is there, its proof not yet
+    ├── NotSealedError        409  the record exists, its proof does not yet
     ├── TooLargeError         413
-    ├── InvalidFieldError     422  JSON, but not what the contract says
+    ├── InvalidFieldError     422  valid JSON, but a field breaks the contract
     ├── RateLimitedError      429
-    ├── LimiterUnavailableError 503  a reader's requests cannot be counted, so none is let through
-    ├── IndexUnavailableError 503  the vector store does not answer
-    ├── EmbedderUnavailableError 503  the embedding vendor does not answer
+    ├── LimiterUnavailableError 503  a reader's requests cannot be counted, so they are rejected
+    ├── IndexUnavailableError 503  the vector store does not respond
+    ├── EmbedderUnavailableError 503  the embedding vendor does not respond
     ├── DatabaseUnavailableError 503
-    ├── AuditUnavailableError 503  the record cannot be made durable, so there is no answer
+    ├── AuditUnavailableError 503  the record cannot be made durable, so no answer is given
     │   └── UnrecordedError        an operator's change cannot be recorded; also a LedgerUnavailableError of audit
-    ├── ModelFailedError      502  the language model answered nonsense or not at all
+    ├── ModelFailedError      502  the language model returned no usable response
     ├── ModelBusyError        503  the language model is overloaded
-    ├── OutOfTimeError        504  the five seconds are over
-    └── UnexpectedError       500  a fault of ours
+    ├── OutOfTimeError        504  the time budget (five seconds) is used up
+    └── UnexpectedError       500  a bug or an unforeseen fault in the engine
 """
 
 from typing import ClassVar, Literal
@@ -54,36 +54,36 @@ ErrorType = Literal[
 
 
 class AffidavitError(Exception):
-    """Base of all that we raise on purpose."""
+    """Base class of every exception that the engine raises on purpose."""
 
 
 class ConfigurationError(AffidavitError):
-    """The message says what is wrong and what to do about it."""
+    """The settings or the data folder are wrong. The message says what is wrong and how to fix it."""
 
 
 class StatementError(AffidavitError):
-    """An auditor's SQL that cannot be run, with PostgreSQL's reason."""
+    """An auditor's SQL cannot be run. The message is PostgreSQL's reason."""
 
 
 class EmbedderFailedError(AffidavitError):
-    """The embedding vendor failed for good, at ingest or with an answer that cannot be used."""
+    """The embedding vendor returned unusable vectors, or failed at ingest after all retries."""
 
 
 class NotSeparableError(AffidavitError):
-    """Labelled questions that cannot be calibrated with, and why."""
+    """The labelled questions cannot be used for a calibration. The message says why."""
 
 
 class RerankFailedError(AffidavitError):
-    """The reranker gave no usable order. The message is for the record: never a vendor's words."""
+    """The reranker returned no usable order. The message goes into the record, so it never quotes the vendor."""
 
 
 class RequestError(AffidavitError):
-    """One request failed. `detail` goes to the client as it is: never a secret, a host name or a driver's words."""
+    """One request failed. `detail` is shown to the client, so it never contains a secret, a host name or a driver's message."""
 
     status: ClassVar[int] = 500
     error_type: ClassVar[ErrorType] = "unknown"
     title: ClassVar[str] = "Something went wrong"
-    detail: str = "An unexpected error occurred. It was recorded. Please try again."
+    detail: str = "An unexpected error occurred in the service. It was recorded. Please try again."
     retryable: ClassVar[bool] = False
     retry_after_s: int | None = None
 
@@ -97,10 +97,10 @@ class RequestError(AffidavitError):
     ) -> None:
         self.detail = detail or type(self).detail
         self.field = field
-        self.upstream = upstream  # what a vendor did, for the record alone; never its words
+        self.upstream = upstream  # how a vendor failed: for the record only, and never quoted from the vendor
         self.retry_after_s = retry_after_s or type(self).retry_after_s
         self.query_id: UUID | None = (
-            None  # set once the request has one, so that the client can name its record
+            None  # set once the request has an id, so that the client can refer to its record
         )
         super().__init__(self.detail)
 
@@ -109,109 +109,109 @@ class BadRequestError(RequestError):
     status = 400
     error_type = "validation"
     title = "The request cannot be read"
-    detail = "The body must be one JSON object in UTF-8."
+    detail = "The body must be one JSON object, encoded in UTF-8. Correct the body and send it again."
 
 
 class NotUtf8Error(BadRequestError):
-    title = "The request is not UTF-8"
-    detail = "The body is not valid UTF-8."
+    title = "The request is not valid UTF-8"
+    detail = "The body contains bytes that are not valid UTF-8. Encode it in UTF-8 and send it again."
 
 
 class NotJsonError(BadRequestError):
-    title = "The request is not JSON"
-    detail = "The body is not a valid JSON object."
+    title = "The request is not valid JSON"
+    detail = "The body is not a valid JSON object. Check its syntax and send it again."
 
 
 class TooDeepError(BadRequestError):
     title = "The request is nested too deeply"
-    detail = "The body has lists or objects in each other, deeper than any request needs."
+    detail = "The body nests lists or objects too deeply. Send a flatter body, as in /openapi.json."
 
 
 class TooManyItemsError(BadRequestError):
-    title = "The request has too many items"
-    detail = "A list or an object of the body has more items than any request needs."
+    title = "The request contains too many items"
+    detail = "A list or an object in the body has too many items. Send fewer, as in /openapi.json."
 
 
 class KeyTwiceError(BadRequestError):
-    title = "The request has a key twice"
-    detail = "The body has the same key twice, so it is not clear which value is meant."
+    title = "The request contains a duplicate key"
+    detail = "An object in the body has the same key twice, so its value is ambiguous. Send each key once."
 
 
 class NulError(BadRequestError):
     title = "The request contains a NUL character"
-    detail = "The body contains a NUL character, which no text may hold."
+    detail = "The body contains a NUL character (U+0000), which cannot be stored. Remove it and send the body again."
 
 
 class HalfCharacterError(BadRequestError):
-    title = "The request contains half of a character"
-    detail = "The body contains one half of a surrogate pair, which is no character."
+    title = "The request contains an unpaired surrogate"
+    detail = "The body contains half of a surrogate pair, which is not a character. Remove or complete it."
 
 
 class UnauthenticatedError(RequestError):
     status = 401
     error_type = "auth"
-    title = "A valid API key is needed"
+    title = "A valid API key is required"
     detail = "Send a valid API key in the header `Authorization: Bearer …`."
 
 
 class ForbiddenError(RequestError):
     status = 403
     error_type = "auth"
-    title = "This key may not do that"
-    detail = "The API key is valid but lacks the scope for this request."
+    title = "This API key lacks a permission"
+    detail = "The API key is valid but lacks the scope for this request. Use a key that has it."
 
 
 class UnknownBookError(RequestError):
     status = 404
     error_type = "validation"
-    title = "No such book"
-    detail = "There is no published book of this name here."
+    title = "Book not found"
+    detail = "No book with this id is published here. Check the book id."
 
 
 class UnknownPassageError(RequestError):
     status = 404
     error_type = "validation"
-    title = "No such passage"
-    detail = "There is no passage of this id here."
+    title = "Passage not found"
+    detail = "No passage with this id exists here. Check the chunk_id."
 
 
 class UnknownRecordError(RequestError):
-    """Also for a record of somebody else: whether there is one is not for everybody to know."""
+    """Raised for another client's record too, so that the response does not reveal whether it exists."""
 
     status = 404
     error_type = "validation"
-    title = "No such record"
-    detail = "There is no record of this query that your key may see and that can be proven."
+    title = "Record not found"
+    detail = "No provable record of this query is visible to your key. Check the query_id, or use a key with the scope audit."
 
 
 class UnknownSessionError(RequestError):
-    """Also for a session of somebody else: whether there is one is not for everybody to know."""
+    """Raised for another reader's session too, so that the response does not reveal whether it exists."""
 
     status = 404
     error_type = "validation"
-    title = "No such session"
-    detail = "There is no session of this id that is yours. Leave session_id out to begin a new one."
+    title = "Session not found"
+    detail = "You have no session with this id. Leave out session_id to start a new one."
 
 
 class UnknownRouteError(RequestError):
     status = 404
     error_type = "validation"
-    title = "There is nothing here"
-    detail = "This address does not exist. See /openapi.json for those that do."
+    title = "Address not found"
+    detail = "This address does not exist. See /openapi.json for the addresses that do."
 
 
 class WrongMethodError(RequestError):
     status = 405
     error_type = "validation"
-    title = "This method does not fit"
-    detail = "This address does not take that method. See /openapi.json."
+    title = "Method not allowed"
+    detail = "This address does not support that method. See /openapi.json for the methods that it does."
 
 
 class NotSealedError(RequestError):
     status = 409
     error_type = "audit"
     title = "The record is not sealed yet"
-    detail = "The record is there; its proof is a matter of seconds. Please ask again shortly."
+    detail = "The record exists, but its proof is not ready yet. Please try again in a few seconds."
     retryable = True
     retry_after_s = 10
 
@@ -220,21 +220,23 @@ class TooLargeError(RequestError):
     status = 413
     error_type = "validation"
     title = "The request is too large"
-    detail = "The body may have at most 64 KiB."
+    detail = "The body exceeds the size limit (64 KiB unless configured otherwise). Send a shorter one."
 
 
 class InvalidFieldError(RequestError):
     status = 422
     error_type = "validation"
     title = "The request has an invalid field"
-    detail = "A field of the request is not valid."
+    detail = "A field of the request has an invalid value. Correct it and send the request again."
 
 
 class RateLimitedError(RequestError):
     status = 429
     error_type = "rate_limit"
     title = "Too many requests"
-    detail = "The limit of this API key is reached. Try again a little later."
+    detail = (
+        "This API key has reached its rate limit. Wait for the time given in Retry-After, then try again."
+    )
     retryable = True
     retry_after_s = 60
 
@@ -242,8 +244,8 @@ class RateLimitedError(RequestError):
 class LimiterUnavailableError(RequestError):
     status = 503
     error_type = "rate_limit"
-    title = "The limits cannot be looked up"
-    detail = "How often this reader has asked cannot be counted at the moment. Please try again shortly."
+    title = "The rate limit cannot be checked"
+    detail = "The service cannot count this reader's requests at the moment. Please try again shortly."
     retryable = True
     retry_after_s = 5
 
@@ -252,7 +254,7 @@ class IndexUnavailableError(RequestError):
     status = 503
     error_type = "network"
     title = "The book's index is unavailable"
-    detail = "The book cannot be searched at the moment. Please try again shortly."
+    detail = "The search index is unavailable, so the book cannot be searched. Please try again shortly."
     retryable = True
     retry_after_s = 3
 
@@ -261,7 +263,7 @@ class EmbedderUnavailableError(RequestError):
     status = 503
     error_type = "network"
     title = "The question cannot be embedded"
-    detail = "The book cannot be searched at the moment. Please try again shortly."
+    detail = "The embedding service is unavailable, so the book cannot be searched. Please try again shortly."
     retryable = True
     retry_after_s = 3
 
@@ -278,10 +280,8 @@ class DatabaseUnavailableError(RequestError):
 class AuditUnavailableError(RequestError):
     status = 503
     error_type = "audit"
-    title = "The answer cannot be recorded"
-    detail = (
-        "No answer is given without a record, and the record cannot be written now. Please try again shortly."
-    )
+    title = "The request cannot be recorded"
+    detail = "The service cannot write the audit record at the moment, and gives no answer without one. Please try again shortly."
     retryable = True
     retry_after_s = 5
 
@@ -290,7 +290,7 @@ class ModelBusyError(RequestError):
     status = 503
     error_type = "llm"
     title = "The language model is overloaded"
-    detail = "The assistant is very busy at the moment. Please try again shortly."
+    detail = "The language model is overloaded at the moment. Please try again shortly."
     retryable = True
     retry_after_s = 5
 
@@ -299,7 +299,7 @@ class ModelFailedError(RequestError):
     status = 502
     error_type = "llm"
     title = "The language model failed"
-    detail = "The assistant could not produce an answer. Please try again."
+    detail = "The language model returned no usable answer. Please try again."
     retryable = True
 
 

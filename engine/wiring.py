@@ -58,6 +58,7 @@ from engine.providers.extractive import Extractive
 from engine.providers.limits import MemoryLimits, RedisLimits
 from engine.providers.minilm import MiniLm
 from engine.retrieval.calibrate import Gate, Weights
+from engine.retrieval.library import StoredLibrary
 from engine.retrieval.retrieve import Retriever
 from engine.settings import CONFIG, HOUSE, Settings
 from ingest.pipeline import Ingest
@@ -151,7 +152,7 @@ class House:
     """Everything that serving needs, open and ready."""
 
     engine: Engine
-    registry: Registry
+    library: StoredLibrary
     index: Index
     pool: AsyncConnectionPool
     default_book: str
@@ -236,16 +237,16 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             stack.push_async_callback(reranker.close)
         generator = _choose("generator", GENERATORS, settings.providers.generator)(settings, embedder)
         stack.push_async_callback(generator.close)
-        registry = Registry(pool)
-        await _check_books(registry, embedder)
+        stored = StoredLibrary(pool)
+        await _check_books(stored, embedder)
         breaker = CircuitBreaker(time.monotonic)
         keys = ApiKeys(pool)
         uses = KeyUses(keys.note_uses, now)
-        keyring, library = CachedKeyring(keys, breaker, uses), CachedLibrary(registry, breaker)
+        keyring, library = CachedKeyring(keys, breaker, uses), CachedLibrary(stored, breaker)
         stack.push_async_callback(uses.close)
         stack.push_async_callback(keyring.close)
         stack.push_async_callback(library.close)
-        library.prepare([book.book_id for book in await registry.books()])
+        library.preload([book.book_id for book in await stored.books()])
         if settings.audit.seal_in_serve:
             await stack.enter_async_context(sealing(settings, database))
         ledger = ledger_of(settings, pool)
@@ -269,7 +270,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             monotonic=time.monotonic,
         )
         house = House(
-            engine, registry, index, pool, settings.books.default, settings.retrieval.top_k,
+            engine, stored, index, pool, settings.books.default, settings.retrieval.top_k,
             settings.limits.body_bytes, settings.page.enabled,
             await stack.enter_async_context(open_prover(database)), lambda: _public_keys(settings),
             partial(standing_of, settings, database, pool),
@@ -697,8 +698,8 @@ def _check_schema(database: Database) -> None:
         raise ConfigurationError(f"The database lacks {', '.join(pending)}. Run `affidavit migrate`.")
 
 
-async def _check_books(registry: Registry, embedder: Embedder) -> None:
-    for book in await registry.books():
+async def _check_books(library: StoredLibrary, embedder: Embedder) -> None:
+    for book in await library.books():
         if book.embedder not in {None, embedder.name}:
             raise ConfigurationError(
                 f"The book {book.book_id} was ingested with the embedder {book.embedder}, and the settings name"

@@ -24,9 +24,10 @@ from audit.progress import Progress
 from engine.models import Generation, Passage, Point, Windows
 from engine.ports import Embedder, Index, NewId
 from engine.retrieval import calibrate, lexical, selection
+from engine.retrieval.library import LiveContent
 from ingest import files, split
 from ingest.read.document import Document
-from ingest.registry import LiveContent, Registry
+from ingest.registry import Registry
 from ingest.self_calibration import Sounding
 
 BATCH = 96  # passages that are embedded and indexed at once: what an embedding vendor takes in one call

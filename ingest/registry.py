@@ -1,62 +1,26 @@
-"""Which books, documents, passages and generations exist. What readers see of a book changes in one statement."""
+"""The repository that an ingest writes to: books, documents, passages, generations and cached embeddings.
 
-import sys
+What readers see of a book changes in one statement (`publish`). The reading side is engine/retrieval/library.py.
+"""
+
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
-from typing import Any
+from dataclasses import asdict
 from uuid import UUID
 
 import numpy as np
 import psycopg
 from psycopg.types.json import Jsonb
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from engine.errors import DatabaseUnavailableError, UnknownBookError
-from engine.models import Calibration, Generation, Lexicon, Passage, Sentence, Term, Windows
+from engine.models import Generation, Passage, Windows
 from engine.retrieval import calibrate, selection
+from engine.retrieval.library import PASSAGE_COLUMNS, PASSAGE_NAMES, StoredLibrary
 from ingest.read.document import Document
 
 GENERATIONS_KEPT = (
     2  # the one in force, and the one before: a request that began before the switch still reads it
 )
-
-_LIVE = """
-SELECT g.generation_id, g.book_id, g.embedder, g.dimension, g.calibration, g.lexicon, c.calibration
-FROM books b JOIN generations g ON g.generation_id = b.live_generation
-LEFT JOIN LATERAL (SELECT calibration FROM calibrations WHERE book_id = b.book_id ORDER BY created_at DESC LIMIT 1) c ON true
-WHERE b.book_id = %s
-"""
-
-# The documents that hold a selection: position() knows no wildcards, so a selection is only what it says.
-_HOLDING = """
-SELECT filename FROM documents WHERE generation_id = %s AND filename > %s
-AND NOT EXISTS (SELECT FROM unnest(%s::text[]) AS needle WHERE position(needle IN folded) = 0)
-ORDER BY filename LIMIT %s
-"""
-DOCUMENTS_HOLDING = 10  # at a time: a selection such as "the robot" stands in every one
-
-_PASSAGE_COLUMNS = (
-    "chunk_id, book_id, parent_document_id, filename, chapter, section, chunk_index, text, sentences, start_page,"
-    " end_page, start_sentence, end_sentence, url, content_hash, module, difficulty, tags"
-)
-_PASSAGE_NAMES = _PASSAGE_COLUMNS.replace(" ", "").split(",")
-
-_BOOKS = """
-SELECT b.book_id, b.title, g.generation_id, g.embedder, g.dimension, g.published_at,
-       (SELECT count(*) FROM generation_chunks c WHERE c.generation_id = g.generation_id),
-       (SELECT count(*) FROM documents d WHERE d.generation_id = g.generation_id), g.calibration, c.calibration
-FROM books b LEFT JOIN generations g ON g.generation_id = b.live_generation
-LEFT JOIN LATERAL (SELECT calibration FROM calibrations WHERE book_id = b.book_id ORDER BY created_at DESC LIMIT 1) c ON true
-ORDER BY b.book_id
-"""
-
-_LIVE_CONTENT = """
-SELECT g.content_hash, b.title, array(SELECT chunk_id FROM generation_chunks c WHERE c.generation_id = g.generation_id)
-FROM books b JOIN generations g ON g.generation_id = b.live_generation WHERE b.book_id = %s
-"""
 
 # All of this book but the last ones that were published. An unfinished one is dead: only one ingest of a book runs.
 _OUTLIVED = """
@@ -66,106 +30,8 @@ SELECT generation_id FROM generations WHERE book_id = %s AND generation_id NOT I
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Book:
-    """A line of `affidavit books`."""
-
-    book_id: str
-    title: str
-    generation: UUID | None
-    embedder: str | None
-    dimension: int | None
-    published_at: datetime | None
-    passages: int
-    documents: int
-    calibration: str | None
-    calibration_kind: str | None
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LiveContent:
-    """What readers of a book see now."""
-
-    content_hash: str = ""
-    title: str = ""
-    chunk_ids: frozenset[str] = frozenset()
-
-
-class Registry:
-    """The library's tables."""
-
-    def __init__(self, pool: AsyncConnectionPool) -> None:
-        self._pool = pool
-        self._known: dict[str, Generation] = {}
-
-    async def live(self, book_id: str) -> Generation:
-        """The generation in force. Its vocabulary is read once: a generation never changes."""
-        try:
-            async with self._pool.connection() as connection:
-                row = await (await connection.execute(_LIVE, (book_id,))).fetchone()
-                if row is None:
-                    raise UnknownBookError
-                known = self._known.get(book_id)
-                if known is None or known.generation_id != row[0]:
-                    known = self._known[book_id] = await _generation(connection, row)
-                calibration, _ = _in_force(row[4], row[6], row[2], row[3])
-                return replace(known, calibration=calibration)
-        except (psycopg.Error, PoolTimeout) as failure:
-            raise DatabaseUnavailableError from failure
-
-    async def passages(self, chunk_ids: Sequence[str]) -> dict[str, Passage]:
-        try:
-            async with self._pool.connection() as connection:
-                cursor = await connection.execute(
-                    f"SELECT {_PASSAGE_COLUMNS} FROM chunks WHERE chunk_id = ANY(%s)",  # noqa: S608  our own names
-                    (list(chunk_ids),),
-                )
-                return {row[0]: _passage(row) for row in await cursor.fetchall()}
-        except (psycopg.Error, PoolTimeout) as failure:
-            raise DatabaseUnavailableError from failure
-
-    async def contents(self, generation: UUID, start: int, count: int) -> list[Passage]:
-        """The passages of a generation in order, from this position on."""
-        columns = ", ".join(f"c.{name}" for name in _PASSAGE_NAMES)
-        try:
-            async with self._pool.connection() as connection:
-                cursor = await connection.execute(
-                    f"SELECT {columns} FROM generation_chunks g JOIN chunks c USING (chunk_id)"  # noqa: S608  our own names
-                    " WHERE g.generation_id = %s AND g.position >= %s AND g.position < %s ORDER BY g.position",
-                    (generation, start, start + count),
-                )
-                return [_passage(row) for row in await cursor.fetchall()]
-        except (psycopg.Error, PoolTimeout) as failure:
-            raise DatabaseUnavailableError from failure
-
-    async def documents_containing(
-        self, generation: UUID, needles: Sequence[str], after: str = ""
-    ) -> list[list[Passage]]:
-        try:
-            async with self._pool.connection() as connection:
-                cursor = await connection.execute(
-                    _HOLDING, (generation, after, list(needles), DOCUMENTS_HOLDING)
-                )
-                names = [row[0] for row in await cursor.fetchall()]
-                columns = ", ".join(f"c.{name}" for name in _PASSAGE_NAMES)
-                cursor = await connection.execute(
-                    f"SELECT {columns} FROM chunks c JOIN generation_chunks g USING (chunk_id)"  # noqa: S608  our own names
-                    " WHERE g.generation_id = %s AND c.filename = ANY(%s) ORDER BY g.position",
-                    (generation, names),
-                )
-                passages = [_passage(row) for row in await cursor.fetchall()]
-        except (psycopg.Error, PoolTimeout) as failure:
-            raise DatabaseUnavailableError from failure
-        return [[passage for passage in passages if passage.filename == name] for name in names]
-
-    async def books(self) -> list[Book]:
-        async with self._pool.connection() as connection:
-            return [_book(row) for row in await (await connection.execute(_BOOKS)).fetchall()]
-
-    async def warnings(self, book_id: str) -> tuple[str, ...]:
-        """What an author should know about the scores that are in force."""
-        return next((book.warnings for book in await self.books() if book.book_id == book_id), ())
+class Registry(StoredLibrary):
+    """The library with its writing side, for an ingest."""
 
     async def certify(self, book_id: str, certificate: calibrate.Certificate) -> None:
         """From now on the book's scores mean what the certificate says. Needs the owner's rights."""
@@ -178,11 +44,6 @@ class Registry:
                 " SET certificate = EXCLUDED.certificate, created_at = clock_timestamp()",
                 (calibration["calibration_id"], book_id, Jsonb(calibration), Jsonb(stored)),
             )
-
-    async def live_content(self, book_id: str) -> LiveContent:
-        async with self._pool.connection() as connection:
-            row = await (await connection.execute(_LIVE_CONTENT, (book_id,))).fetchone()
-        return LiveContent(row[0], row[1], frozenset(row[2])) if row else LiveContent()
 
     @asynccontextmanager
     async def exclusive(self, book_id: str) -> AsyncIterator[None]:
@@ -276,29 +137,6 @@ class Registry:
             )
 
 
-def _in_force(
-    own: dict[str, Any], certified: dict[str, Any] | None, embedder: str, dimension: int
-) -> tuple[Calibration, tuple[str, ...]]:
-    """The certificate if it fits the generation, else what the generation found by itself; and what to warn of."""
-    calibration = calibrate.from_json(own)
-    mismatch = certified and calibrate.mismatch(calibrate.from_json(certified), embedder, dimension)
-    if certified and not mismatch:
-        return calibrate.from_json(certified), ()
-    warnings = [
-        f"The certificate {certified['calibration_id']} is not used: it was {mismatch}. Run affidavit calibrate again."
-    ] if certified else []  # fmt: skip
-    return calibration, (*warnings, *calibrate.separation_warnings(calibration))
-
-
-def _book(row: Sequence[Any]) -> Book:
-    book_id, title, generation, embedder, dimension, published_at, passages, documents, own, certified = row
-    calibration, warnings = _in_force(own, certified, embedder, dimension) if own else (None, ())
-    return Book(
-        book_id, title, generation, embedder, dimension, published_at, passages, documents,
-        calibration.calibration_id if calibration else None, calibration.kind if calibration else None, warnings,
-    )  # fmt: skip
-
-
 def _folded(passages: Sequence[Passage]) -> dict[str, str]:
     """Each document as selections are looked for in it."""
     by_document: dict[str, list[Passage]] = defaultdict(list)
@@ -306,30 +144,6 @@ def _folded(passages: Sequence[Passage]) -> dict[str, str]:
         by_document[passage.filename].append(passage)
     folded = {name: selection.folded_document(held) for name, held in by_document.items()}
     return defaultdict(str, folded)
-
-
-async def _generation(connection: psycopg.AsyncConnection, row: tuple[object, ...]) -> Generation:
-    generation_id, book_id, embedder, dimension, calibration, lexicon, _ = row
-    cursor = await connection.execute(
-        "SELECT term, term_id, idf FROM generation_terms WHERE generation_id = %s", (generation_id,)
-    )
-    terms = {term: Term(term_id, idf) for term, term_id, idf in await cursor.fetchall()}
-    assert isinstance(generation_id, UUID) and isinstance(lexicon, dict) and isinstance(calibration, dict)
-    return Generation(
-        generation_id, str(book_id), str(embedder), int(str(dimension)), calibrate.from_json(calibration),
-        Lexicon(terms, lexicon["passages"], lexicon["average_length"]),
-    )  # fmt: skip
-
-
-def _passage(row: tuple[object, ...]) -> Passage:
-    fields = dict(zip(_PASSAGE_NAMES, row, strict=True))
-    sentences = fields["sentences"]
-    assert isinstance(sentences, list)
-    fields["sentences"] = tuple(
-        Sentence(start, end, *map(sys.intern, where)) for start, end, *where in sentences
-    )  # many stand under one heading, and passages are kept in memory
-    fields["tags"] = tuple(fields["tags"] or ())  # type: ignore[arg-type]  # a text array
-    return Passage(**fields)  # type: ignore[arg-type]  # the columns are the fields
 
 
 async def _insert_generation(
@@ -352,13 +166,13 @@ async def _insert_passages(connection: psycopg.AsyncConnection, passages: Sequen
     rows = [
         [
             Jsonb(item.sentences) if name == "sentences" else _listed(getattr(item, name))
-            for name in _PASSAGE_NAMES
+            for name in PASSAGE_NAMES
         ]
         for item in passages
     ]
-    await _copy(connection, f"new_chunks ({_PASSAGE_COLUMNS})", rows)
+    await _copy(connection, f"new_chunks ({PASSAGE_COLUMNS})", rows)
     await connection.execute(
-        f"INSERT INTO chunks ({_PASSAGE_COLUMNS}) SELECT {_PASSAGE_COLUMNS} FROM new_chunks ON CONFLICT DO NOTHING"  # noqa: S608
+        f"INSERT INTO chunks ({PASSAGE_COLUMNS}) SELECT {PASSAGE_COLUMNS} FROM new_chunks ON CONFLICT DO NOTHING"  # noqa: S608
     )
 
 

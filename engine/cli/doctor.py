@@ -182,7 +182,7 @@ async def _embedder(settings: Settings, _: Database) -> Finding:
 
 async def _index(settings: Settings, database: Database) -> Finding:
     async with wiring.open_house(settings, database) as house:
-        books = [book for book in await house.registry.books() if book.generation]
+        books = [book for book in await house.library.books() if book.generation]
         held = [await house.index.count(book.generation) for book in books if book.generation]
     short = [book.book_id for book, points in zip(books, held, strict=True) if points != book.passages]
     if short:

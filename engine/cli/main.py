@@ -246,14 +246,14 @@ async def _evaluated(
         if result.errors:
             raise LabelsError(f"The corpus cannot be ingested: {result.errors[0]['error']}")
         async with wiring.open_house(settings, database) as house:
-            registry, engine = house.registry, house.engine
-            generation = await registry.live(EVALUATED_BOOK)
-            names = sorted((await registry.live_content(EVALUATED_BOOK)).chunk_ids)
+            library, engine = house.library, house.engine
+            generation = await library.live(EVALUATED_BOOK)
+            names = sorted((await library.live_content(EVALUATED_BOOK)).chunk_ids)
             subject = evaluate.Subject(
                 retriever=engine.retriever,
                 generator=None if arguments.retrieval_only else engine.generator,
                 generation=generation,
-                passages=list((await registry.passages(names)).values()),
+                passages=list((await library.passages(names)).values()),
                 threshold=settings.retrieval.threshold,
                 top_k=settings.retrieval.top_k,
             )
@@ -269,7 +269,7 @@ async def calibration(settings: Settings, arguments: Arguments) -> int:
         arguments.report.touch()  # where it cannot be written is said before the work, not after
     async with wiring.open_database(settings, say) as database:
         async with wiring.open_house(settings, database) as house:
-            generation = await house.registry.live(arguments.book)
+            generation = await house.library.live(arguments.book)
             certified = await certify.certificate(
                 arguments.questions, house.engine.retriever, generation, wiring.gate_of(settings), progress()
             )

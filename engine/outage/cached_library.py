@@ -1,8 +1,8 @@
-"""What a question needs of the database, remembered: questions go on while the database is away.
+"""Read-through caches of keys, editions and passages, so that questions are answered while the database is unavailable.
 
-Whose key it is and which edition of a book is in force may change, so a word about them counts for a second only, and
-longer only while nobody can be asked (last_words.py). A passage never changes: its id is the hash of what it says and
-where. A selection is looked for in the database itself.
+Keys and live editions change, so they are cached for one second (stale for up to ten minutes during an outage: see
+stale_cache.py). A passage never changes, because its id is the hash of its text and place, so it stays cached as long as
+there is room. Selections are always searched in the database.
 """
 
 import asyncio
@@ -17,25 +17,25 @@ from uuid import UUID
 from engine.admission.keys import KeyUses, digest, key_id_of
 from engine.errors import DatabaseUnavailableError, UnauthenticatedError, UnknownBookError
 from engine.models import Client, Generation, Passage
-from engine.outage.stale_cache import QUERY_S, CircuitBreaker, StaleIfErrorCache, Work
+from engine.outage.stale_cache import QUERY_S, BackgroundTasks, CircuitBreaker, StaleIfErrorCache
 from engine.ports import Keyring, Library
 
 CHARACTERS_MAX = 64_000_000  # about fifteen textbooks of a thousand pages, and 130 MB
-SENTENCE_CHARACTERS = 60  # of them for knowing where a sentence stands: that takes room too
-FILLED_AT_ONCE = 50  # passages: reading more at a time would hold up the requests beside it
-PAUSE_S = 1.0  # before a database that is away is asked again for what nobody waits for
+SENTENCE_CHARACTERS = 60  # what a sentence's offsets count for: they take memory too
+PRELOAD_BATCH = 50  # passages per query: a larger one would delay the requests that run meanwhile
+RETRY_S = 1.0  # pause between the retries of a preload while the database is unavailable
 
-Said = TypeVar("Said")
+Value = TypeVar("Value")
 
 
-class Books(Library, Protocol):
-    """A library that can be read from one end to the other."""
+class ListableLibrary(Library, Protocol):
+    """A library whose passages can be listed in order."""
 
     async def contents(self, generation: UUID, start: int, count: int) -> list[Passage]: ...
 
 
 class CachedKeyring:
-    """API keys. A wrong one is forgotten after a second like any other, so that a new key is good at once."""
+    """A cache of API keys. A wrong key is cached for one second too, so that a new key works at once."""
 
     def __init__(self, keyring: Keyring, breaker: CircuitBreaker, uses: KeyUses | None = None) -> None:
         self._keyring = keyring
@@ -43,11 +43,11 @@ class CachedKeyring:
         self._clients = StaleIfErrorCache[Client](breaker)
 
     async def authenticate(self, secret: str | None) -> Client:
-        """By the digest of the whole key: a wrong one goes the same way whether or not its key id is somebody's."""
+        """Looks up the digest of the whole key, so that a wrong key takes the same path whether or not its key id exists."""
         if secret is None or key_id_of(secret) is None:
             raise UnauthenticatedError
         client = await self._clients.get(digest(secret), partial(self._client, secret))
-        if client is None or _is_over(client):
+        if client is None or _has_expired(client):
             raise UnauthenticatedError
         if self._uses and client.key_id:
             self._uses.note(client.key_id)
@@ -64,19 +64,21 @@ class CachedKeyring:
 
 
 class CachedLibrary:
-    """The editions in force, and their passages, as far as there is room for them."""
+    """A cache of the live editions and, as far as there is room, of their passages."""
 
-    def __init__(self, books: Books, breaker: CircuitBreaker, characters_max: int = CHARACTERS_MAX) -> None:
-        self._books = books
+    def __init__(
+        self, library: ListableLibrary, breaker: CircuitBreaker, characters_max: int = CHARACTERS_MAX
+    ) -> None:
+        self._library = library
         self._editions = StaleIfErrorCache[Generation](breaker)
-        self._shelf = PassageCache(characters_max)
-        self._seen: dict[str, UUID] = {}
-        self._work = Work()
+        self._passages = PassageCache(characters_max)
+        self._preloaded: dict[str, UUID] = {}
+        self._tasks = BackgroundTasks()
         self._one_at_a_time = asyncio.Lock()
 
-    def prepare(self, book_ids: Sequence[str]) -> None:
-        """Have these books at hand, as soon as may be."""
-        self._work.begin(self._read_in(book_ids))
+    def preload(self, book_ids: Sequence[str]) -> None:
+        """Start to load these books in the background."""
+        self._tasks.start(self._preload_books(book_ids))
 
     async def live(self, book_id: str) -> Generation:
         generation = await self._edition(book_id)
@@ -85,21 +87,21 @@ class CachedLibrary:
         return generation
 
     async def passages(self, chunk_ids: Sequence[str]) -> dict[str, Passage]:
-        found = self._shelf.take(chunk_ids)
+        found = self._passages.get_many(chunk_ids)
         missing = [name for name in chunk_ids if name not in found]
         if missing:
-            read = await self._books.passages(missing)
-            self._shelf.put(read.values())
+            read = await self._library.passages(missing)
+            self._passages.put_many(read.values())
             found |= read
         return found
 
     async def documents_containing(
         self, generation: UUID, needles: Sequence[str], after: str = ""
     ) -> list[list[Passage]]:
-        return await self._books.documents_containing(generation, needles, after)
+        return await self._library.documents_containing(generation, needles, after)
 
     async def close(self) -> None:
-        await self._work.close()
+        await self._tasks.close()
         await self._editions.close()
 
     async def _edition(self, book_id: str) -> Generation | None:
@@ -107,55 +109,57 @@ class CachedLibrary:
 
     async def _look_up(self, book_id: str) -> Generation | None:
         try:
-            generation = await self._books.live(book_id)
+            generation = await self._library.live(book_id)
         except UnknownBookError:
             return None
-        if self._seen.get(book_id) != generation.generation_id:
-            self._seen[book_id] = generation.generation_id
-            self._work.begin(self._fill(generation.generation_id))
+        if self._preloaded.get(book_id) != generation.generation_id:
+            self._preloaded[book_id] = generation.generation_id
+            self._tasks.start(self._preload_passages(generation.generation_id))
         return generation
 
-    async def _read_in(self, book_ids: Sequence[str]) -> None:
+    async def _preload_books(self, book_ids: Sequence[str]) -> None:
         for book_id in book_ids:
-            await self._patiently(partial(self._edition, book_id))
+            await self._retry_until_available(partial(self._edition, book_id))
 
-    async def _fill(self, generation: UUID) -> None:
-        """From the first passage on, until there are no more or there is no more room."""
+    async def _preload_passages(self, generation: UUID) -> None:
+        """From the first passage on, until all are loaded or the cache is full."""
         start = characters = 0
-        while characters < self._shelf.characters_max:
-            passages = await self._patiently(partial(self._books.contents, generation, start, FILLED_AT_ONCE))
+        while characters < self._passages.characters_max:
+            passages = await self._retry_until_available(
+                partial(self._library.contents, generation, start, PRELOAD_BATCH)
+            )
             if not passages:
                 return
-            self._shelf.put(passages)
+            self._passages.put_many(passages)
             characters += sum(map(_characters, passages))
-            start += FILLED_AT_ONCE
+            start += PRELOAD_BATCH
 
-    async def _patiently(self, ask: Callable[[], Awaitable[Said]]) -> Said:
-        """Nobody waits for it: one thing after the other, and again if the database is away."""
+    async def _retry_until_available(self, query: Callable[[], Awaitable[Value]]) -> Value:
+        """No request waits for a preload, so it runs one query at a time and retries until the database responds."""
         while True:
             async with self._one_at_a_time:
                 with contextlib.suppress(DatabaseUnavailableError, TimeoutError):
                     async with asyncio.timeout(QUERY_S):
-                        return await ask()
-            await asyncio.sleep(PAUSE_S)
+                        return await query()
+            await asyncio.sleep(RETRY_S)
 
 
 class PassageCache:
-    """The passages used last."""
+    """An LRU cache of passages, limited by their size in characters."""
 
     def __init__(self, characters_max: int) -> None:
         self.characters_max = characters_max
         self._passages: OrderedDict[str, Passage] = OrderedDict()
         self._characters = 0
 
-    def take(self, chunk_ids: Iterable[str]) -> dict[str, Passage]:
-        """Those of them that are here."""
+    def get_many(self, chunk_ids: Iterable[str]) -> dict[str, Passage]:
+        """Those of them that are cached."""
         found = {name: self._passages[name] for name in chunk_ids if name in self._passages}
         for name in found:
             self._passages.move_to_end(name)
         return found
 
-    def put(self, passages: Iterable[Passage]) -> None:
+    def put_many(self, passages: Iterable[Passage]) -> None:
         for passage in passages:
             if passage.chunk_id not in self._passages:
                 self._characters += _characters(passage)
@@ -165,8 +169,8 @@ class PassageCache:
             self._characters -= _characters(self._passages.popitem(last=False)[1])
 
 
-def _is_over(client: Client) -> bool:
-    """A rotated key ends at its hour, also while the database is away."""
+def _has_expired(client: Client) -> bool:
+    """A rotated key expires on time, even while the database is unavailable."""
     return client.ends_at is not None and client.ends_at <= datetime.now(UTC)
 
 

@@ -1,7 +1,10 @@
-"""What the database said last about something: used again for a second, and for as long as it is away.
+"""A stale-if-error cache: values with a short TTL that are served stale while the database is unavailable.
 
-One asks and all who want the same wait for it. Whoever has a word to fall back on waits only a moment; the question
-itself is asked to its end in the background, so that a slow database is heard as well.
+A value is fresh for one second, so that a revoked key or a new edition takes effect at once everywhere. During an outage
+it is served for up to ten minutes, so that questions are still answered.
+
+Concurrent lookups of one name share one query. A request that has a stale value to fall back on waits only a moment for
+the query; the query itself runs to its end in the background, so that a slow database still refreshes the cache.
 """
 
 import asyncio
@@ -12,146 +15,151 @@ from typing import Any, Generic, TypeVar
 
 from engine.errors import DatabaseUnavailableError
 
-FRESH_S = 1.0  # within it a revoked key is refused and a new edition seen, in every process
-STALE_S = 600.0  # so long a word counts while the database is away: longer than an outage should last
-REFRESH_WAIT_S = 0.3  # what a request may lose to a database that is away, if it can do without
-OPEN_S = FRESH_S - REFRESH_WAIT_S  # then one request looks again, so that a look is never older than a second
-QUERY_S = 5.0  # the longest that a request lives; then the connection is wanted back
-WIND_UP_S = 0.05  # to let go of a connection
-NAMES_MAX = 10_000  # of each kind: anybody can make up keys and books, and may not fill the memory with them
+FRESH_S = 1.0  # TTL: within it every process refuses a revoked key and sees a new edition
+STALE_S = 600.0  # how long a value is served during an outage: longer than an outage should last
+REFRESH_WAIT_S = 0.3  # the longest that a request with a stale value waits for an unavailable database
+OPEN_S = FRESH_S - REFRESH_WAIT_S  # then one request probes again, so that no state is older than a second
+QUERY_S = 5.0  # the longest that a request lives; after that its connection goes back to the pool
+CANCEL_S = 0.05  # to release a connection after a cancellation
+ENTRIES_MAX = (
+    10_000  # of each kind: anybody can invent keys and books, and must not fill the memory with them
+)
 
-Said = TypeVar("Said")
+Value = TypeVar("Value")
 
 
 class CircuitBreaker:
-    """Whether the database was found away a moment ago. What holds for one name holds for all, so they share it."""
+    """A circuit breaker: after a failure requests skip the database, except for one probe at a time.
+
+    All caches share one, because an outage concerns every name alike.
+    """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.now = monotonic
-        self._look_at: float | None = None
+        self._probe_at: float | None = None
 
     def allow_request(self) -> bool:
-        """By everybody while the database is there; by one now and then while it is away."""
-        if self._look_at is None:
+        """True for every caller while the database is available; during an outage, for one caller per interval."""
+        if self._probe_at is None:
             return True
-        if self.now() < self._look_at:
+        if self.now() < self._probe_at:
             return False
-        self._look_at = self.now() + REFRESH_WAIT_S
+        self._probe_at = self.now() + REFRESH_WAIT_S
         return True
 
     def record_failure(self) -> None:
-        self._look_at = self.now() + OPEN_S
+        self._probe_at = self.now() + OPEN_S
 
     def record_success(self) -> None:
-        self._look_at = None
+        self._probe_at = None
 
 
 @dataclass(frozen=True, slots=True)
-class Word(Generic[Said]):
-    said: Said | None  # nothing: there is no such thing
-    asked_at: float
+class CachedValue(Generic[Value]):
+    value: Value | None  # None is cached too: the name does not exist
+    queried_at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Asking(Generic[Said]):
-    task: asyncio.Task[Said | None]
-    asked_at: float
+class RunningQuery(Generic[Value]):
+    task: asyncio.Task[Value | None]
+    queried_at: float
 
 
-class StaleIfErrorCache(Generic[Said]):
-    """The last word on each name."""
+class StaleIfErrorCache(Generic[Value]):
+    """An LRU cache of values by name. Unknown names are cached apart, so that they cannot evict known ones."""
 
     def __init__(self, breaker: CircuitBreaker) -> None:
         self._breaker = breaker
-        self._known: OrderedDict[Hashable, Word[Said]] = OrderedDict()
-        self._unknown: OrderedDict[Hashable, Word[Said]] = OrderedDict()
-        self._asking: dict[Hashable, Asking[Said]] = {}
-        self._work = Work()
+        self._known: OrderedDict[Hashable, CachedValue[Value]] = OrderedDict()
+        self._unknown: OrderedDict[Hashable, CachedValue[Value]] = OrderedDict()
+        self._running: dict[Hashable, RunningQuery[Value]] = {}
+        self._tasks = BackgroundTasks()
 
-    async def get(self, name: Hashable, ask: Callable[[], Awaitable[Said | None]]) -> Said | None:
-        """What there is of this name; None if there is nothing. `DatabaseUnavailableError` if nobody can say."""
-        word = self._known.get(name) or self._unknown.get(name)
-        if word and self._age_s(word) < FRESH_S:
-            return word.said
-        if word is None or word.said is None or self._age_s(word) >= STALE_S:
-            return await self._answer(name, ask)
+    async def get(self, name: Hashable, query: Callable[[], Awaitable[Value | None]]) -> Value | None:
+        """The value of a name; None if it does not exist. `DatabaseUnavailableError` if it is neither cached nor available."""
+        cached = self._known.get(name) or self._unknown.get(name)
+        if cached and self._age_s(cached) < FRESH_S:
+            return cached.value
+        if cached is None or cached.value is None or self._age_s(cached) >= STALE_S:
+            return await self._query(name, query)
         if not self._breaker.allow_request():
-            return word.said
+            return cached.value
         try:
             async with asyncio.timeout(REFRESH_WAIT_S):
-                return await self._answer(name, ask)
+                return await self._query(name, query)
         except (TimeoutError, DatabaseUnavailableError):
             self._breaker.record_failure()
-            return word.said
+            return cached.value
 
     async def close(self) -> None:
-        await self._work.close()
+        await self._tasks.close()
 
-    def _age_s(self, word: Word[Said] | Asking[Said]) -> float:
-        return self._breaker.now() - word.asked_at
+    def _age_s(self, item: CachedValue[Value] | RunningQuery[Value]) -> float:
+        return self._breaker.now() - item.queried_at
 
-    async def _answer(self, name: Hashable, ask: Callable[[], Awaitable[Said | None]]) -> Said | None:
-        """Of a question that was asked within the second, whoever asked it; it goes on when one of them leaves."""
-        asking = self._asking.get(name)
-        if asking is None or self._age_s(asking) >= FRESH_S:
+    async def _query(self, name: Hashable, query: Callable[[], Awaitable[Value | None]]) -> Value | None:
+        """Joins a query that began within the last second, or starts one. It goes on if a waiting request is cancelled."""
+        running = self._running.get(name)
+        if running is None or self._age_s(running) >= FRESH_S:
             now = self._breaker.now()
-            asking = Asking(self._work.begin(self._heard(name, ask, now)), now)
-            self._asking[name] = asking
+            running = RunningQuery(self._tasks.start(self._query_and_store(name, query, now)), now)
+            self._running[name] = running
         try:
-            return await asyncio.shield(asking.task)
+            return await asyncio.shield(running.task)
         except DatabaseUnavailableError as failure:
-            raise DatabaseUnavailableError from failure  # an error of its own for each request: it will name it
+            raise DatabaseUnavailableError from failure  # each request needs its own error, to put its id into it
 
-    async def _heard(
-        self, name: Hashable, ask: Callable[[], Awaitable[Said | None]], asked_at: float
-    ) -> Said | None:
+    async def _query_and_store(
+        self, name: Hashable, query: Callable[[], Awaitable[Value | None]], queried_at: float
+    ) -> Value | None:
         try:
             async with asyncio.timeout(QUERY_S):
-                said = await ask()
+                value = await query()
         except (TimeoutError, DatabaseUnavailableError) as failure:
             self._breaker.record_failure()
             raise DatabaseUnavailableError from failure
         finally:
-            current = self._asking.get(name)
-            if current and current.asked_at == asked_at:
-                del self._asking[name]
+            current = self._running.get(name)
+            if current and current.queried_at == queried_at:
+                del self._running[name]
         self._breaker.record_success()
-        self._keep(name, Word(said, asked_at))
-        return said
+        self._store(name, CachedValue(value, queried_at))
+        return value
 
-    def _keep(self, name: Hashable, word: Word[Said]) -> None:
-        """As of when it was asked, not heard: what the database did meanwhile, it may not have looked at."""
+    def _store(self, name: Hashable, new: CachedValue[Value]) -> None:
+        """Values age from the start of their query: a later change in the database may not be in the result."""
         before = self._known.pop(name, None) or self._unknown.pop(name, None)
-        latest = before if before and before.asked_at > word.asked_at else word
-        words = self._unknown if latest.said is None else self._known
-        words[name] = latest
-        if len(words) > NAMES_MAX:
-            words.popitem(last=False)
+        latest = before if before and before.queried_at > new.queried_at else new
+        entries = self._unknown if latest.value is None else self._known
+        entries[name] = latest
+        if len(entries) > ENTRIES_MAX:
+            entries.popitem(last=False)
 
 
-class Work:
-    """What goes on beside the requests."""
+class BackgroundTasks:
+    """Tasks that run beside the requests and are cancelled on close."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def begin(self, work: Coroutine[Any, Any, Said]) -> asyncio.Task[Said]:
+    def start(self, work: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._end)
+        task.add_done_callback(self._discard)
         return task
 
-    def _end(self, task: asyncio.Task[Any]) -> None:
-        """A failure has been heard by those who waited; if all had left, nobody needs to know."""
+    def _discard(self, task: asyncio.Task[Any]) -> None:
+        """Retrieves the exception: waiting requests have received it already, and asyncio would log it as unhandled."""
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()
 
     async def close(self) -> None:
-        """The database's driver, once interrupted, waits for a server that does not answer; twice, it lets go."""
+        """Cancels twice: after one cancellation the database's driver still waits for a server that does not respond."""
         for _ in range(2):
             tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
             if tasks:
-                await asyncio.wait(tasks, timeout=WIND_UP_S)
+                await asyncio.wait(tasks, timeout=CANCEL_S)

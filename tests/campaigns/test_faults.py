@@ -393,17 +393,15 @@ STALLS = {
 }
 
 
-# What an engine that remembers nothing yet makes of it; of the other kind see test_remembered.py.
+# What an engine that remembers nothing yet makes of it; of the other kind see test_cached_library.py.
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("name", STALLS)
 async def test_g3_a_database_that_stalls(
     house: House, database: Database, key: str, records: Records, name: str
 ) -> None:
     table, expected = STALLS[name]
-    retriever = replace(house.engine.retriever, library=house.registry)
-    forgetful = replace(
-        house.engine, keyring=ApiKeys(house.pool), library=house.registry, retriever=retriever
-    )
+    retriever = replace(house.engine.retriever, library=house.library)
+    forgetful = replace(house.engine, keyring=ApiKeys(house.pool), library=house.library, retriever=retriever)
     async with reading(forgetful, house, key) as reader:
         with locked(database, table):
             answers = await asyncio.gather(reader.ask(stream=False), reader.ask(stream=True))

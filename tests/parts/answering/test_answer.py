@@ -80,7 +80,7 @@ async def test_every_excerpt_is_a_slice_of_the_stored_passage(house: House) -> N
     answer = await house.engine.answer(asked())
     assert isinstance(answer.outcome, Released)
     for item in answer.outcome.excerpts:
-        passage = (await house.registry.passages([item.chunk_id]))[item.chunk_id]
+        passage = (await house.library.passages([item.chunk_id]))[item.chunk_id]
         assert passage.text[item.start : item.end] == item.excerpt
 
 

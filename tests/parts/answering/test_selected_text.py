@@ -76,7 +76,7 @@ async def cited(house: House, selected: str, **about: Any) -> list[str]:
     answer = await engine.answer(asked(selected, **about))
     assert isinstance(answer.outcome, Released), answer.outcome
     for item in answer.outcome.excerpts:
-        passage = (await house.registry.passages([item.chunk_id]))[item.chunk_id]
+        passage = (await house.library.passages([item.chunk_id]))[item.chunk_id]
         assert passage.text[item.start : item.end] == item.excerpt
     assert answer.trail.source_mode == "context-restricted"
     return [item.excerpt for item in answer.outcome.excerpts]
@@ -147,8 +147,8 @@ async def test_only_what_the_selection_touches_can_be_cited(
 
 # Seen red with the first passage of a place only.
 async def test_a_selection_across_two_passages_is_cited_from_both(house: House) -> None:
-    generation = await house.registry.live("physical-ai")
-    (document,) = await house.registry.documents_containing(
+    generation = await house.library.live("physical-ai")
+    (document,) = await house.library.documents_containing(
         generation.generation_id, [selection.folded(GYROSCOPES)]
     )
     first, second = next(pair for pair in pairwise(document) if _are_plain(*pair))
@@ -280,7 +280,7 @@ async def test_another_question_is_not_answered_from_outside_the_selection(
 async def test_a_generator_cannot_cite_what_was_not_selected(house: House) -> None:
     async def beyond(evidence: Sequence[RetrievedPassage]) -> Draft:
         passage = evidence[0].passage
-        whole = (await house.registry.passages([passage.chunk_id]))[passage.chunk_id]
+        whole = (await house.library.passages([passage.chunk_id]))[passage.chunk_id]
         return draft(
             *(
                 Claim("It is so.", (Citation(0, number, number + 1, whole.sentence_text(number)),))

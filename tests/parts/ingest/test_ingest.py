@@ -120,7 +120,7 @@ async def ask(house: House, book: str, text: str = QUESTION, filters: Filters | 
 
 async def edition_seen(house: House, book: str) -> None:
     """Readers may be answered from the last edition for a second more."""
-    published = await house.registry.live(book)
+    published = await house.library.live(book)
     async with asyncio.timeout(5):
         while (await house.engine.library.live(book)).generation_id != published.generation_id:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -133,7 +133,7 @@ def cited(answer: Answer) -> set[str]:
 
 
 async def live(house: House, book: str) -> str:
-    return str((await house.registry.live(book)).generation_id)
+    return str((await house.library.live(book)).generation_id)
 
 
 def assert_published(result: IngestResult, created: int | None = None) -> None:
@@ -285,8 +285,8 @@ async def test_nothing_to_read_is_an_error_and_publishes_nothing(
     assert (result.generation, result.exit_code) == (None, 1)
     assert "no text was found" in result.errors[-1]["error"]
     with pytest.raises(UnknownBookError):
-        await readers.registry.live(book)
-    assert book not in {line.book_id for line in await readers.registry.books()}
+        await readers.library.live(book)
+    assert book not in {line.book_id for line in await readers.library.books()}
 
 
 async def test_an_emptied_folder_does_not_empty_the_book(
@@ -403,7 +403,7 @@ async def test_two_ingests_of_a_book_at_once_leave_one_whole_book(
     seen = await live(readers, book)
     assert seen in {result.generation for result in results}
     assert await readers.index.count(UUID(seen)) == 2
-    assert len((await readers.registry.live_content(book)).chunk_ids) == 2
+    assert len((await readers.library.live_content(book)).chunk_ids) == 2
 
 
 class Slow(Registry):

@@ -14,11 +14,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from engine.errors import DatabaseUnavailableError, UnknownBookError
 from engine.models import Generation, Passage
 from engine.retrieval import calibrate, lexical
+from engine.retrieval.library import LiveContent
 from engine.wiring import Database, open_registry
 from ingest import split
 from ingest.read import read
 from ingest.read.document import Document
-from ingest.registry import LiveContent, Registry
+from ingest.registry import Registry
 
 PAGE = b"""---
 title: "Gehen \xf0\x9f\x9a\xb6"

@@ -307,13 +307,13 @@ async def test_a_certificate_is_in_force_at_once_and_survives_an_ingest(
     shelf_settings: Settings, shelf: Database, tmp_path: Path
 ) -> None:
     async with wiring.open_house(shelf_settings, shelf) as house:
-        before = await house.registry.live(TINY)
+        before = await house.library.live(TINY)
         name = await certify(shelf, certificate(before.calibration))
-        assert (await house.registry.live(TINY)).calibration.calibration_id == name
+        assert (await house.library.live(TINY)).calibration.calibration_id == name
         assert await ingested(shelf_settings, shelf, TINY, cups(tmp_path, "A spoon stirs it.")) == []
-        after = await house.registry.live(TINY)
+        after = await house.library.live(TINY)
         newer = await certify(shelf, certificate(before.calibration))
-        assert (await house.registry.live(TINY)).calibration.calibration_id == newer
+        assert (await house.library.live(TINY)).calibration.calibration_id == newer
     assert after.generation_id != before.generation_id
     assert after.calibration.calibration_id == name
 

@@ -98,12 +98,12 @@ async def parts(
         (folder / name).write_text(text)
     async with wiring.open_ingest(settings, database, lambda *_: None) as ingest:
         assert (await ingest.run([folder], BOOK, "Parts")).exit_code == 0
-    return await house.registry.live(BOOK)
+    return await house.library.live(BOOK)
 
 
 @pytest.fixture(scope="module")
 async def passages(house: House, parts: Generation) -> list[Passage]:
-    documents = await house.registry.documents_containing(parts.generation_id, [])
+    documents = await house.library.documents_containing(parts.generation_id, [])
     held = [passage for document in documents for passage in document]
     assert len(held) == 8
     return held
@@ -415,7 +415,7 @@ async def test_the_rerankers_order_stands_and_the_gate_looks_at_the_blend(
     assert question == IMU
     assert len(texts) == RERANKED
     assert [item["rerank"] for item in returned] == [number / RERANKED for number in range(24, 19, -1)]
-    best = await house.registry.passages([item["chunk_id"] for item in returned])
+    best = await house.library.passages([item["chunk_id"] for item in returned])
     assert [best[item["chunk_id"]].text for item in returned] == texts[:-6:-1]
     assert row["rerank"] == "upside-down"
     # The best-blended passages are all out of the five, and the gate's decision is the same.

@@ -202,7 +202,7 @@ async def test_g1_nothing_is_served_without_a_record(house: House, key: str, ope
 
 async def passages_of(house: House) -> list[str]:
     generation = await house.engine.library.live("physical-ai")
-    return [passage.chunk_id for passage in await house.registry.contents(generation.generation_id, 0, 2)]
+    return [passage.chunk_id for passage in await house.library.contents(generation.generation_id, 0, 2)]
 
 
 def lookup(request_id: str) -> Asked:

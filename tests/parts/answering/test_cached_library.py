@@ -112,7 +112,7 @@ async def test_a_word_is_as_old_as_the_question(memory: Memory) -> None:
     assert await memory.get("a") == "two"
 
 
-# Seen red without `_asking`: thirty-two questions.
+# Seen red without `_running`: thirty-two questions.
 async def test_one_asks_and_the_others_wait_for_it(memory: Memory) -> None:
     for n in range(3):
         memory.clock.now += 1
@@ -258,7 +258,7 @@ async def test_an_unexpected_fault_is_no_outage(memory: Memory) -> None:
 async def test_what_strangers_make_up_takes_no_room_from_what_is_known(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stale_cache, "NAMES_MAX", 10)
+    monkeypatch.setattr(stale_cache, "ENTRIES_MAX", 10)
     await memory.get("a")
     for n in range(50):
         assert await memory.get(f"stranger {n}") is None
@@ -436,8 +436,8 @@ class Reading:
 
 @pytest.fixture
 async def model(house: House) -> tuple[Generation, Passage]:
-    generation = await house.registry.live("physical-ai")
-    return generation, (await house.registry.contents(generation.generation_id, 0, 1))[0]
+    generation = await house.library.live("physical-ai")
+    return generation, (await house.library.contents(generation.generation_id, 0, 1))[0]
 
 
 def passages_like(model: Passage, names: str, characters: int = 100) -> list[Passage]:
@@ -452,7 +452,7 @@ async def reading(characters_max: int) -> AsyncIterator[Reading]:
     await library.close()
 
 
-# Seen red without `_fill`.
+# Seen red without `_preload_passages`.
 async def test_a_published_book_is_at_hand_when_the_database_goes_away(
     model: tuple[Generation, Passage],
 ) -> None:
@@ -460,7 +460,7 @@ async def test_a_published_book_is_at_hand_when_the_database_goes_away(
     passages = [replace(model[1], chunk_id=name) for name in names]
     async with reading(10_000_000) as at:
         at.publish(model[0], passages)
-        at.library.prepare(["book", "no such book"])
+        at.library.preload(["book", "no such book"])
         await settled()
         at.books.is_away = True
         at.clock.now += 60
@@ -518,11 +518,11 @@ async def test_a_book_that_is_too_large_is_read_in_as_far_as_there_is_room(
 async def test_reading_in_goes_on_when_the_database_is_back(
     model: tuple[Generation, Passage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.outage.cached_library.PAUSE_S", 0.0)
+    monkeypatch.setattr("engine.outage.cached_library.RETRY_S", 0.0)
     async with reading(10_000) as at:
         at.publish(model[0], passages_like(model[1], "abc"))
         at.books.is_away = True
-        at.library.prepare(["book"])
+        at.library.preload(["book"])
         await settled()
         at.books.is_away = False
         await settled()
@@ -530,25 +530,25 @@ async def test_reading_in_goes_on_when_the_database_is_back(
         assert at.books.looked_up == []
 
 
-def test_the_shelf_counts_what_it_holds(model: tuple[Generation, Passage]) -> None:
-    shelf = PassageCache(1000)
-    shelf.put(passages_like(model[1], "ab"))
-    shelf.put(passages_like(model[1], "ab"))
-    assert shelf._characters == 200
+def test_the_passage_cache_counts_what_it_holds(model: tuple[Generation, Passage]) -> None:
+    cache = PassageCache(1000)
+    cache.put_many(passages_like(model[1], "ab"))
+    cache.put_many(passages_like(model[1], "ab"))
+    assert cache._characters == 200
     whole = replace(model[1], text="x" * 10)
-    shelf.put([whole])
-    assert shelf._characters == 200 + 10 + SENTENCE_CHARACTERS * len(whole.sentences)
-    shelf.put(passages_like(model[1], "c", 2000))
-    assert (shelf._characters, dict(shelf._passages)) == (0, {})
+    cache.put_many([whole])
+    assert cache._characters == 200 + 10 + SENTENCE_CHARACTERS * len(whole.sentences)
+    cache.put_many(passages_like(model[1], "c", 2000))
+    assert (cache._characters, dict(cache._passages)) == (0, {})
 
 
 async def test_the_library_reads_a_generation_from_one_end_to_the_other(house: House) -> None:
-    generation = (await house.registry.live("physical-ai")).generation_id
-    whole = await house.registry.contents(generation, 0, 10_000)
-    halves = [await house.registry.contents(generation, start, 7) for start in range(0, len(whole) + 7, 7)]
+    generation = (await house.library.live("physical-ai")).generation_id
+    whole = await house.library.contents(generation, 0, 10_000)
+    halves = [await house.library.contents(generation, start, 7) for start in range(0, len(whole) + 7, 7)]
     assert [passage for part in halves for passage in part] == whole
     assert halves[-1] == []
-    by_name = await house.registry.passages([passage.chunk_id for passage in whole])
+    by_name = await house.library.passages([passage.chunk_id for passage in whole])
     assert list(by_name) and all(by_name[passage.chunk_id] == passage for passage in whole)
 
 
@@ -583,7 +583,7 @@ async def test_the_book_has_a_time_limit_of_its_own(
 
     rules = replace(house.engine.rules, retrieval_s=0.2)
     with locked(database, "books"), pytest.raises(OutOfTimeError) as caught:
-        await replace(house.engine, library=house.registry, rules=rules).answer(asked())
+        await replace(house.engine, library=house.library, rules=rules).answer(asked())
     (row,) = records.of(caught.value.query_id)
     assert (row["http_status"], row["error_type"]) == (504, "timeout")
     assert "book took longer than 0.2 s" in row["error_message"]

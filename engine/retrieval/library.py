@@ -1,0 +1,203 @@
+"""A read-only repository over PostgreSQL: books, their live editions and their passages, as queries need them.
+
+The writing side is ingest/registry.py. What readers see of a book changes there, in one statement.
+"""
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from engine.errors import DatabaseUnavailableError, UnknownBookError
+from engine.models import Calibration, Generation, Lexicon, Passage, Sentence, Term
+from engine.retrieval import calibrate
+
+_LIVE = """
+SELECT g.generation_id, g.book_id, g.embedder, g.dimension, g.calibration, g.lexicon, c.calibration
+FROM books b JOIN generations g ON g.generation_id = b.live_generation
+LEFT JOIN LATERAL (SELECT calibration FROM calibrations WHERE book_id = b.book_id ORDER BY created_at DESC LIMIT 1) c ON true
+WHERE b.book_id = %s
+"""
+
+# The documents that contain a selection. position() has no wildcards, so a selection matches only itself.
+_CONTAINING = """
+SELECT filename FROM documents WHERE generation_id = %s AND filename > %s
+AND NOT EXISTS (SELECT FROM unnest(%s::text[]) AS needle WHERE position(needle IN folded) = 0)
+ORDER BY filename LIMIT %s
+"""
+DOCUMENTS_PER_PAGE = 10  # a selection such as "the robot" occurs in every document
+
+PASSAGE_COLUMNS = (
+    "chunk_id, book_id, parent_document_id, filename, chapter, section, chunk_index, text, sentences, start_page,"
+    " end_page, start_sentence, end_sentence, url, content_hash, module, difficulty, tags"
+)
+PASSAGE_NAMES = PASSAGE_COLUMNS.replace(" ", "").split(",")
+_QUALIFIED_COLUMNS = ", ".join(f"c.{name}" for name in PASSAGE_NAMES)
+
+_BOOKS = """
+SELECT b.book_id, b.title, g.generation_id, g.embedder, g.dimension, g.published_at,
+       (SELECT count(*) FROM generation_chunks c WHERE c.generation_id = g.generation_id),
+       (SELECT count(*) FROM documents d WHERE d.generation_id = g.generation_id), g.calibration, c.calibration
+FROM books b LEFT JOIN generations g ON g.generation_id = b.live_generation
+LEFT JOIN LATERAL (SELECT calibration FROM calibrations WHERE book_id = b.book_id ORDER BY created_at DESC LIMIT 1) c ON true
+ORDER BY b.book_id
+"""
+
+_LIVE_CONTENT = """
+SELECT g.content_hash, b.title, array(SELECT chunk_id FROM generation_chunks c WHERE c.generation_id = g.generation_id)
+FROM books b JOIN generations g ON g.generation_id = b.live_generation WHERE b.book_id = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """A line of `affidavit books`."""
+
+    book_id: str
+    title: str
+    generation: UUID | None
+    embedder: str | None
+    dimension: int | None
+    published_at: datetime | None
+    passages: int
+    documents: int
+    calibration: str | None
+    calibration_kind: str | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveContent:
+    """The content of a book's live edition; empty if the book was never published."""
+
+    content_hash: str = ""
+    title: str = ""
+    chunk_ids: frozenset[str] = frozenset()
+
+
+class StoredLibrary:
+    """The library as it is stored. Each query reads the database; outage/cached_library.py caches it."""
+
+    def __init__(self, pool: AsyncConnectionPool) -> None:
+        self._pool = pool
+        self._known: dict[str, Generation] = {}
+
+    async def live(self, book_id: str) -> Generation:
+        """The live edition. Its vocabulary is read once and kept, because a generation is immutable."""
+        async with self._connection() as connection:
+            row = await (await connection.execute(_LIVE, (book_id,))).fetchone()
+            if row is None:
+                raise UnknownBookError
+            known = self._known.get(book_id)
+            if known is None or known.generation_id != row[0]:
+                known = self._known[book_id] = await _generation(connection, row)
+            calibration, _ = _effective_calibration(row[4], row[6], row[2], row[3])
+            return replace(known, calibration=calibration)
+
+    async def passages(self, chunk_ids: Sequence[str]) -> dict[str, Passage]:
+        async with self._connection() as connection:
+            cursor = await connection.execute(
+                f"SELECT {PASSAGE_COLUMNS} FROM chunks WHERE chunk_id = ANY(%s)",  # noqa: S608  our own names
+                (list(chunk_ids),),
+            )
+            return {row[0]: _passage(row) for row in await cursor.fetchall()}
+
+    async def contents(self, generation: UUID, start: int, count: int) -> list[Passage]:
+        """The passages of a generation in order, from this position on."""
+        async with self._connection() as connection:
+            cursor = await connection.execute(
+                f"SELECT {_QUALIFIED_COLUMNS} FROM generation_chunks g JOIN chunks c USING (chunk_id)"  # noqa: S608  our own names
+                " WHERE g.generation_id = %s AND g.position >= %s AND g.position < %s ORDER BY g.position",
+                (generation, start, start + count),
+            )
+            return [_passage(row) for row in await cursor.fetchall()]
+
+    async def documents_containing(
+        self, generation: UUID, needles: Sequence[str], after: str = ""
+    ) -> list[list[Passage]]:
+        async with self._connection() as connection:
+            cursor = await connection.execute(
+                _CONTAINING, (generation, after, list(needles), DOCUMENTS_PER_PAGE)
+            )
+            names = [row[0] for row in await cursor.fetchall()]
+            cursor = await connection.execute(
+                f"SELECT {_QUALIFIED_COLUMNS} FROM chunks c JOIN generation_chunks g USING (chunk_id)"  # noqa: S608  our own names
+                " WHERE g.generation_id = %s AND c.filename = ANY(%s) ORDER BY g.position",
+                (generation, names),
+            )
+            passages = [_passage(row) for row in await cursor.fetchall()]
+        return [[passage for passage in passages if passage.filename == name] for name in names]
+
+    async def books(self) -> list[Book]:
+        async with self._pool.connection() as connection:
+            return [_book(row) for row in await (await connection.execute(_BOOKS)).fetchall()]
+
+    async def warnings(self, book_id: str) -> tuple[str, ...]:
+        """Doubts about the calibration in use, for the book's author."""
+        return next((book.warnings for book in await self.books() if book.book_id == book_id), ())
+
+    async def live_content(self, book_id: str) -> LiveContent:
+        async with self._pool.connection() as connection:
+            row = await (await connection.execute(_LIVE_CONTENT, (book_id,))).fetchone()
+        return LiveContent(row[0], row[1], frozenset(row[2])) if row else LiveContent()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except (psycopg.Error, PoolTimeout) as failure:
+            raise DatabaseUnavailableError from failure
+
+
+def _effective_calibration(
+    own: dict[str, Any], certified: dict[str, Any] | None, embedder: str, dimension: int
+) -> tuple[Calibration, tuple[str, ...]]:
+    """The certificate if it fits the generation, otherwise the self-calibration; and the warnings about it."""
+    calibration = calibrate.from_json(own)
+    mismatch = certified and calibrate.mismatch(calibrate.from_json(certified), embedder, dimension)
+    if certified and not mismatch:
+        return calibrate.from_json(certified), ()
+    warnings = [
+        f"The certificate {certified['calibration_id']} is not used: it was {mismatch}. Run affidavit calibrate again."
+    ] if certified else []  # fmt: skip
+    return calibration, (*warnings, *calibrate.separation_warnings(calibration))
+
+
+def _book(row: Sequence[Any]) -> Book:
+    book_id, title, generation, embedder, dimension, published_at, passages, documents, own, certified = row
+    calibration, warnings = _effective_calibration(own, certified, embedder, dimension) if own else (None, ())
+    return Book(
+        book_id, title, generation, embedder, dimension, published_at, passages, documents,
+        calibration.calibration_id if calibration else None, calibration.kind if calibration else None, warnings,
+    )  # fmt: skip
+
+
+async def _generation(connection: psycopg.AsyncConnection, row: tuple[object, ...]) -> Generation:
+    generation_id, book_id, embedder, dimension, calibration, lexicon, _ = row
+    cursor = await connection.execute(
+        "SELECT term, term_id, idf FROM generation_terms WHERE generation_id = %s", (generation_id,)
+    )
+    terms = {term: Term(term_id, idf) for term, term_id, idf in await cursor.fetchall()}
+    assert isinstance(generation_id, UUID) and isinstance(lexicon, dict) and isinstance(calibration, dict)
+    return Generation(
+        generation_id, str(book_id), str(embedder), int(str(dimension)), calibrate.from_json(calibration),
+        Lexicon(terms, lexicon["passages"], lexicon["average_length"]),
+    )  # fmt: skip
+
+
+def _passage(row: tuple[object, ...]) -> Passage:
+    fields = dict(zip(PASSAGE_NAMES, row, strict=True))
+    sentences = fields["sentences"]
+    assert isinstance(sentences, list)
+    fields["sentences"] = tuple(
+        Sentence(start, end, *map(sys.intern, where)) for start, end, *where in sentences
+    )  # interned: many sentences share a heading, and passages are cached in memory
+    fields["tags"] = tuple(fields["tags"] or ())  # type: ignore[arg-type]  # a text array
+    return Passage(**fields)  # type: ignore[arg-type]  # the columns are the fields
