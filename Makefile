@@ -44,21 +44,25 @@ format: $(READY)  ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff check --fix .
 
 # uv resolves for every platform at once; the addresses of the registry are left out on purpose.
-lock:  ## Rewrite requirements.lock with the newest versions that pyproject.toml allows
+COMPILE := $(VENV)-lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
+
+# One lock for each use: development and tests, the engine alone, and what builds its wheel. All agree on versions.
+lock:  ## Rewrite the requirements*.lock with the newest versions that pyproject.toml allows
 	@$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install --quiet uv
-	@$(VENV)-lock/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
-	  --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
-	  --quiet --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --extra dev --upgrade --output-file requirements-dev.lock
+	@$(COMPILE) pyproject.toml --output-file requirements.lock --constraint requirements-dev.lock
+	@$(COMPILE) --output-file requirements-build.lock --constraint requirements-dev.lock --group build
 	@rm -rf $(VENV)-lock
 
 clean:  ## Remove the environments (the data in .affidavit/ stays)
 	@rm -rf $(VENV) $(PEERS)
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and f"Affidavit needs Python 3.11 or newer; $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	@echo "Making the environment in $(VENV)/ (about a minute, once) …"
 	@$(PYTHON) -m venv $(VENV)
-	@{ $(BIN)/python -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary :all: -r requirements.lock 2>&1 || echo PIP-FAILED; } \
+	@{ $(BIN)/python -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary :all: -r requirements-dev.lock 2>&1 || echo PIP-FAILED; } \
 	  | awk '/^Collecting/ { printf "\r\033[K  %s", $$2; fflush() } /^Installing/ { printf "\r\033[K  installing …\n"; fflush() } \
 	         /^ERROR/ { print "\n" $$0 } /^PIP-FAILED/ { failed = 1 } END { exit failed }'
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .

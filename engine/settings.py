@@ -24,7 +24,8 @@ from pydantic import (
 
 from engine.errors import ConfigurationError
 
-HOUSE = Path(__file__).resolve().parent.parent  # where sql/ and config/ stand beside the code
+SHIPPED = Path(__file__).resolve().parent / "shipped"  # sql/ and config/ of an installed wheel (pyproject.toml)
+HOUSE = SHIPPED if SHIPPED.is_dir() else SHIPPED.parent.parent  # else those of the checkout
 CONFIG = HOUSE / "config"
 
 PREFIX = "AFFIDAVIT_"
