@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help run test campaign bench bench-peers check format lock clean
+.PHONY: help run test campaign bench bench-peers check format lock schema clean
 
 help:  ## List these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ lock:  ## Rewrite the requirements*.lock with the newest versions that pyproject
 	@$(COMPILE) pyproject.toml --output-file requirements.lock --constraint requirements-dev.lock
 	@$(COMPILE) --output-file requirements-build.lock --constraint requirements-dev.lock --group build
 	@rm -rf $(VENV)-lock
+
+schema: $(READY)  ## Rewrite sql/schema.sql, the whole schema as the migrations make it
+	@$(BIN)/python -m tests.schema
 
 clean:  ## Remove the environments (the data in .affidavit/ stays)
 	@rm -rf $(VENV) $(PEERS)

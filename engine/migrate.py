@@ -13,6 +13,7 @@ from engine.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 
+FILES = "[0-9]*.sql"  # schema.sql, beside them, is for readers
 LOCK = 0xAFF1DA  # one migrator at a time, whichever replica starts first
 
 _REGISTER = """
@@ -30,7 +31,7 @@ def migrate(connection: psycopg.Connection, folder: Path) -> list[str]:
     try:
         connection.execute(_REGISTER)
         applied = _applied(connection)
-        return [file.name for file in sorted(folder.glob("*.sql")) if _apply(connection, file, applied)]
+        return [file.name for file in sorted(folder.glob(FILES)) if _apply(connection, file, applied)]
     finally:
         connection.execute("SELECT pg_advisory_unlock(%s)", (LOCK,))
 
@@ -40,7 +41,7 @@ def pending(connection: psycopg.Connection, folder: Path) -> list[str]:
     connection.autocommit = True
     known = connection.execute("SELECT to_regclass('schema_migrations') IS NOT NULL").fetchone()
     applied = _applied(connection) if known and known[0] else {}
-    return [file.name for file in sorted(folder.glob("*.sql")) if file.name not in applied]
+    return [file.name for file in sorted(folder.glob(FILES)) if file.name not in applied]
 
 
 def _applied(connection: psycopg.Connection) -> dict[str, str]:

@@ -84,12 +84,27 @@ def test_every_direct_dependency_has_its_reason_in_the_readme() -> None:
 
 
 def test_every_direct_dependency_is_pinned_with_hashes() -> None:
-    lock = (ROOT / "requirements.lock").read_text()
-    for item in PYPROJECT["project"]["dependencies"]:
-        name = re.split(r"[\[=]", item)[0].lower()
-        assert re.search(
-            rf"^{re.escape(name)}==\S+.*\\\n +--hash=sha256:", lock, re.MULTILINE | re.IGNORECASE
-        ), name
+    project = PYPROJECT["project"]
+    for file, wanted in (
+        ("requirements.lock", project["dependencies"]),
+        ("requirements-dev.lock", project["dependencies"] + project["optional-dependencies"]["dev"]),
+        ("requirements-build.lock", PYPROJECT["build-system"]["requires"]),
+    ):
+        names = {re.split(r"[\[=]", item)[0].lower() for item in wanted}
+        assert names <= _pinned(file).keys(), file
+
+
+def test_all_lock_files_agree_and_the_engines_own_has_no_test_tools() -> None:
+    engine, everything = _pinned("requirements.lock"), _pinned("requirements-dev.lock")
+    assert (engine | _pinned("requirements-build.lock")).items() <= everything.items()
+    assert not {"pytest", "mypy", "moto", "ruff", "hypothesis", "hatchling"} & engine.keys()
+
+
+def _pinned(file: str) -> dict[str, str]:
+    """Each package that has a hash, and its version."""
+    lock = (ROOT / file).read_text()
+    pins = re.findall(r"^([\w.-]+)==(\S+).*\\\n +--hash=sha256:", lock, re.MULTILINE)
+    return {name.lower(): version for name, version in pins}
 
 
 def test_no_registry_address_and_no_path_of_a_machine_is_committed() -> None:

@@ -58,7 +58,7 @@ def recorded(connection: psycopg.Connection) -> list[str]:
 
 
 def test_our_own_files_apply_in_order(connection: psycopg.Connection) -> None:
-    names = sorted(file.name for file in OURS.glob("*.sql"))
+    names = sorted(file.name for file in OURS.glob("[0-9]*.sql"))
     assert migrate(connection, OURS) == names
     assert recorded(connection) == names
     assert {"books", "chunks", "api_keys", "audit_logs", "audit_open"} <= tables(connection)
