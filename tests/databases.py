@@ -21,6 +21,16 @@ def locked(database: Database, table: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+@contextlib.contextmanager
+def empty_database(database: Database) -> Iterator[str]:
+    """The address of a new database in the running server, which has the roles."""
+    name = f"empty_{uuid4().hex}"
+    with psycopg.connect(database.url, autocommit=True) as superuser:
+        superuser.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield make_conninfo(database.url, dbname=name)
+        superuser.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
 @asynccontextmanager
 async def scratch_log(database: Database) -> AsyncIterator[Database]:
     """A log of its own in the running server."""

@@ -3,18 +3,21 @@
 Seen red on the wheel as it was: without sql/ and config/ inside, every command ended with a traceback.
 """
 
-import json
 import os
 import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+import httpx
+import psycopg
 import pytest
 
-from tests.archiving import ROOT
+from engine.wiring import Database
+from tests.conftest import PATIENCE, ROOT, free_port
+from tests.databases import empty_database
 
 BUILD_S = 300
 ANSWER_S = 120
@@ -36,7 +39,17 @@ def affidavit(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    ]
     subprocess.run([*command, str(wheel)], check=True, capture_output=True, timeout=BUILD_S)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -44,6 +57,50 @@ def affidavit(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Mapping[str, str]]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return environment | {"AFFIDAVIT_DATA_DIR": str(tmp_path / "data")}
+def environment(tmp_path: Path) -> Mapping[str, str]:
+    """That of somebody who has no checkout."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return kept | PATIENCE | {"AFFIDAVIT_DATA_DIR": str(tmp_path / "data")}
+
+
+def test_up_answers_a_question_and_the_doctor_is_content(
+    affidavit: Path, environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    port = free_port()
+    with subprocess.Popen(
+        [affidavit, "up", "--port", str(port)], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    ) as engine:  # fmt: skip
+        try:
+            assert engine.stdout is not None
+            key = next(line.split()[-1] for line in engine.stdout if line.startswith("Demo key: "))
+            answered = httpx.post(
+                f"http://127.0.0.1:{port}/v1/query", json={"query": "What is gimbal lock?"},
+                headers={"Authorization": f"Bearer {key}"}, timeout=ANSWER_S,
+            ).json()  # fmt: skip
+            doctor = _run(affidavit, environment, tmp_path, "doctor")
+        finally:
+            engine.terminate()
+    assert answered["outcome"] == "answered"
+    assert "gimbal lock" in answered["answer"].lower()
+    assert doctor.returncode == 0, doctor.stdout
+
+
+def test_migrate_works_on_a_given_database(
+    affidavit: Path, environment: Mapping[str, str], tmp_path: Path, database: Database
+) -> None:
+    with empty_database(database) as url:
+        done = _run(affidavit, {**environment, "DATABASE_URL": url}, tmp_path, "migrate")
+        assert done.returncode == 0, done.stderr
+        with psycopg.connect(url) as connection:
+            applied = connection.execute("SELECT name FROM schema_migrations ORDER BY name").fetchall()
+    assert [name for (name,) in applied] == sorted(file.name for file in (ROOT / "sql").glob("[0-9]*.sql"))
+
+
+def _run(
+    affidavit: Path, environment: Mapping[str, str], folder: Path, *words: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [affidavit, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=ANSWER_S,
+        check=False,
+    )  # fmt: skip
