@@ -24,8 +24,9 @@ from pydantic import (
 
 from engine.errors import ConfigurationError
 
-SHIPPED = Path(__file__).resolve().parent / "shipped"  # sql/ and config/ of an installed wheel (pyproject.toml)
-HOUSE = SHIPPED if SHIPPED.is_dir() else SHIPPED.parent.parent  # else those of the checkout
+# An installed wheel carries sql/ and config/ inside (pyproject.toml); a checkout has them beside the code.
+SHIPPED = Path(__file__).resolve().parent / "shipped"
+HOUSE = SHIPPED if SHIPPED.is_dir() else SHIPPED.parent.parent
 CONFIG = HOUSE / "config"
 
 PREFIX = "AFFIDAVIT_"
