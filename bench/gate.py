@@ -19,11 +19,11 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.evaluation import evaluate
 from engine.evaluation.evaluate import Kind, LabelledSet, Marking, Query
+from engine.house import House
 from engine.models import Calibration, Candidate, Generation
 from engine.retrieval import calibrate, lexical
 from engine.retrieval.calibrate import Gate, Labelled, ProbeScores
 from engine.settings import Settings
-from engine.wiring import House
 from ingest.read.export import FILENAME as CONTENT_FILE
 from ingest.registry import Registry
 from ingest.self_calibration import Sounding, echoes, headings

@@ -5,7 +5,7 @@ A vendor's library that takes long to load is imported where it is chosen: every
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -14,13 +14,12 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from uuid import uuid4
 
 from psycopg_pool import AsyncConnectionPool
@@ -31,36 +30,37 @@ from audit.checking.log_gauges import LogGauges, read_log_gauges
 from audit.checking.prover import Prover
 from audit.checking.status import Status, read_status
 from audit.erasure.erase import Eraser
-from audit.errors import KeyFileError
 from audit.ledger import partitions
 from audit.ledger.durability import weaknesses
 from audit.ledger.ledger import Ledger, Spooling
 from audit.progress import Progress
-from audit.proof.keys import SigningKey, public_file, read_public_keys
+from audit.proof.keys import read_public_keys
 from audit.sealing.sealer import LAST_S, Sealer
 from audit.vault import FolderVault, Vault
+from engine import database as databases
 from engine.admission.flood import FloodCounter
 from engine.admission.keys import ApiKeys, KeyUses
 from engine.admission.operator_events import OperatorEvents
-from engine.admission.sessions import Sessions, Turn
+from engine.admission.sessions import Sessions
 from engine.answer import Engine, Rules
-from engine.data_folder import UsageLock
-from engine.errors import ConfigurationError, UnknownBookError
+from engine.database import ARCHIVER, AUDITOR, Database, changing, open_lazily, reading
+from engine.errors import ConfigurationError
 from engine.grounding.verify import SENTINEL, Instructions
-from engine.migrate import migrate, pending
+from engine.house import House, check_books
 from engine.models import Rates
 from engine.outage.cached_library import CachedKeyring, CachedLibrary
 from engine.outage.stale_cache import CircuitBreaker
 from engine.ports import Embedder, Generator, Index, Library, Limiter, Reranker
-from engine.providers import postgres
 from engine.providers.edge import EdgeIndex
 from engine.providers.extractive import Extractive
 from engine.providers.limits import MemoryLimits, RedisLimits
 from engine.providers.minilm import MiniLm
+from engine.providers.postgres import EmbeddedPostgres
 from engine.retrieval.calibrate import Gate, Weights
 from engine.retrieval.library import StoredLibrary
 from engine.retrieval.retrieve import Retriever
-from engine.settings import CONFIG, HOUSE, Settings
+from engine.settings import CONFIG, Settings
+from engine.signing import public_keys_file, public_keys_of, signing_key_of
 from ingest.pipeline import Ingest
 from ingest.registry import Registry
 from ingest.self_calibration import Sounding, read_probes
@@ -96,9 +96,6 @@ VAULTS: dict[str, Callable[[Settings], Vault]] = {
     "s3": lambda settings: bucket_of(settings),  # noqa: PLW0108  it stands below
 }
 
-AUDITOR = "affidavit_auditor"
-ARCHIVER = "affidavit_archiver"
-
 PROBES_MIN = 50  # "nine in ten of them" needs some to count
 READY_MIN = (
     3  # connections that the first readers after a quiet time need not wait for; settings ask for as many
@@ -106,8 +103,6 @@ READY_MIN = (
 ERASING_S = 1.5  # of a request's five seconds, for records that are still on their way
 PATIENCE_S = 20.0  # the same at a terminal: a request ends within five seconds, and is sealed within ten
 CHECK_S = 5.0  # a cold index worker starts well within it
-AWAY = "unavailable"
-SPOOLING = "away; records wait in the spool"  # questions are answered all the same
 PROMPT = CONFIG / "prompts" / "answer.md"
 SAMPLE_BOOK = CONFIG / "sample-book"
 SAMPLE_TITLE = "Physical AI and Humanoid Robotics: A Short Introduction"
@@ -119,167 +114,93 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Database:
-    """Where the database is, once it runs."""
-
-    url: str
-    settings: Settings
-
-    def pool(
-        self, role: str, size_max: int = 2, *, has_autocommit: bool = False, size_min: int = 1
-    ) -> AbstractAsyncContextManager[AsyncConnectionPool]:
-        wait_s = self.settings.budget.audit_s
-        return postgres.open_pool(
-            self.url, role, size_max=size_max, wait_s=wait_s, has_autocommit=has_autocommit, size_min=size_min
-        )
-
-    def migrate(self) -> list[str]:
-        with postgres.connect(self.url) as connection:
-            return migrate(connection, HOUSE / "sql")
-
-    def pending(self) -> list[str]:
-        with postgres.connect(self.url) as connection:
-            return pending(connection, HOUSE / "sql")
-
-    async def read(self, role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Column names and rows of one statement that may change nothing."""
-        return await postgres.read(self.url, role, statement)
-
-
-@dataclass(frozen=True, slots=True)
-class House:
-    """Everything that serving needs, open and ready."""
-
-    engine: Engine
-    library: StoredLibrary
-    index: Index
-    pool: AsyncConnectionPool
-    default_book: str
-    top_k: int
-    body_bytes_max: int
-    page_enabled: bool
-    prover: Prover
-    public_keys: Callable[[], list[str]]
-    standing: Callable[[], Awaitable[LogGauges]]
-    sessions: Sessions | None
-    eraser: Eraser
-    operator_events: OperatorEvents
-
-    def turn(self, token: str | None) -> Turn | None:
-        """The next turn of a conversation, if conversations are switched on."""
-        return Turn(self.sessions, token) if self.sessions else None
-
-    async def parts(self) -> dict[str, str]:
-        """Each part that a question needs: "ready", or what it lacks. Asking also warms what a first reader would wait for."""
-        database = await _state(self._has_months_ahead, "no month ahead")
-        return {
-            "database": SPOOLING if database == AWAY and self.engine.ledger.has_spool else database,
-            "book": await _state(self._holds_book, "no book published"),
-            "embedder": await _state(self._embeds, AWAY),
-        }
-
-    async def _has_months_ahead(self) -> bool:
-        return await partitions.count_months_ahead(self.pool, now().date()) > 0
-
-    async def _holds_book(self) -> bool:
-        generation = await self.engine.library.live(self.default_book)
-        return await self.index.count(generation.generation_id) > 0
-
-    async def _embeds(self) -> bool:
-        return len(await self.engine.retriever.embedder.embed_query("ready?")) > 0
-
-
-async def _state(check: Callable[[], Awaitable[bool]], lacking: str) -> str:
-    try:
-        async with asyncio.timeout(CHECK_S):
-            return "ready" if await check() else lacking
-    except UnknownBookError:
-        return lacking
-    except Exception:  # noqa: BLE001  whatever the trouble, a load balancer needs to know only that there is one
-        return AWAY
-
-
-@asynccontextmanager
-async def open_database(settings: Settings, say: Callable[[str], None]) -> AsyncIterator[Database]:
-    """The given database, or the embedded one: started and set up if need be, stopped by the last who uses it."""
-    if settings.database.url.get_secret_value():
-        yield Database(settings.database.url.get_secret_value(), settings)
-        return
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    in_use = UsageLock(settings.data_dir)
-    server = postgres.EmbeddedPostgres(settings.data_dir)
-    try:
-        say("Starting the embedded PostgreSQL …")
-        await asyncio.to_thread(server.start)
-        database = Database(server.url, settings)
-        await asyncio.to_thread(database.migrate)
-        yield database
-    finally:
-        if in_use.try_exclusive():
-            await asyncio.to_thread(server.stop)
-        in_use.release()
+def open_database(settings: Settings, say: Callable[[str], None]) -> AbstractAsyncContextManager[Database]:
+    return databases.open_database(settings, EmbeddedPostgres, say)
 
 
 @asynccontextmanager
 async def open_house(settings: Settings, database: Database) -> AsyncIterator[House]:
     """The assembled engine. Refuses to start on a book that another embedder made, or on an older schema."""
-    await asyncio.to_thread(_check_schema, database)
+    await asyncio.to_thread(database.check_schema)
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(_engine_pool(settings, database))
         await partitions.make_months_ahead(pool, now().date())
-        embedder = embedder_of(settings)
-        stack.push_async_callback(embedder.close)
-        index = _choose("index", INDEXES, settings.providers.index)(settings)
-        stack.push_async_callback(index.close)
-        reranker = _choose("reranker", RERANKERS, settings.providers.reranker)(settings)
-        if reranker:
-            stack.push_async_callback(reranker.close)
-        generator = _choose("generator", GENERATORS, settings.providers.generator)(settings, embedder)
-        stack.push_async_callback(generator.close)
-        stored = StoredLibrary(pool)
-        await _check_books(stored, embedder)
-        breaker = CircuitBreaker(time.monotonic)
-        keys = ApiKeys(pool)
-        uses = KeyUses(keys.note_uses, now)
-        keyring, library = CachedKeyring(keys, breaker, uses), CachedLibrary(stored, breaker)
-        stack.push_async_callback(uses.close)
-        stack.push_async_callback(keyring.close)
-        stack.push_async_callback(library.close)
-        library.preload([book.book_id for book in await stored.books()])
-        if settings.audit.seal_in_serve:
-            await stack.enter_async_context(sealing(settings, database))
-        ledger = ledger_of(settings, pool)
-        await ledger.start()
-        stack.push_async_callback(ledger.stop)
-        flood = FloodCounter(ledger, now, time.monotonic, within_s=settings.budget.audit_s)
-        stack.push_async_callback(flood.close)
-        limiter = _choose("limits", LIMITERS, settings.providers.limits)(settings)
-        stack.push_async_callback(limiter.close)
-        engine = Engine(
-            keyring=keyring,
-            limiter=limiter,
-            flood=flood,
-            library=library,
-            retriever=_retriever(settings, embedder, index, library, reranker),
-            generator=generator,
-            ledger=ledger,
-            rules=_rules(settings),
-            clock=now,
-            new_id=uuid4,
-            monotonic=time.monotonic,
-        )
+        library = StoredLibrary(pool)
+        engine = await _open_engine(settings, database, pool, library, stack)
         house = House(
-            engine, stored, index, pool, settings.books.default, settings.retrieval.top_k,
-            settings.limits.body_bytes, settings.page.enabled,
-            await stack.enter_async_context(open_prover(database)), lambda: _public_keys(settings),
-            partial(standing_of, settings, database, pool),
-            Sessions(pool, settings.sessions.purge_days, uuid4) if settings.sessions.enabled else None,
-            await stack.enter_async_context(_open_eraser_within(database, ERASING_S)),
-            OperatorEvents(lambda: nullcontext(ledger), now, uuid4),
-        )  # fmt: skip
+            engine=engine,
+            library=library,
+            index=engine.retriever.index,
+            pool=pool,
+            default_book=settings.books.default,
+            top_k=settings.retrieval.top_k,
+            body_bytes_max=settings.limits.body_bytes,
+            page_enabled=settings.page.enabled,
+            prover=await stack.enter_async_context(open_prover(database)),
+            public_keys=partial(public_keys_of, settings),
+            standing=partial(standing_of, settings, database, pool),
+            sessions=(
+                Sessions(pool, settings.sessions.purge_days, uuid4) if settings.sessions.enabled else None
+            ),
+            eraser=await stack.enter_async_context(_open_eraser_within(database, ERASING_S)),
+            operator_events=OperatorEvents(lambda: nullcontext(engine.ledger), now, uuid4),
+        )
         await house.parts()
         yield house
+
+
+async def _open_engine(
+    settings: Settings,
+    database: Database,
+    pool: AsyncConnectionPool,
+    stored: StoredLibrary,
+    stack: AsyncExitStack,
+) -> Engine:
+    """The parts of a request. The stack closes them in the reverse order."""
+    embedder = _closed_by(stack, embedder_of(settings))
+    index = _closed_by(stack, index_of(settings))
+    reranker = _choose("reranker", RERANKERS, settings.providers.reranker)(settings)
+    if reranker:
+        _closed_by(stack, reranker)
+    make_generator = _choose("generator", GENERATORS, settings.providers.generator)
+    generator = _closed_by(stack, make_generator(settings, embedder))
+    await check_books(stored, embedder)
+    breaker, keys = CircuitBreaker(time.monotonic), ApiKeys(pool)
+    uses = _closed_by(stack, KeyUses(keys.note_uses, now))
+    keyring = _closed_by(stack, CachedKeyring(keys, breaker, uses))
+    library = _closed_by(stack, CachedLibrary(stored, breaker))
+    library.preload([book.book_id for book in await stored.books()])
+    if settings.audit.seal_in_serve:
+        await stack.enter_async_context(sealing(settings, database))
+    ledger = ledger_of(settings, pool)
+    await ledger.start()
+    stack.push_async_callback(ledger.stop)
+    within_s = settings.budget.audit_s
+    return Engine(
+        keyring=keyring,
+        flood=_closed_by(stack, FloodCounter(ledger, now, time.monotonic, within_s=within_s)),
+        limiter=_closed_by(stack, _choose("limits", LIMITERS, settings.providers.limits)(settings)),
+        library=library,
+        retriever=_retriever(settings, embedder, index, library, reranker),
+        generator=generator,
+        ledger=ledger,
+        rules=_rules(settings),
+        clock=now,
+        new_id=uuid4,
+        monotonic=time.monotonic,
+    )
+
+
+class _Closing(Protocol):
+    async def close(self) -> None: ...
+
+
+_Part = TypeVar("_Part", bound=_Closing)
+
+
+def _closed_by(stack: AsyncExitStack, part: _Part) -> _Part:
+    stack.push_async_callback(part.close)
+    return part
 
 
 def _engine_pool(settings: Settings, database: Database) -> AbstractAsyncContextManager[AsyncConnectionPool]:
@@ -291,10 +212,8 @@ def _engine_pool(settings: Settings, database: Database) -> AbstractAsyncContext
 async def open_ingest(settings: Settings, database: Database, progress: Progress) -> AsyncIterator[Ingest]:
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(database.pool("affidavit_engine"))
-        embedder = embedder_of(settings)
-        stack.push_async_callback(embedder.close)
-        index = _choose("index", INDEXES, settings.providers.index)(settings)
-        stack.push_async_callback(index.close)
+        embedder = _closed_by(stack, embedder_of(settings))
+        index = _closed_by(stack, index_of(settings))
         chunking = settings.chunking
         registry = Registry(pool)
         yield Ingest(
@@ -373,9 +292,7 @@ async def open_eraser(settings: Settings, database: Database) -> AsyncIterator[t
 @asynccontextmanager
 async def _open_eraser_within(database: Database, within_s: float) -> AsyncIterator[Eraser]:
     settings = database.settings
-    async with postgres.open_lazily(
-        database.url, ARCHIVER, size_max=2, wait_s=settings.budget.audit_s
-    ) as pool:
+    async with open_lazily(database.url, ARCHIVER, size_max=2, wait_s=settings.budget.audit_s) as pool:
         eraser = Eraser(
             pool, signing_key_of(settings), _spool_folder(settings), within_s=within_s, monotonic=time.monotonic,
             new_id=uuid4,
@@ -391,11 +308,11 @@ def archiver_of(
 ) -> "Archiver":
     from audit.archive.archiver import Archiver
 
-    _check_schema(database)
+    database.check_schema()
     public = public_keys_file(settings)
     return Archiver(
-        connect=partial(postgres.changing, database.url, ARCHIVER),
-        reading=partial(postgres.reading, database.url, ARCHIVER),
+        connect=partial(changing, database.url, ARCHIVER),
+        reading=partial(reading, database.url, ARCHIVER),
         vault=vault_of(settings),
         key=signing_key_of(settings),
         public_keys=lambda: read_public_keys(public),
@@ -436,7 +353,7 @@ async def open_sessions(settings: Settings, database: Database) -> AsyncIterator
 @contextmanager
 def open_evidence(settings: Settings, database: Database, period: Period) -> Iterator[StoredEvidence]:
     """What a verifier reads, as the auditor's role."""
-    with postgres.reading(database.url, AUDITOR) as connection:
+    with reading(database.url, AUDITOR) as connection:
         evidence = StoredEvidence(connection, vault_of(settings), period, now())
         evidence.begin()
         yield evidence
@@ -452,7 +369,7 @@ def open_tiers(
     with ExitStack() as stack:
         row_keys = None
         if is_open:
-            row_keys = partial(read_row_keys, stack.enter_context(postgres.reading(database.url, ARCHIVER)))
+            row_keys = partial(read_row_keys, stack.enter_context(reading(database.url, ARCHIVER)))
         is_given = bool(settings.database.url.get_secret_value())
         login = postgres.as_role if is_given else postgres.as_login
         yield TieredLog(login(database.url, AUDITOR), vault_of(settings), period, row_keys)
@@ -466,7 +383,7 @@ def operator_events_of(database: Database) -> OperatorEvents:
 @asynccontextmanager
 async def open_prover(database: Database) -> AsyncIterator[Prover]:
     wait_s = database.settings.budget.audit_s
-    async with postgres.open_lazily(database.url, AUDITOR, size_max=2, wait_s=wait_s) as pool:
+    async with open_lazily(database.url, AUDITOR, size_max=2, wait_s=wait_s) as pool:
         yield Prover(pool)
 
 
@@ -501,6 +418,10 @@ def embedder_of(settings: Settings) -> Embedder:
     return _choose("embedder", EMBEDDERS, settings.providers.embedder)(settings)
 
 
+def index_of(settings: Settings) -> Index:
+    return _choose("index", INDEXES, settings.providers.index)(settings)
+
+
 def vault_of(settings: Settings) -> Vault:
     return _choose("vault", VAULTS, settings.providers.vault)(settings)
 
@@ -515,40 +436,6 @@ def bucket_of(settings: Settings) -> "S3Vault":
         archive.bucket, archive.prefix,
         lock_mode=archive.object_lock_mode, lock_days=archive.object_lock_days, clock=now,
     )  # fmt: skip
-
-
-def signing_key_of(settings: Settings) -> SigningKey:
-    """The embedded default makes its key at first use; elsewhere one key is made for all replicas, on purpose."""
-    path = settings.data_dir / settings.audit.signing_key_file
-    try:
-        is_given = bool(settings.database.url.get_secret_value())
-        key = SigningKey.load(path) if is_given else SigningKey.ensured(path)
-        known = read_public_keys(public_file(path))
-    except KeyFileError as wrong:
-        raise ConfigurationError(f"{wrong} To make one: `affidavit audit key --new`.") from None
-    if key.public not in known:
-        raise ConfigurationError(
-            f"{public_file(path)} does not list the key of {path}, so nobody could check what it signs."
-            f" Restore it, or add the line: {key.public}"
-        )
-    return key
-
-
-def make_signing_key(settings: Settings) -> SigningKey:
-    """A new one, in place of the old one if there is one. What that signed stays verifiable."""
-    try:
-        return SigningKey.rotate(settings.data_dir / settings.audit.signing_key_file)
-    except KeyFileError as wrong:
-        raise ConfigurationError(str(wrong)) from None
-
-
-def public_keys_file(settings: Settings) -> Path:
-    """Beside the private key, and outside of the database: who owns that alone can add no key."""
-    return public_file(settings.data_dir / settings.audit.signing_key_file)
-
-
-def _public_keys(settings: Settings) -> list[str]:
-    return [str(key) for key in read_public_keys(public_keys_file(settings))]
 
 
 def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
@@ -691,20 +578,6 @@ def _rules(settings: Settings) -> Rules:
         prompt_sha256=sha256(PROMPT.read_bytes()).hexdigest(),
         code_version=version("affidavit"),
     )
-
-
-def _check_schema(database: Database) -> None:
-    if pending := database.pending():
-        raise ConfigurationError(f"The database lacks {', '.join(pending)}. Run `affidavit migrate`.")
-
-
-async def _check_books(library: StoredLibrary, embedder: Embedder) -> None:
-    for book in await library.books():
-        if book.embedder not in {None, embedder.name}:
-            raise ConfigurationError(
-                f"The book {book.book_id} was ingested with the embedder {book.embedder}, and the settings name"
-                f" {embedder.name}. Set providers.embedder back, or ingest the book again."
-            )
 
 
 def _choose(seam: str, providers: dict[str, Made], name: str) -> Made:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.answer import Asked, Engine
+from engine.house import House
 from engine.models import Claim, Client, Draft, Question, RetrievedPassage
-from engine.wiring import House
 
 OPERATOR = Client("tests", None, frozenset({"ask"}))
 IMU = "What does an IMU measure?"

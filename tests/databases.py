@@ -10,7 +10,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from engine import wiring
-from engine.wiring import Database, now
+from engine.database import Database
+from engine.wiring import now
 
 
 @contextlib.contextmanager

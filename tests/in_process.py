@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from engine.house import House
 from engine.http.app import create_app
-from engine.wiring import House
 
 
 @asynccontextmanager

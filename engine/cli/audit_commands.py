@@ -24,7 +24,7 @@ from audit.progress import Progress
 from audit.proof.archive_format import MANIFEST
 from audit.proof.keys import PublicKey, read_public_keys
 from audit.proof.verdict import Report
-from engine import wiring
+from engine import signing, wiring
 from engine.cli.output import (
     CSV,
     FOUND_SOMETHING,
@@ -41,9 +41,9 @@ from engine.cli.output import (
     quiet,
     say,
 )
+from engine.database import Database
 from engine.errors import ConfigurationError
 from engine.settings import Settings
-from engine.wiring import Database
 
 NICE = 10  # a month may take its time: whoever asks a question goes first
 
@@ -136,7 +136,7 @@ async def _seal_once(settings: Settings, arguments: Arguments) -> int:
 async def key(settings: Settings, arguments: Arguments) -> int:
     """The public keys that verify what is signed here, the newest last; --new makes a new signing key."""
     if arguments.new:
-        wiring.make_signing_key(settings)
+        signing.make_signing_key(settings)
         say("A new key signs from now on; what runs signs with the old one until it is started again.")
     keys = [str(known) for known in _public_keys(settings, arguments)]
     print(json.dumps(keys) if arguments.json else "\n".join(keys))
@@ -282,7 +282,7 @@ def _public_keys(settings: Settings, arguments: Arguments) -> list[PublicKey]:
     named = getattr(arguments, "public_key", None)
     hint = "Name another with --public-key." if named else "To make one: `affidavit audit key --new`."
     try:
-        return read_public_keys(named or wiring.public_keys_file(settings))
+        return read_public_keys(named or signing.public_keys_file(settings))
     except KeyFileError as wrong:
         raise ConfigurationError(f"{wrong} {hint}") from None
 

@@ -12,8 +12,8 @@ from audit.errors import KeyFileError
 from audit.ledger.partitions import MONTHS_AHEAD_MIN
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from engine import wiring
+from engine.database import Database
 from engine.settings import Settings
-from engine.wiring import Database
 
 FREE_BYTES_MIN = 1024**3  # a month of a busy site, and room for its indexes
 

@@ -35,13 +35,13 @@ from engine.cli.output import (
     quiet,
     say,
 )
+from engine.database import Database
 from engine.errors import AffidavitError, RequestError
 from engine.evaluation import certify, evaluate
 from engine.evaluation.labels import LabelsError
 from engine.http import v1
 from engine.models import RATE, Client, Question
 from engine.settings import Settings
-from engine.wiring import Database
 from ingest.pipeline import Ingest, IngestResult
 from ingest.read.export import FILENAME as CONTENT_FILE
 

@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 
 from engine.admission.sessions import Owner, Turn, user_of
 from engine.errors import RequestError, TooLargeError, UnknownPassageError, UnknownSessionError
+from engine.house import SPOOLING, House
 from engine.http import (
     erasures,
     metrics,
@@ -40,7 +41,6 @@ from engine.http.middleware import Frame
 from engine.http.quotas import Quotas
 from engine.http.stream import Answering, Form
 from engine.models import Client, Passage, Question, Trail
-from engine.wiring import SPOOLING, House
 
 PAGE = Path(__file__).with_name("page.html")
 

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 from audit.erasure.erase import ErasureTarget, check_basis, spellings
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from engine.errors import DatabaseUnavailableError, InvalidFieldError, NotSealedError, UnknownRecordError
+from engine.house import House
 from engine.http import v1
 from engine.models import Client
-from engine.wiring import House
 
 ERASE = frozenset({"erase"})
 USER_CHARACTERS_MAX = 200  # `user:` and a UUID has 41

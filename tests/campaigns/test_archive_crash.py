@@ -31,11 +31,11 @@ from audit.proof.verdict import Verdict
 from audit.vault import Vault
 from engine import settings as settings_file
 from engine import wiring
+from engine.database import ARCHIVER, Database, reading
 from engine.errors import AffidavitError
-from engine.providers import postgres
 from engine.providers.postgres import EmbeddedPostgres
 from engine.providers.s3 import S3Vault
-from engine.wiring import ARCHIVER, Database, now
+from engine.wiring import now
 from tests.campaigns.dying_archiver import Points, disturbed
 from tests.conftest import ROOT
 from tests.logs.archiving import archiver_of, attached, events, rows_of, steps, tables
@@ -193,7 +193,7 @@ def is_archived(log: SealedLog, vault: Vault | None) -> bool:
         ).fetchall()
     if not places:
         return False
-    with postgres.reading(log.url, ARCHIVER) as connection:
+    with reading(log.url, ARCHIVER) as connection:
         report = verify_archive(
             vault or log.vault,
             places[-1][0],

@@ -27,12 +27,14 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.admission.keys import ApiKeys
 from engine.answer import Engine
+from engine.database import Database
+from engine.house import House
 from engine.http.app import create_app
 from engine.ports import Embedder
 from engine.providers.claude import Claude
 from engine.providers.cohere import CohereEmbedder
 from engine.settings import Settings
-from engine.wiring import PROMPT, Database, House
+from engine.wiring import PROMPT
 from tests.conftest import Records, free_port
 from tests.databases import locked
 from tests.upstreams import _Server, embed, faults, messages

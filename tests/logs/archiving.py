@@ -11,8 +11,8 @@ import psycopg
 from audit.archive.archiver import Archiver
 from engine import wiring
 from engine.admission.operator_events import OperatorEvents
-from engine.providers import postgres
-from engine.wiring import ARCHIVER, now
+from engine.database import ARCHIVER, changing, reading
+from engine.wiring import now
 from tests.logs.sealed_log import SealedLog, quiet
 
 NO_GRACE = timedelta()
@@ -25,8 +25,8 @@ def archiver_of(log: SealedLog, **given: Any) -> Archiver:
         return not await log.seal()
 
     archiver = Archiver(
-        connect=partial(postgres.changing, log.url, ARCHIVER),
-        reading=partial(postgres.reading, log.url, ARCHIVER),
+        connect=partial(changing, log.url, ARCHIVER),
+        reading=partial(reading, log.url, ARCHIVER),
         vault=log.vault,
         key=log.key,
         public_keys=lambda: log.keys,

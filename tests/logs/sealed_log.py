@@ -26,9 +26,9 @@ from audit.proof.verdict import Finding, Report
 from audit.sealing.sealer import Sealer
 from audit.vault import FolderVault, Vault
 from engine.admission.operator_events import OperatorEvents
+from engine.database import AUDITOR, Database, open_lazily, reading
 from engine.ports import Clock
-from engine.providers import postgres
-from engine.wiring import AUDITOR, Database, now
+from engine.wiring import now
 from tests.logs.recorded import make_months, write
 
 JANUARY, FEBRUARY = date(2025, 1, 1), date(2025, 2, 1)
@@ -106,13 +106,13 @@ class SealedLog:
     def inspect(
         self, keys: list[PublicKey] | None = None, period: Period = EVER, vault: Vault | None = None
     ) -> Report:
-        with postgres.reading(self.url, AUDITOR) as connection:
+        with reading(self.url, AUDITOR) as connection:
             evidence = StoredEvidence(connection, vault or self.vault, period, now())
             evidence.begin()
             return inspect(evidence, self.keys if keys is None else keys, quiet)
 
     async def prove(self, row: Row) -> bytes:
-        async with postgres.open_lazily(self.url, AUDITOR, size_max=1, wait_s=5) as pool:
+        async with open_lazily(self.url, AUDITOR, size_max=1, wait_s=5) as pool:
             prover = Prover(pool)
             return await prover.prove(await prover.row(UUID(row["query_id"])))
 

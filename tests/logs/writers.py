@@ -11,7 +11,8 @@ from psycopg_pool import AsyncConnectionPool
 from audit.ledger.ledger import Ledger, Spooling
 from audit.proof.keys import SigningKey
 from audit.proof.record import COLUMNS, Trail
-from engine.wiring import Database, now
+from engine.database import Database
+from engine.wiring import now
 
 KEY = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 MEBIBYTE = 1024 * 1024

@@ -16,7 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from engine.wiring import SAMPLE_BOOK, Database
+from engine.database import Database
+from engine.wiring import SAMPLE_BOOK
 from tests.conftest import ROOT, Running
 from tests.product.browser import CHROMIUM
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from engine.answer import Asked
+from engine.house import House
 from engine.models import Client, Question, Refusal
-from engine.wiring import House
 from tests.labelled import sample_questions
 
 OPERATOR = Client("tests", None, frozenset({"ask"}))

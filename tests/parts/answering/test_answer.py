@@ -21,8 +21,8 @@ from engine.errors import (
     UnexpectedError,
     UnknownBookError,
 )
+from engine.house import House
 from engine.models import Citation, Claim, Draft, Question, Refusal, Released, RetrievedPassage
-from engine.wiring import House
 from tests.asking import IMU, OPERATOR, Broken, asked, draft, with_generator
 from tests.conftest import Records
 

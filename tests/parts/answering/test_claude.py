@@ -12,9 +12,10 @@ from pydantic import TypeAdapter
 from engine.answer import Engine
 from engine.errors import ModelBusyError, ModelFailedError, OutOfTimeError, RequestError
 from engine.grounding.verify import SENTINEL
+from engine.house import House
 from engine.models import Claim, Draft, Refusal, Released
 from engine.providers.claude import RAW_CHARACTERS_MAX, Claude, Reading
-from engine.wiring import PROMPT, House
+from engine.wiring import PROMPT
 from tests.asking import IMU, asked
 from tests.conftest import Records
 from tests.upstreams import messages

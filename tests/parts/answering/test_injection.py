@@ -14,13 +14,15 @@ import pytest
 
 from engine import wiring
 from engine.answer import Engine, Sources
+from engine.database import Database
 from engine.grounding.cite import LOW_MARK
 from engine.grounding.injection_flags import is_instruction_like
 from engine.grounding.verify import LEAK_WORDS
+from engine.house import House
 from engine.models import Answer, Filters, Question, Quoted, Refusal, Released
 from engine.providers.claude import Claude
 from engine.settings import Settings
-from engine.wiring import PROMPT, Database, House
+from engine.wiring import PROMPT
 from ingest.pipeline import IngestResult
 from tests.asking import asked
 from tests.conftest import Records

@@ -5,10 +5,11 @@ from hashlib import sha256
 from typing import Any
 
 from engine.grounding.verify import SENTINEL, Instructions, is_proven
+from engine.house import House
 from engine.models import Released
 from engine.providers.claude import Claude
 from engine.providers.minilm import MiniLm
-from engine.wiring import PROMPT, House
+from engine.wiring import PROMPT
 from tests.asking import IMU, asked
 from tests.build import citation, claim, evidence
 from tests.conftest import Records

@@ -15,7 +15,9 @@ import pytest
 
 from engine import wiring
 from engine.answer import Asked
+from engine.database import Database
 from engine.errors import DatabaseUnavailableError
+from engine.house import House
 from engine.models import (
     Answer,
     Citation,
@@ -30,7 +32,6 @@ from engine.models import (
 )
 from engine.retrieval import selection
 from engine.settings import Settings
-from engine.wiring import Database, House
 from tests.asking import OPERATOR, Broken, draft, with_generator
 from tests.conftest import Records
 

@@ -41,8 +41,8 @@ from audit.vault import FolderVault
 from engine.admission.operator_events import OperatorEvents
 from engine.cli import main
 from engine.cli.output import Arguments
-from engine.providers import postgres
-from engine.wiring import ARCHIVER, Database, now
+from engine.database import ARCHIVER, Database, changing, reading
+from engine.wiring import now
 from tests.conftest import ROOT
 from tests.logs.archiving import archiver_of, attached, events, rows_of, steps, tables
 from tests.logs.recorded import make_months, write
@@ -179,8 +179,8 @@ async def test_the_archivers_own_login_is_enough(log: SealedLog) -> None:
     url = make_conninfo(log.url, user=ARCHIVER)
     archiver = archiver_of(
         log,
-        connect=partial(postgres.changing, url, ARCHIVER),
-        reading=partial(postgres.reading, url, ARCHIVER),
+        connect=partial(changing, url, ARCHIVER),
+        reading=partial(reading, url, ARCHIVER),
     )
     assert [outcome.state for outcome in await archiver.archive(None)] == ["dropped", "dropped"]
     assert (await archiver.restore(JANUARY)).is_well

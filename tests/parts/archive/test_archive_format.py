@@ -48,7 +48,7 @@ from audit.proof.record import PERSONAL, Row
 from audit.proof.verdict import Report, Verdict
 from engine import settings as settings_file
 from engine.cli import main
-from engine.wiring import Database
+from engine.database import Database
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, quiet, sealed_log
 from tests.proofs import STRANGER
 

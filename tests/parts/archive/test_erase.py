@@ -31,7 +31,9 @@ from audit.proof.canonical import canonical_text
 from audit.proof.record import PERSONAL, Trail, commitments, row_of, sealed
 from audit.proof.verdict import Verdict
 from engine import wiring
-from engine.wiring import Database, House, now
+from engine.database import Database
+from engine.house import House
+from engine.wiring import now
 from tests.command_line import affidavit
 from tests.conftest import ROOT, Records
 from tests.in_process import application

@@ -34,9 +34,8 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.cli import main
 from engine.cli.output import plain
+from engine.database import ARCHIVER, AUDITOR, Database, as_role, reading
 from engine.errors import AuditUnavailableError
-from engine.providers import postgres
-from engine.wiring import ARCHIVER, AUDITOR, Database
 from tests.documented import SQL
 from tests.logs.archiving import archiver_of
 from tests.logs.recorded import make_months, quotation, write
@@ -130,12 +129,12 @@ class Log:
         return TieredLog(auditor(self.sealed.url), vault or self.sealed.vault, period, keys)
 
     def _keys(self, log_ids: Any) -> dict[str, bytes]:
-        with postgres.reading(self.sealed.url, ARCHIVER) as connection:
+        with reading(self.sealed.url, ARCHIVER) as connection:
             return read_row_keys(connection, log_ids)
 
 
 def auditor(url: str) -> str:
-    return postgres.as_role(url, AUDITOR)
+    return as_role(url, AUDITOR)
 
 
 def moment(month: date, day: int = 1) -> datetime:

@@ -19,10 +19,11 @@ from audit.proof.keys import SigningKey
 from engine import settings as settings_file
 from engine import wiring
 from engine.answer import Asked
+from engine.database import Database
 from engine.errors import IndexUnavailableError, UnknownBookError
+from engine.house import House
 from engine.models import Answer, Client, Filters, Question, Released
 from engine.settings import Settings
-from engine.wiring import Database, House
 from ingest.pipeline import Ingest, IngestResult
 from ingest.registry import Registry
 

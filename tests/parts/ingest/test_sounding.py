@@ -26,11 +26,11 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.answer import Asked
 from engine.cli import doctor
+from engine.database import Database
 from engine.errors import ConfigurationError, IndexUnavailableError
 from engine.models import Client, Filters, Generation, Hit, Question, Vector
 from engine.ports import Embedder, Index
 from engine.settings import CONFIG, Settings
-from engine.wiring import Database
 from ingest import self_calibration
 from ingest.pipeline import Ingest, IngestResult
 from tests.build import passage

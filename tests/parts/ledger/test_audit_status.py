@@ -21,8 +21,8 @@ from audit.proof.record import Trail
 from audit.vault import FolderVault
 from engine import settings as settings_file
 from engine import wiring
+from engine.database import Database
 from engine.settings import Settings
-from engine.wiring import Database
 from tests.command_line import affidavit
 from tests.logs.recorded import make_months, write
 

@@ -10,10 +10,10 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from engine.database import Database
 from engine.errors import ConfigurationError
 from engine.migrate import migrate, pending
 from engine.settings import HOUSE
-from engine.wiring import Database
 
 OURS = HOUSE / "sql"
 

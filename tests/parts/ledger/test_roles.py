@@ -18,8 +18,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from audit.ledger.partitions import months_from, partition_name
 from audit.proof.record import Trail
+from engine.database import Database
 from engine.providers.postgres import PROGRAMS
-from engine.wiring import Database, now
+from engine.wiring import now
 from tests.conftest import Records
 from tests.logs.recorded import make_months, write
 

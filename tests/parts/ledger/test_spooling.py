@@ -25,7 +25,8 @@ from audit.ledger.entry import Entry
 from audit.ledger.ledger import Ledger
 from audit.ledger.spool import ASIDE, Spool
 from audit.proof.record import Trail, leaf_hash, row_of, sealed
-from engine.wiring import Database, now
+from engine.database import Database
+from engine.wiring import now
 from tests.conftest import ROOT, Records
 from tests.databases import scratch_log
 from tests.logs.writers import MEBIBYTE, ledger_on, open_records, rebuilt, trail
@@ -40,7 +41,7 @@ from pathlib import Path
 from uuid import UUID
 import psycopg
 from audit.proof.record import Trail
-from engine.providers.postgres import open_pool
+from engine.database import open_pool
 from engine.wiring import now
 from tests.logs.writers import MEBIBYTE, ledger_on
 

@@ -15,8 +15,7 @@ from audit.checking.evidence import StoredEvidence
 from audit.checking.quotations import check_quotations
 from audit.proof.verdict import Report, Verdict
 from engine import wiring
-from engine.providers import postgres
-from engine.wiring import AUDITOR, Database
+from engine.database import AUDITOR, Database, reading
 from tests.command_line import affidavit
 from tests.conftest import Running
 from tests.logs.sealed_log import EVER, quiet
@@ -31,7 +30,7 @@ def answer(server: Running, key: str) -> dict[str, Any]:
 
 
 def reverified(database: Database, query_id: str | None) -> Report:
-    with postgres.reading(database.url, AUDITOR) as connection:
+    with reading(database.url, AUDITOR) as connection:
         evidence = StoredEvidence(connection, wiring.vault_of(database.settings), EVER, wiring.now())
         evidence.begin()
         return check_quotations(evidence, UUID(query_id) if query_id else None, quiet)

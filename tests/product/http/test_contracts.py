@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from engine.errors import ModelBusyError
 from engine.grounding.cite import LOW_MARK
+from engine.house import House
 from engine.http import problems, v1, widget_contracts
 from engine.models import Citation, Claim, Draft, Question, RetrievedPassage
-from engine.wiring import House
 from tests.build import passage
 from tests.conftest import Records
 from tests.in_process import application

@@ -24,9 +24,10 @@ from engine.admission import flood as flood_module
 from engine.admission.flood import ROWS_MAX, FloodCounter, street
 from engine.answer import Asked, Engine
 from engine.errors import AuditUnavailableError, RequestError, UnauthenticatedError, UnknownBookError
+from engine.house import House
 from engine.models import Client, Question
 from engine.providers.postgres import EmbeddedPostgres
-from engine.wiring import House, now
+from engine.wiring import now
 from tests.conftest import Records, running
 
 STRANGE = f"aff_0123456789_{'0' * 72}"

@@ -28,6 +28,7 @@ from engine.admission.keys import ApiKeys, KeyUses, digest, key_id_of, mint
 from engine.admission.operator_events import OperatorEvents
 from engine.answer import Asked
 from engine.cli.main import parser
+from engine.database import Database
 from engine.errors import (
     AuditUnavailableError,
     DatabaseUnavailableError,
@@ -35,11 +36,12 @@ from engine.errors import (
     UnauthenticatedError,
     UnknownPassageError,
 )
+from engine.house import House
 from engine.http import app as http
 from engine.models import Client, Question
 from engine.outage.cached_library import CachedKeyring
 from engine.outage.stale_cache import CircuitBreaker
-from engine.wiring import Database, House, now
+from engine.wiring import now
 from tests.build import checksummed, steady
 from tests.command_line import affidavit
 from tests.conftest import Records, running

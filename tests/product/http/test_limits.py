@@ -24,6 +24,7 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.admission.end_user import parse_end_user
 from engine.answer import Asked
+from engine.database import Database
 from engine.errors import (
     ConfigurationError,
     InvalidFieldError,
@@ -31,11 +32,11 @@ from engine.errors import (
     RateLimitedError,
     RequestError,
 )
+from engine.house import House
 from engine.http.app import create_app
 from engine.models import RATE, Client, EndUser, Rates, Trail
 from engine.outage.stale_cache import OPEN_S, CircuitBreaker
 from engine.providers.limits import MemoryLimits, RedisLimits, name_of
-from engine.wiring import Database, House
 from tests.conftest import ROOT, Records, running
 from tests.upstreams.redis_server import RedisServer, needs_redis, redis_server
 

@@ -17,6 +17,7 @@ import httpx
 from audit.checking.log_gauges import LogGauges
 from audit.proof.record import Trail
 from engine import logs, wiring
+from engine.database import Database
 from engine.http.metrics import FAMILIES, SCORES, Figures, Metrics
 from tests.conftest import PATIENCE, ROOT, Records, free_port
 from tests.product.http.metrics_text import Value, added, read
@@ -147,7 +148,7 @@ def logging_server(data_dir: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_each_request_is_one_json_line_without_a_word_of_the_reader(
-    data_dir: Path, database: wiring.Database, key: str, records: Records
+    data_dir: Path, database: Database, key: str, records: Records
 ) -> None:
     secret = {"Authorization": f"Bearer {key}"}
     ids = [f"logged-{uuid4()}" for _ in range(4)]

@@ -18,10 +18,10 @@ from pydantic import BaseModel
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import Status, events, from_schema
 
+from engine.database import Database
 from engine.errors import RequestError
 from engine.http import erasures, problems, v1, widget_contracts
 from engine.http.app import create_app
-from engine.wiring import Database
 from tests.conftest import Running, running
 
 ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "1"))

@@ -22,8 +22,9 @@ import pytest
 
 from engine import wiring
 from engine.cli import serving
+from engine.database import Database
 from engine.providers.postgres import EmbeddedPostgres
-from engine.wiring import Database, now
+from engine.wiring import now
 from tests.conftest import PATIENCE, ROOT, Records, Running, free_port
 from tests.product.http.metrics_text import added, read
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from audit.proof.canonical import canonical_json
 from audit.proof.record import text_of
-from engine.wiring import Database
+from engine.database import Database
 from tests.build import steady, texts, values
 
 # What `JSON.stringify` of node says to the same doubles.

@@ -29,8 +29,9 @@ from audit.proof.record import (
     sealed,
     text_of,
 )
+from engine.database import Database
 from engine.settings import HOUSE
-from engine.wiring import Database, now
+from engine.wiring import now
 from tests.build import steady, values
 from tests.logs.recorded import read_back, write
 

@@ -1,0 +1,187 @@
+"""PostgreSQL connections: pools and single connections, each in one role, and the life cycle of the embedded server.
+
+A role is set for each connection, whatever login the address has, so that each part has only the rights that it needs.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from engine.data_folder import UsageLock
+from engine.errors import ConfigurationError, StatementError
+from engine.migrate import migrate, pending
+from engine.settings import HOUSE, Settings
+
+AUDITOR = "affidavit_auditor"
+ARCHIVER = "affidavit_archiver"
+
+OPEN_S = 5.0  # a database that does not accept a connection within it is down
+RECONNECT_S = 1.0  # then the next caller tries again; the pool's own backoff would grow without a limit
+
+# A statement after a lock must see what the lock's last owner committed, whatever the defaults of a role or database.
+_ISOLATION = r"-c default_transaction_isolation=read\ committed"
+
+
+class Server(Protocol):
+    """A PostgreSQL server that this process can start and stop."""
+
+    @property
+    def url(self) -> str: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The address of a running database, and what commands do with it."""
+
+    url: str
+    settings: Settings
+
+    def pool(
+        self, role: str, size_max: int = 2, *, has_autocommit: bool = False, size_min: int = 1
+    ) -> AbstractAsyncContextManager[AsyncConnectionPool]:
+        wait_s = self.settings.budget.audit_s
+        return open_pool(
+            self.url, role, size_max=size_max, wait_s=wait_s, has_autocommit=has_autocommit, size_min=size_min
+        )
+
+    def migrate(self) -> list[str]:
+        with _connect(self.url) as connection:
+            return migrate(connection, HOUSE / "sql")
+
+    def pending(self) -> list[str]:
+        with _connect(self.url) as connection:
+            return pending(connection, HOUSE / "sql")
+
+    def check_schema(self) -> None:
+        """`ConfigurationError` if migrations are missing."""
+        if missing := self.pending():
+            raise ConfigurationError(f"The database lacks {', '.join(missing)}. Run `affidavit migrate`.")
+
+    async def read(self, role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Column names and rows of one read-only statement."""
+        async with (
+            open_pool(self.url, role, size_max=1, wait_s=OPEN_S) as pool,
+            pool.connection() as connection,
+        ):
+            await connection.set_read_only(True)
+            try:
+                cursor = await connection.execute(statement.encode())
+            except psycopg.Error as failure:
+                raise StatementError(f"PostgreSQL refuses this: {str(failure).strip()}") from failure
+            rows = await cursor.fetchall() if cursor.description else []
+            return [column.name for column in cursor.description or ()], rows
+
+
+@asynccontextmanager
+async def open_database(
+    settings: Settings, embedded: Callable[[Path], Server], say: Callable[[str], None]
+) -> AsyncIterator[Database]:
+    """The database that the settings name, or the embedded one of the data folder.
+
+    The embedded server is started and migrated if necessary. The last process that uses it stops it.
+    """
+    if settings.database.url.get_secret_value():
+        yield Database(settings.database.url.get_secret_value(), settings)
+        return
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    in_use = UsageLock(settings.data_dir)
+    server = embedded(settings.data_dir)
+    try:
+        say("Starting the embedded PostgreSQL …")
+        await asyncio.to_thread(server.start)
+        database = Database(server.url, settings)
+        await asyncio.to_thread(database.migrate)
+        yield database
+    finally:
+        if in_use.try_exclusive():
+            await asyncio.to_thread(server.stop)
+        in_use.release()
+
+
+@asynccontextmanager
+async def open_pool(
+    url: str, role: str, *, size_max: int, wait_s: float, has_autocommit: bool = False, size_min: int = 1
+) -> AsyncIterator[AsyncConnectionPool]:
+    """A connection pool in one role. Connections are checked before use, so a broken one is not handed out.
+
+    With autocommit a statement takes one round trip; without it three, because BEGIN and COMMIT surround it.
+    """
+    conninfo = make_conninfo(
+        url, options=f"-c role={role} -c timezone=UTC {_ISOLATION}", application_name=f"affidavit {role}"
+    )
+    async with AsyncConnectionPool(
+        conninfo, min_size=size_min, max_size=size_max, timeout=wait_s, open=False, name=role,
+        kwargs={"autocommit": has_autocommit}, reconnect_timeout=RECONNECT_S,
+        check=AsyncConnectionPool.check_connection,
+    ) as pool:  # fmt: skip
+        try:
+            await pool.wait(OPEN_S)
+        except PoolTimeout as failure:
+            raise ConfigurationError(
+                f"No connection to the database as {role} within {OPEN_S:.0f} s. Check that it runs and that its"
+                " address is right, then run `affidavit migrate`."
+            ) from failure
+        yield pool
+
+
+@asynccontextmanager
+async def open_lazily(
+    url: str, role: str, *, size_max: int, wait_s: float
+) -> AsyncIterator[AsyncConnectionPool]:
+    """A lazy connection pool for rare work: it connects at the first use."""
+    async with AsyncConnectionPool(
+        as_role(url, role), min_size=0, max_size=size_max, timeout=wait_s, open=False, name=role,
+        kwargs={"autocommit": True},
+    ) as pool:  # fmt: skip
+        yield pool
+
+
+@contextmanager
+def reading(url: str, role: str) -> Iterator[psycopg.Connection]:
+    """One connection for long reads. An error message leaves out PostgreSQL's details, which can repeat a row."""
+    try:
+        with psycopg.connect(as_role(url, role), connect_timeout=10) as connection:
+            yield connection
+    except psycopg.Error as failure:
+        reason = failure.diag.message_primary or type(failure).__name__
+        raise StatementError(f"The database could not be read to the end as {role}: {reason}") from failure
+
+
+@asynccontextmanager
+async def changing(url: str, role: str) -> AsyncIterator[psycopg.AsyncConnection]:
+    """One autocommit connection for a job of many statements. Errors are reported as in `reading`."""
+    try:
+        async with await psycopg.AsyncConnection.connect(
+            as_role(url, role), autocommit=True, connect_timeout=10
+        ) as connection:
+            yield connection
+    except psycopg.Error as failure:
+        reason = failure.diag.message_primary or type(failure).__name__
+        raise StatementError(f"The database did not let the {role} finish: {reason}") from failure
+
+
+def as_role(url: str, role: str) -> str:
+    """Numbers and bytes are formatted as records are hashed, whatever the defaults of a role or database."""
+    options = f"-c role={role} -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1 {_ISOLATION}"
+    return make_conninfo(url, options=options, application_name=f"affidavit {role}")
+
+
+def as_login(url: str, role: str) -> str:
+    """For the embedded server, whose owner may log in as any role: this login can switch to no other role."""
+    return as_role(make_conninfo(url, user=role), role)
+
+
+def _connect(url: str) -> psycopg.Connection:
+    """One connection with the rights of the login, for migrations."""
+    return psycopg.connect(url, connect_timeout=10)

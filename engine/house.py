@@ -1,0 +1,87 @@
+"""The application container: everything that serves requests, open and ready, and its readiness checks.
+
+The HTTP layer gets a `House` and nothing else, so it needs neither the settings nor a provider's name. wiring.py builds it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from psycopg_pool import AsyncConnectionPool
+
+from audit.checking.prover import Prover
+from audit.erasure.erase import Eraser
+from audit.ledger import partitions
+from engine.admission.operator_events import OperatorEvents
+from engine.admission.sessions import Sessions, Turn
+from engine.answer import Engine
+from engine.errors import ConfigurationError, UnknownBookError
+from engine.ports import Embedder, Index
+from engine.retrieval.library import StoredLibrary
+
+CHECK_S = 5.0  # a cold index worker starts well within it
+UNAVAILABLE = "unavailable"
+SPOOLING = "away; records wait in the spool"  # questions are answered all the same
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """The parts that the routes use."""
+
+    engine: Engine
+    library: StoredLibrary
+    index: Index
+    pool: AsyncConnectionPool
+    default_book: str
+    top_k: int
+    body_bytes_max: int
+    page_enabled: bool
+    prover: Prover
+    public_keys: Callable[[], list[str]]
+    standing: Callable[[], Awaitable[LogGauges]]
+    sessions: Sessions | None
+    eraser: Eraser
+    operator_events: OperatorEvents
+
+    def turn(self, token: str | None) -> Turn | None:
+        """The next turn of a conversation, if conversations are switched on."""
+        return Turn(self.sessions, token) if self.sessions else None
+
+    async def parts(self) -> dict[str, str]:
+        """Readiness by part: "ready", or what is missing. The checks also warm the caches for the first reader."""
+        database = await _state(self._has_months_ahead, "no month ahead")
+        return {
+            "database": SPOOLING if database == UNAVAILABLE and self.engine.ledger.has_spool else database,
+            "book": await _state(self._holds_book, "no book published"),
+            "embedder": await _state(self._embeds, UNAVAILABLE),
+        }
+
+    async def _has_months_ahead(self) -> bool:
+        return await partitions.count_months_ahead(self.pool, self.engine.clock().date()) > 0
+
+    async def _holds_book(self) -> bool:
+        generation = await self.engine.library.live(self.default_book)
+        return await self.index.count(generation.generation_id) > 0
+
+    async def _embeds(self) -> bool:
+        return len(await self.engine.retriever.embedder.embed_query("ready?")) > 0
+
+
+async def _state(check: Callable[[], Awaitable[bool]], missing: str) -> str:
+    try:
+        async with asyncio.timeout(CHECK_S):
+            return "ready" if await check() else missing
+    except UnknownBookError:
+        return missing
+    except Exception:  # noqa: BLE001  a load balancer only needs to know that the part does not work
+        return UNAVAILABLE
+
+
+async def check_books(library: StoredLibrary, embedder: Embedder) -> None:
+    """`ConfigurationError` if another embedder made a book: its vectors could not be compared with a question's."""
+    for book in await library.books():
+        if book.embedder not in {None, embedder.name}:
+            raise ConfigurationError(
+                f"The book {book.book_id} was ingested with the embedder {book.embedder}, but the settings name"
+                f" {embedder.name}. Set providers.embedder back, or ingest the book again."
+            )
