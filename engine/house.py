@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from psycopg_pool import AsyncConnectionPool
 
+from audit.checking.log_gauges import LogGauges
 from audit.checking.prover import Prover
 from audit.erasure.erase import Eraser
 from audit.ledger import partitions

@@ -43,7 +43,7 @@ from engine.admission.keys import ApiKeys, KeyUses
 from engine.admission.operator_events import OperatorEvents
 from engine.admission.sessions import Sessions
 from engine.answer import Engine, Rules
-from engine.database import ARCHIVER, AUDITOR, Database, changing, open_lazily, reading
+from engine.database import ARCHIVER, AUDITOR, Database, as_login, as_role, changing, open_lazily, reading
 from engine.errors import ConfigurationError
 from engine.grounding.verify import SENTINEL, Instructions
 from engine.house import House, check_books
@@ -371,7 +371,7 @@ def open_tiers(
         if is_open:
             row_keys = partial(read_row_keys, stack.enter_context(reading(database.url, ARCHIVER)))
         is_given = bool(settings.database.url.get_secret_value())
-        login = postgres.as_role if is_given else postgres.as_login
+        login = as_role if is_given else as_login
         yield TieredLog(login(database.url, AUDITOR), vault_of(settings), period, row_keys)
 
 

@@ -15,7 +15,7 @@ import httpx
 import psycopg
 import pytest
 
-from engine.wiring import Database
+from engine.database import Database
 from tests.conftest import PATIENCE, ROOT, free_port
 from tests.databases import empty_database
 
