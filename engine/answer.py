@@ -29,7 +29,6 @@ from typing import Any, TypeVar
 
 from audit.errors import LedgerUnavailableError
 from audit.ledger.ledger import Ledger
-from engine.admission.end_user import parse_end_user
 from engine.admission.flood import FloodCounter
 from engine.errors import (
     AffidavitError,
@@ -97,7 +96,9 @@ class Asked:
     client_address: str | None = None
     secret: str | None = None
     operator: Client | None = None
-    end_user: str | None = None  # behind the client, as it names them
+    end_user: EndUser | InvalidFieldError | None = (
+        None  # the client's reader; an error is raised once it is counted
+    )
     hear: Callable[[Allowance], None] = nobody_hears  # what was decided about its limits, to be told
     scopes: frozenset[str] = ASK  # one of them is needed; empty: any key will do
     recall: Callable[[Client, Question], Awaitable[Question]] = (
@@ -233,7 +234,7 @@ class Engine:
         trail.client_id, trail.key_id = client.client_id, client.key_id
         if asked.scopes and not asked.scopes & client.scopes:
             raise ForbiddenError
-        reader = parse_end_user(asked.end_user)
+        reader = asked.end_user
         known = reader if isinstance(reader, EndUser) else None
         trail.end_user = known.name if known else None
         allowance = await self.limiter.admit(client, known)

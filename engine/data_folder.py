@@ -1,4 +1,4 @@
-"""Places in the data folder, and the lock that says whether anybody still uses it."""
+"""Paths and file locks of the data folder. The locks let several processes share one folder."""
 
 import fcntl
 import os
@@ -10,11 +10,11 @@ from typing import IO, Self
 
 from engine.errors import ConfigurationError
 
-SOCKET_PATH_BYTES_MAX = 100  # the kernel allows 107 for a Unix socket; file names need the rest
+SOCKET_PATH_BYTES_MAX = 100  # the kernel allows 107 for the path of a Unix socket; the rest is reserve
 
 
 def socket_folder(folder: Path, longest_name: str, owner: int) -> Path:
-    """Where the Unix sockets of this folder live: in it, or in a private temporary folder if its path is too long."""
+    """The folder for Unix sockets: the data folder itself, or a private temporary one if its path is too long."""
     if len(os.fsencode(folder / longest_name)) <= SOCKET_PATH_BYTES_MAX:
         return folder
     name = sha256(os.fsencode(folder)).hexdigest()[:16]
@@ -24,28 +24,30 @@ def socket_folder(folder: Path, longest_name: str, owner: int) -> Path:
         os.chown(private, owner, -1)
     if private.is_symlink() or private.stat().st_uid != owner:
         raise ConfigurationError(
-            f"{private} belongs to somebody else. Use a data folder with a shorter path."
+            f"{private} belongs to another user. Remove it, or choose a data folder with a shorter path (--data-dir)."
         )
     return private
 
 
 def package_folder(name: str) -> Path:
-    """Where an installed package lies whose files we need and whose code we do not: it is not imported."""
+    """The folder of an installed package of which we need the files only. The package is not imported."""
     spec = find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigurationError(f"The package {name} is not installed. Install from requirements.lock.")
+        raise ConfigurationError(
+            f"The package {name} is not installed. Install the packages listed in requirements.lock."
+        )
     return Path(spec.submodule_search_locations[0])
 
 
 class UsageLock:
-    """Held by every process that uses a data folder. The kernel lets go of it when the process dies, however it dies."""
+    """A shared file lock that every user of a data folder holds. The kernel releases it when the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self._file: IO[bytes] = (folder / "in-use.lock").open("ab")
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def try_exclusive(self) -> bool:
-        """Whether nobody else uses the folder. If so nobody can begin to, until `release`."""
+        """Makes the lock exclusive. False if another process uses the folder; if True, no other can start to until `release`."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -57,7 +59,7 @@ class UsageLock:
 
 
 class ExclusiveLock:
-    """One process at a time."""
+    """An exclusive file lock: one process at a time, the others wait."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[bytes] = path.open("ab")

@@ -1,7 +1,7 @@
-"""What a server says while it runs: one JSON object a line, on stderr, without personal text.
+"""Structured logging: one JSON object a line, on stderr, without personal text.
 
-The words of our own rooms and of the HTTP server are known to hold none. Of everybody else only the template is told,
-without what was put into it, and of an exception only its kind and where it was raised: the rest may repeat a question.
+Messages of our own packages and of the HTTP server contain none. Of any other library only the message template is
+logged, without its arguments, and of an exception only its class and where it was raised: the rest may repeat a question.
 """
 
 import json
@@ -15,11 +15,11 @@ from typing import Any
 
 OURS = ("engine", "audit", "ingest", "uvicorn")
 FIELDS = ("request_id", "query_id", "endpoint", "status", "outcome", "reason", "ms", "worker")
-LINE_BYTES_MAX = 4000  # a pipe that takes anything takes 4,096 bytes without making us wait
+LINE_BYTES_MAX = 4000  # a pipe that is ready takes 4,096 bytes in one write, without blocking
 
 
 def configure(level: int) -> None:
-    """From here on all loggers speak through one handler; others' chatter below a warning is left out."""
+    """Routes all loggers through one handler. Other libraries log from warnings on."""
     handler = NonBlockingHandler(sys.stderr.fileno())
     handler.setFormatter(JsonLineFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
@@ -28,14 +28,14 @@ def configure(level: int) -> None:
 
 
 class JsonLineFormatter(logging.Formatter):
-    """A record as one line."""
+    """Formats a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _words(record),
+            "message": _message(record),
         }
         line |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
         if record.exc_info and record.exc_info[0]:
@@ -45,7 +45,7 @@ class JsonLineFormatter(logging.Formatter):
 
 
 class NonBlockingHandler(logging.Handler):
-    """Writes only what is taken at once: a log that nobody reads holds up no request. What is left out is counted."""
+    """A handler that drops lines instead of blocking: a full pipe must not delay requests. Dropped lines are counted."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -64,7 +64,11 @@ class NonBlockingHandler(logging.Handler):
         data = line.encode("utf-8", "replace")
         if len(data) > LINE_BYTES_MAX:
             data = json.dumps(
-                {"level": "error", "logger": record.name, "message": "A line too long"}
+                {
+                    "level": "error",
+                    "logger": record.name,
+                    "message": "This line was too long and was left out",
+                }
             ).encode()
         try:
             os.write(self._descriptor, data + b"\n")
@@ -74,7 +78,7 @@ class NonBlockingHandler(logging.Handler):
             self.lost = 0
 
 
-def _words(record: logging.LogRecord) -> str:
+def _message(record: logging.LogRecord) -> str:
     if record.name.split(".")[0] in OURS:
         return record.getMessage().strip()
     return next(iter(str(record.msg).splitlines()), "")

@@ -1,6 +1,6 @@
-"""Apply sql/*.sql, each file once, in the order of their numbers, forward only.
+"""Schema migrations: applies each file of sql/ once, in the order of their numbers, forward only.
 
-An applied file that was edited later is a lie about the past, so its digest is stored and a changed file stops the run.
+The digest of each applied file is stored, and a file that was edited later stops the run: the database was not built from it.
 """
 
 import logging
@@ -14,9 +14,9 @@ from engine.errors import ConfigurationError
 log = logging.getLogger(__name__)
 
 FILES = "[0-9]*.sql"  # schema.sql, beside them, is for readers
-LOCK = 0xAFF1DA  # one migrator at a time, whichever replica starts first
+LOCK = 0xAFF1DA  # an advisory lock: one process migrates at a time, whichever replica starts first
 
-_REGISTER = """
+_CREATE_HISTORY = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
     name text PRIMARY KEY, sha256 text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
 )
@@ -24,12 +24,12 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 
 
 def migrate(connection: psycopg.Connection, folder: Path) -> list[str]:
-    """Apply what is missing; the names of the files applied."""
+    """Applies the pending files and returns their names."""
     connection.autocommit = True
     connection.add_notice_handler(_warn)
     connection.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
     try:
-        connection.execute(_REGISTER)
+        connection.execute(_CREATE_HISTORY)
         applied = _applied(connection)
         return [file.name for file in sorted(folder.glob(FILES)) if _apply(connection, file, applied)]
     finally:
@@ -37,7 +37,7 @@ def migrate(connection: psycopg.Connection, folder: Path) -> list[str]:
 
 
 def pending(connection: psycopg.Connection, folder: Path) -> list[str]:
-    """The files that are not applied yet."""
+    """The names of the files that are not applied yet."""
     connection.autocommit = True
     known = connection.execute("SELECT to_regclass('schema_migrations') IS NOT NULL").fetchone()
     applied = _applied(connection) if known and known[0] else {}
@@ -54,7 +54,7 @@ def _apply(connection: psycopg.Connection, file: Path, applied: dict[str, str]) 
     if file.name in applied:
         if applied[file.name] != digest:
             raise ConfigurationError(
-                f"sql/{file.name} was edited after it was applied. Restore it, and put the change in a new file."
+                f"sql/{file.name} was edited after it was applied. Restore the file, and put the change into a new one."
             )
         return False
     try:
@@ -65,11 +65,11 @@ def _apply(connection: psycopg.Connection, file: Path, applied: dict[str, str]) 
                 "INSERT INTO schema_migrations (name, sha256) VALUES (%s, %s)", (file.name, digest)
             )
     except psycopg.Error as failure:
-        raise ConfigurationError(f"sql/{file.name} failed and left nothing behind: {failure}") from failure
+        raise ConfigurationError(f"sql/{file.name} failed and was rolled back: {failure}") from failure
     return True
 
 
-def _warn(said: psycopg.errors.Diagnostic) -> None:
-    """What a file could not do and goes on without."""
-    if said.severity_nonlocalized == "WARNING":
-        log.warning(said.message_primary)
+def _warn(notice: psycopg.errors.Diagnostic) -> None:
+    """Logs a warning of a file that was applied all the same."""
+    if notice.severity_nonlocalized == "WARNING":
+        log.warning(notice.message_primary)

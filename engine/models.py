@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -293,6 +294,11 @@ class Excerpt:
     start: int
     end: int
     score: float
+
+    @property
+    def chapter_id(self) -> str:
+        """`module-1/chapter-2` for `module-1/chapter-2.md`: unique in its book."""
+        return str(PurePosixPath(self.filename).with_suffix(""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,38 +1,42 @@
-"""Whom a limit counts: the key that asks, and the reader behind the site that holds it, by their tier."""
+"""A parser for end users' names: `user:<uuid>` or `anon:<address>`, in one canonical spelling.
+
+The rate limit counts by this name, so two spellings of one reader must be equal.
+"""
 
 import ipaddress
 from uuid import UUID
 
-from engine.errors import InvalidFieldError
 from engine.models import EndUser
 
-HEADER = "X-End-User"
+
+def parse_end_user(name: str) -> EndUser:
+    """`ValueError` if it is not a valid name."""
+    kind, _, value = name.partition(":")
+    if kind == "user":
+        return EndUser(f"user:{_uuid(value)}", "authenticated")
+    if kind == "anon":
+        return EndUser(f"anon:{_address(value)}", "anonymous")
+    raise ValueError("It must be `user:<uuid>` or `anon:<address>`")
 
 
-def parse_end_user(named: str | None) -> EndUser | InvalidFieldError | None:
-    """Who is named by `user:<uuid>` or `anon:<address>`; an error that is not raised yet, for it counts as a request."""
-    if named is None:
-        return None
-    kind, _, name = named.partition(":")
+def user_id_of(name: str | None) -> UUID | None:
+    """The id of a reader with an account; None for an anonymous or unnamed one."""
+    kind, _, value = (name or "").partition(":")
     try:
-        if kind == "user":
-            return EndUser(f"user:{_uuid(name)}", "authenticated")
-        if kind == "anon":
-            return EndUser(f"anon:{_address(name)}", "anonymous")
+        return UUID(value) if kind == "user" else None
     except ValueError:
-        """Neither an id nor an address: the same as of no kind."""
-    return InvalidFieldError(f"{HEADER}: must be `user:<uuid>` or `anon:<address>`, once.", field=HEADER)
+        return None
 
 
-def _uuid(name: str) -> UUID:
-    found = UUID(name)
-    if str(found) != name.lower():
-        raise ValueError("Braces, or no hyphens")
+def _uuid(text: str) -> UUID:
+    found = UUID(text)
+    if str(found) != text.lower():
+        raise ValueError("The UUID must have hyphens and no braces")
     return found
 
 
-def _address(name: str) -> str:
-    found = ipaddress.ip_address(name)
+def _address(text: str) -> str:
+    found = ipaddress.ip_address(text)
     if isinstance(found, ipaddress.IPv6Address) and found.scope_id is not None:
-        raise ValueError("A scope could be any text")
+        raise ValueError("The address must have no scope, which could be any text")
     return str(found)

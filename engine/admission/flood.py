@@ -1,14 +1,14 @@
-"""Requests that nobody's key stands behind: counted when they come in a flood, so that the log is no lever.
+"""Rate-limits the rows of unauthenticated requests, so that a flood of them cannot fill the audit log.
 
-Of each address, the first 60 such requests of a minute leave a row each, like any other. From the next one on there is
-one row for each kind of answer, and its `repeat_count` says exactly how many it stands for. The minute begins with the
-address's first such request; the row is written when it ends, or when the server stops.
+The first 60 such requests of an address in a minute get one row each, like any other request. All further ones share one
+row for each HTTP status, and its `repeat_count` is their exact number. The minute begins with the address's first such
+request; the shared row is written when it ends, or when the server stops.
 
-A counted request is answered once a count that includes it is durable, in the open record of the row to come. Several
-wait for one note, at most `NOTE_S`. So after a kill the record, closed as `abandoned`, holds every answer that was
-given; what it lacks was answered by nobody. The wait also slows down whoever makes the flood, and nobody else.
+A counted request is answered once a count that includes it is durable, in the open record of the shared row. Requests
+wait for the same write together (group commit), for at most `WRITE_INTERVAL_S`. So if the process is killed, the row,
+closed as `abandoned`, counts every request that was answered. The wait also throttles the flood, and only the flood.
 
-Each process counts for itself: with several of them, an address has 60 rows, and then one, in each.
+Each process counts on its own: with several processes, an address gets 60 rows and a shared one in each.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from audit.proof.record import Trail
 from engine.errors import AuditUnavailableError
 from engine.ports import Clock
 
-ROWS_MAX = 60  # of an address and minute; more tell nothing new
+ROWS_MAX = 60  # per address and minute; more rows would add no information
 MINUTE_S = 60.0
-NOTE_S = 0.25  # four notes a second at most for each flood, however many requests it has
-ADDRESSES_MAX = 10_000  # about 5 MB; whoever comes after them is counted with all others who do
-STREET_BITS = 64  # of an IPv6 address: one subscriber has all addresses behind it
+WRITE_INTERVAL_S = 0.25  # at most four writes a second for each flood, however many requests it has
+ADDRESSES_MAX = 10_000  # about 5 MB; all further addresses are counted together
+NETWORK_BITS = 64  # of an IPv6 address: one subscriber owns the whole network
 SERVER_ERROR = 500
-SEVERAL = "several"  # endpoints
-ELSEWHERE = ""  # no address of its own
+SEVERAL = "several"  # the endpoint of a shared row
+OTHER_ADDRESSES = ""  # the group of all addresses beyond ADDRESSES_MAX
 
 
 @dataclass(slots=True)
-class Count:
-    """A row to come, and who waits to be counted in it."""
+class SharedRow:
+    """A row to be written, and the requests that wait to be counted in it."""
 
     trail: Trail
     is_open: bool = False
@@ -42,17 +42,17 @@ class Count:
 
 
 @dataclass(slots=True)
-class Minute:
-    """What came from an address since its first request."""
+class AddressWindow:
+    """The fixed window of one address: its unauthenticated requests since the first one."""
 
     address: str
     ends_at: float
     rows: int = 0
-    counts: dict[int, Count] = field(default_factory=dict)
+    shared: dict[int, SharedRow] = field(default_factory=dict)
 
 
 class FloodCounter:
-    """The counting of one process."""
+    """The counters of one process."""
 
     def __init__(
         self,
@@ -68,109 +68,110 @@ class FloodCounter:
         self._monotonic = monotonic
         self._within_s = within_s
         self._minute_s = minute_s
-        self._minutes: dict[str, Minute] = {}
+        self._windows: dict[str, AddressWindow] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = asyncio.Event()
 
     async def count_if_flooding(self, trail: Trail) -> bool:
-        """Whether this failed request stands in a common row, which its trail then names; else it needs its own."""
+        """Counts a failed request in a shared row, whose id goes into its trail. False if the request gets its own row."""
         if trail.client_id or trail.http_status is None or trail.http_status >= SERVER_ERROR:
             return False
-        minute = self._minute_of(street(trail.client_address))
-        if minute.rows < ROWS_MAX:
-            minute.rows += 1
+        window = self._window_of(network_of(trail.client_address))
+        if window.rows < ROWS_MAX:
+            window.rows += 1
             return False
-        if trail.http_status not in minute.counts:
-            minute.counts[trail.http_status] = Count(_common(trail, minute.address))
-            self._begin(minute, minute.counts[trail.http_status])
-        await self._wait(minute.counts[trail.http_status], trail)
+        if trail.http_status not in window.shared:
+            window.shared[trail.http_status] = SharedRow(_shared_trail(trail, window.address))
+            self._start(window, window.shared[trail.http_status])
+        await self._wait(window.shared[trail.http_status], trail)
         return True
 
     async def close(self) -> None:
-        """All counts become rows."""
+        """Writes all shared rows."""
         self._is_stopping.set()
-        self._minutes.clear()
+        self._windows.clear()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _minute_of(self, address: str) -> Minute:
-        """They stand in the order of their ends, so those that are over are in front."""
+    def _window_of(self, address: str) -> AddressWindow:
+        """Windows are in the order of their ends, so the expired ones come first."""
         now = self._monotonic()
-        while self._minutes and next(iter(self._minutes.values())).ends_at <= now:
-            del self._minutes[next(iter(self._minutes))]
-        if address not in self._minutes and len(self._minutes) >= ADDRESSES_MAX:
-            address = ELSEWHERE
-        return self._minutes.setdefault(address, Minute(address, now + self._minute_s))
+        while self._windows and next(iter(self._windows.values())).ends_at <= now:
+            del self._windows[next(iter(self._windows))]
+        if address not in self._windows and len(self._windows) >= ADDRESSES_MAX:
+            address = OTHER_ADDRESSES
+        return self._windows.setdefault(address, AddressWindow(address, now + self._minute_s))
 
-    async def _wait(self, count: Count, trail: Trail) -> None:
-        trail.query_id = count.trail.query_id
+    async def _wait(self, row: SharedRow, trail: Trail) -> None:
+        trail.query_id = row.trail.query_id
         counted = asyncio.get_running_loop().create_future()
-        count.waiting.append(counted)
+        row.waiting.append(counted)
         try:
-            async with asyncio.timeout(NOTE_S + 2 * self._within_s):
+            async with asyncio.timeout(WRITE_INTERVAL_S + 2 * self._within_s):
                 await counted
         except (LedgerUnavailableError, TimeoutError):
             failure = AuditUnavailableError()
             failure.query_id = trail.query_id
             raise failure from None
 
-    def _begin(self, minute: Minute, count: Count) -> None:
-        task = asyncio.create_task(self._keep(minute, count))
+    def _start(self, window: AddressWindow, row: SharedRow) -> None:
+        task = asyncio.create_task(self._write_until_end(window, row))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _keep(self, minute: Minute, count: Count) -> None:
-        """Until the minute is over or the server stops; then the row. What cannot be closed the ledger ends later."""
-        while not self._is_stopping.is_set() and (left_s := minute.ends_at - self._monotonic()) > 0:
-            if count.waiting:
-                await self._durably(count, self._note)
-            await self._pause(min(NOTE_S, left_s))
-        await self._durably(count, self._close)
+    async def _write_until_end(self, window: AddressWindow, row: SharedRow) -> None:
+        """Writes the count until the window ends or the server stops, then the row. A row that cannot be closed is an
+        orphan, which the ledger closes later."""
+        while not self._is_stopping.is_set() and (left_s := window.ends_at - self._monotonic()) > 0:
+            if row.waiting:
+                await self._count_waiting(row, self._note)
+            await self._pause(min(WRITE_INTERVAL_S, left_s))
+        await self._count_waiting(row, self._close)
 
-    async def _durably(self, count: Count, write: Callable[[Count], Awaitable[None]]) -> None:
-        """Whoever waits by now is in the count once it is durable, and is not if it cannot be."""
-        waiting, count.waiting = count.waiting, []
-        count.trail.repeat_count += len(waiting)
+    async def _count_waiting(self, row: SharedRow, write: Callable[[SharedRow], Awaitable[None]]) -> None:
+        """Adds the waiting requests to the count, and takes them out again if the write fails."""
+        waiting, row.waiting = row.waiting, []
+        row.trail.repeat_count += len(waiting)
         try:
             async with asyncio.timeout(self._within_s):
-                await write(count)
+                await write(row)
         except (LedgerUnavailableError, TimeoutError) as failure:
-            count.trail.repeat_count -= len(waiting)
-            _answer(waiting, LedgerUnavailableError(type(failure).__name__))
+            row.trail.repeat_count -= len(waiting)
+            _resolve(waiting, LedgerUnavailableError(type(failure).__name__))
         else:
-            _answer(waiting, None)
+            _resolve(waiting, None)
 
-    async def _note(self, count: Count) -> None:
-        """Noted also when just opened: one that was opened at a second try has the count of the first."""
-        if not count.is_open:
-            await self._ledger.open(count.trail)
-            count.is_open = True
-        await self._ledger.note(count.trail)
+    async def _note(self, row: SharedRow) -> None:
+        """Notes the count right after opening too: opening is idempotent, so a retry keeps the count of the first try."""
+        if not row.is_open:
+            await self._ledger.open(row.trail)
+            row.is_open = True
+        await self._ledger.note(row.trail)
 
-    async def _close(self, count: Count) -> None:
-        await self._ledger.close(count.trail, self._clock())
+    async def _close(self, row: SharedRow) -> None:
+        await self._ledger.close(row.trail, self._clock())
 
     async def _pause(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._is_stopping.wait()
         except TimeoutError:
-            """Nothing stopped us."""
+            """The server is not stopping."""
 
 
-def street(address: str | None) -> str:
-    """What is counted as one address."""
+def network_of(address: str | None) -> str:
+    """The group of addresses that is counted as one: an IPv4 address, or an IPv6 network."""
     try:
         found = ipaddress.ip_address(address or "")
     except ValueError:
-        return address or ELSEWHERE
+        return address or OTHER_ADDRESSES
     if found.version == 4:  # noqa: PLR2004
         return str(found)
-    return str(ipaddress.ip_network((found.packed, STREET_BITS), strict=False))
+    return str(ipaddress.ip_network((found.packed, NETWORK_BITS), strict=False))
 
 
-def _common(trail: Trail, address: str) -> Trail:
-    """Of many requests only what they share."""
+def _shared_trail(trail: Trail, address: str) -> Trail:
+    """The trail of a shared row: only what its requests have in common."""
     return replace(
         trail,
         endpoint=SEVERAL,
@@ -181,9 +182,9 @@ def _common(trail: Trail, address: str) -> Trail:
     )
 
 
-def _answer(waiting: Sequence[asyncio.Future[None]], failure: Exception | None) -> None:
+def _resolve(waiting: Sequence[asyncio.Future[None]], failure: Exception | None) -> None:
     for counted in waiting:
-        if counted.done():  # it left meanwhile, and is counted all the same
+        if counted.done():  # the client disconnected meanwhile; the request is counted all the same
             continue
         if failure:
             counted.set_exception(failure)

@@ -1,7 +1,7 @@
-"""API keys: `aff_<key id>_<secret><checksum>`. The secret is shown once; the database keeps a digest of the whole.
+"""API keys and their repository: `aff_<key id>_<secret><checksum>`. Each is shown once; the database stores its digest.
 
-The prefix lets scanners recognise a leaked key, the key id finds its row, the checksum rejects a typing error without
-asking the database.
+The prefix lets secret scanners recognise a leaked key, the key id is the lookup key, and the checksum rejects a typing
+error without a database query.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from engine.ports import Clock
 
 PREFIX = "aff"
 KEY_ID_BYTES = 5
-SECRET_BYTES = 32  # 256 bits: nobody guesses it, so a fast hash is enough
-USE_S = 5.0  # to write a use, beside the requests
-PAUSE_S = 1.0  # before a database that did not take it is tried again
+SECRET_BYTES = 32  # 256 bits cannot be guessed, so a fast hash is enough
+WRITE_S = 5.0  # timeout of a write, which runs in the background
+RETRY_S = 1.0  # pause before a failed write is retried
 
 _KEY = re.compile(
     rf"(?P<body>{PREFIX}_(?P<key_id>[0-9a-f]{{{2 * KEY_ID_BYTES}}})_[0-9a-f]{{{2 * SECRET_BYTES}}})(?P<checksum>[0-9a-f]{{8}})"
 )
-_NOBODY = b"\x00" * 32  # compared when there is no such key, so that all refusals take the same time
+_NO_DIGEST = b"\x00" * 32  # compared if the key does not exist, so that every refusal takes the same time
 
 _ALL = """
 SELECT key_id, client_id, scopes, books, rate_limit, created_at, revoked_at,
@@ -47,7 +47,7 @@ _ONE = """
 SELECT digest, client_id, scopes, revoked_at IS NULL OR revoked_at > now(), rate_limit, books, revoked_at
 FROM api_keys WHERE key_id = %s
 """
-_GOOD = """
+_VALID = """
 SELECT key_id, client_id FROM api_keys
 WHERE (revoked_at IS NULL OR revoked_at > now()) AND (key_id = %s OR client_id = %s) FOR UPDATE
 """
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known of a key, without the key."""
+    """The stored description of a key, without its secret."""
 
     key_id: str
     client_id: str
@@ -70,7 +70,7 @@ class Key:
 
 
 class ApiKeys:
-    """The keys of this deployment, in the table `api_keys`. Who only asks whose a key is needs no register."""
+    """The repository of API keys, the table `api_keys`. Changing a key needs operator events; authentication does not."""
 
     def __init__(self, pool: AsyncConnectionPool, operator_events: OperatorEvents | None = None) -> None:
         self._pool = pool
@@ -79,7 +79,7 @@ class ApiKeys:
     async def authenticate(self, secret: str | None) -> Client:
         key_id = key_id_of(secret) if secret else None
         row = await self._row(key_id) if key_id else None
-        expected = row[0] if row else _NOBODY
+        expected = row[0] if row else _NO_DIGEST
         is_same = hmac.compare_digest(digest(secret or ""), expected)
         if row is None or not is_same or not row[3]:
             raise UnauthenticatedError
@@ -89,7 +89,7 @@ class ApiKeys:
     async def create(
         self, client_id: str, scopes: Sequence[str], rate_limit: str | None, books: Sequence[str] = ()
     ) -> str:
-        """A new key; the returned secret is not kept anywhere."""
+        """Creates a key and returns it. Only its digest is stored."""
         key_id, secret = mint()
         granted = {"scopes": list(scopes), "rate_limit": rate_limit, "books": list(books) or None}
         async with self._connection() as connection:
@@ -102,8 +102,8 @@ class ApiKeys:
         return secret
 
     async def rotate(self, key_id: str, overlap: timedelta) -> str | None:
-        """A new secret with the same rights; the old one is good for the overlap. None if there is no such key, or if
-        it was rotated before."""
+        """A new key with the same rights; the old one stays valid for the overlap. None if the key does not exist or was
+        rotated before."""
         new_id, secret = mint()
         async with self._connection() as connection:
             client_id = await _client_of(connection, key_id)
@@ -129,16 +129,18 @@ class ApiKeys:
             return await cursor.fetchall()
 
     async def revoke(self, *, key_id: str | None = None, client_id: str | None = None) -> int:
-        """Revoke one key, or all of a client; how many were good until now."""
+        """Revokes one key, or all keys of a client, and returns how many of them were valid."""
         async with self._connection() as connection:
-            cursor = await connection.execute(_GOOD, (key_id, client_id))
+            cursor = await connection.execute(_VALID, (key_id, client_id))
             found = await cursor.fetchall()
             for name, owner in found:
                 async with self._event("revoke", owner, name):
                     await connection.execute(
                         "UPDATE api_keys SET revoked_at = clock_timestamp() WHERE key_id = %s", (name,)
                     )
-                await connection.commit()  # each for itself: no later failure makes this row a lie
+                await (
+                    connection.commit()
+                )  # one by one, so that a later failure cannot undo what this event has recorded
         return len(found)
 
     async def note_uses(self, uses: Sequence[tuple[str, date]]) -> None:
@@ -151,7 +153,7 @@ class ApiKeys:
     def _event(
         self, command: str, client_id: str, key_id: str, **about: Any
     ) -> AbstractAsyncContextManager[Trail]:
-        assert self._operator_events, "Only who can record it may change a key"
+        assert self._operator_events, "A key is changed only where the change can be recorded"
         return self._operator_events.event(f"keys {command}", client_id=client_id, key_id=key_id, **about)
 
     async def _row(
@@ -171,7 +173,7 @@ class ApiKeys:
 
 
 class KeyUses:
-    """On which days a key was used. Each process writes a day of a key once, beside the requests, until it is written."""
+    """Write-behind of the days on which keys were used: once per key and day, in the background, with retries."""
 
     def __init__(self, write: Callable[[Sequence[tuple[str, date]]], Awaitable[None]], clock: Clock) -> None:
         self._write = write
@@ -181,7 +183,7 @@ class KeyUses:
         self._writing: asyncio.Task[None] | None = None
 
     def note(self, key_id: str) -> None:
-        """Of a good key, so there are no more of them than keys."""
+        """For valid keys only, so that memory is bounded by their number."""
         today = self._clock().date()
         if self._noted.get(key_id) == today:
             return
@@ -191,25 +193,28 @@ class KeyUses:
             self._writing = asyncio.create_task(self._write_all())
 
     async def close(self) -> None:
-        """One last try for what is not written yet."""
+        """Makes one last attempt at writing."""
         if self._writing:
             self._writing.cancel()
             await asyncio.wait([self._writing])
         if self._unwritten and not await self._try_write():
-            log.error("The last uses of %s keys could not be written", len(self._unwritten))
+            log.error(
+                "The last uses of %s API keys could not be written to the database and are lost",
+                len(self._unwritten),
+            )
 
     async def _write_all(self) -> None:
         while self._unwritten:
             if not await self._try_write():
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(RETRY_S)
 
     async def _try_write(self) -> bool:
         uses = sorted(self._unwritten)
         try:
-            async with asyncio.timeout(USE_S):
+            async with asyncio.timeout(WRITE_S):
                 await self._write(uses)
-        except Exception as failure:  # noqa: BLE001  whatever it is, the uses are kept and tried again
-            log.warning("Uses of keys could not be written (%s)", type(failure).__name__)
+        except Exception as failure:  # noqa: BLE001  whatever failed, the uses stay queued and are retried
+            log.warning("The uses of API keys could not be written (%s); retrying", type(failure).__name__)
             return False
         self._unwritten.difference_update(uses)
         return True
@@ -224,14 +229,14 @@ async def _client_of(connection: psycopg.AsyncConnection, key_id: str) -> str | 
 
 
 def mint() -> tuple[str, str]:
-    """A key id and the whole key."""
+    """Generates a key id and its key."""
     key_id, secret = secrets.token_hex(KEY_ID_BYTES), secrets.token_hex(SECRET_BYTES)
     body = f"{PREFIX}_{key_id}_{secret}"
     return key_id, body + _checksum(body)
 
 
 def key_id_of(key: str) -> str | None:
-    """The id in a well-formed key; None if it cannot be one of ours."""
+    """The id in a well-formed key; None if the format or the checksum is wrong."""
     found = _KEY.fullmatch(key)
     return found["key_id"] if found and _checksum(found["body"]) == found["checksum"] else None
 

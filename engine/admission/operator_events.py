@@ -1,4 +1,4 @@
-"""Where what the operator does is recorded: in the log of the requests, so that it is sealed and proven like them."""
+"""An audit trail of operators' actions, in the same log as requests, so that they are sealed and proven alike."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,19 +11,19 @@ from audit.proof.record import Trail
 from engine.errors import AuditUnavailableError
 from engine.ports import Clock, NewId
 
-_UNRECORDED = "The change cannot be recorded, so nothing was changed. Please try again shortly."
-_UNENDED = (
-    "What was begun could not be recorded to its end, so perhaps nothing was changed: run the command again."
+_NOT_OPENED = (
+    "The action cannot be recorded, so it was not started and nothing was changed. Please try again shortly."
 )
+_NOT_CLOSED = "The action was started, but its end could not be recorded, so it may not have taken effect. Run it again."
 
 
 class UnrecordedError(AuditUnavailableError, LedgerUnavailableError):
-    """Also the ledger's own error, for those who know nothing of requests."""
+    """Also the ledger's own error, for callers in `audit`, which does not know requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorEvents:
-    """A row for each event, and none without one."""
+    """Writes one row for each action, and allows no action without a row."""
 
     open_ledger: Callable[[], AbstractAsyncContextManager[Ledger]]
     clock: Clock
@@ -33,17 +33,19 @@ class OperatorEvents:
     async def event(
         self, command: str, *, client_id: str | None = None, key_id: str | None = None, **about: Any
     ) -> AsyncIterator[Trail]:
-        """What is going to be done is durable before it begins, and its row when the block has ended: whoever commits, or
-        notes down that it is done, does so afterwards. What fails in between leaves its row too."""
+        """A write-ahead record: the intent is durable before the block begins, and the row when the block has ended.
+
+        The caller commits afterwards, or notes then that the action is done. A block that fails leaves its row too.
+        """
         trail = Trail(
             log_id=self.new_id(), query_id=self.new_id(), timestamp=self.clock(),
             endpoint=f"affidavit {command}", client_id=client_id, key_id=key_id, filters=about,
         )  # fmt: skip
-        is_begun = False
+        is_opened = False
         try:
             async with self.open_ledger() as ledger:
                 await ledger.open(trail)
-                is_begun = True
+                is_opened = True
                 try:
                     yield trail
                     trail.outcome, trail.success = "recorded", True
@@ -54,4 +56,4 @@ class OperatorEvents:
                 finally:
                     await ledger.close(trail, self.clock())
         except (LedgerUnavailableError, TimeoutError) as failure:
-            raise UnrecordedError(_UNENDED if is_begun else _UNRECORDED) from failure
+            raise UnrecordedError(_NOT_CLOSED if is_opened else _NOT_OPENED) from failure

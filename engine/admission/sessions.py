@@ -1,10 +1,10 @@
-"""Conversations, if they are switched on: what was asked before helps to find what a follow-up question means.
+"""A session store in PostgreSQL, for conversations: earlier questions give a follow-up question its context.
 
-A session belongs to the site whose key began it, and to one reader: the one that the site names (`X-End-User: user:…`),
-or whoever holds the token that was said when it began. To anybody else it does not exist.
+A session belongs to the client whose key started it, and to one reader: the one that the client names, or the bearer of
+the token that was returned when the session started. For anybody else it does not exist.
 
-A turn is kept after its record is closed, so that a session that cannot be written costs nobody an answer: the
-response says so instead.
+A turn is stored after its audit record is closed, so that a failing session store costs no answer: the response says
+that the turn was not stored.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
 
@@ -22,43 +21,46 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from engine.admission.end_user import user_id_of
 from engine.errors import DatabaseUnavailableError, UnknownSessionError
 from engine.models import Answer, Client, Question, Refusal
 from engine.ports import NewId
 
-TOKEN_BYTES = 48  # spec 001: 64 characters that nobody guesses
+TOKEN_BYTES = 48  # 64 characters, as specification 001 demands
 Cursor = psycopg.AsyncCursor[dict[str, Any]]
 
-CONTEXT_QUESTIONS = 2  # more would drown the question that is asked now
-MESSAGES_SHOWN = 500  # the newest; a conversation that goes on for longer is no conversation
+CONTEXT_QUESTIONS = 2  # more would outweigh the current question
+MESSAGES_SHOWN = 500  # the newest ones: it bounds the response of a very long session
 
-_NOT_KEPT_NEW = (
-    "This session could not be kept. Leave session_id out of the next question to begin another one."
+_NEW_SESSION_NOT_STORED = (
+    "This session could not be stored. Leave out session_id in the next question to start a new one."
 )
-_NOT_KEPT = "This question and its answer could not be kept in the session."
+_TURN_NOT_STORED = (
+    "This question and its answer could not be stored in the session. The next question can use it as before."
+)
 
 _OWNED = """id = %(id)s AND client_id = %(client_id)s
     AND CASE WHEN user_id IS NULL THEN session_token = %(token)s ELSE user_id = %(user_id)s END
     AND last_activity_at >= now() - make_interval(days => %(days)s)"""
-_FIND = f"SELECT id, user_id, created_at, last_activity_at FROM chat_sessions WHERE {_OWNED}"  # noqa: S608  only our words
+_FIND = f"SELECT id, user_id, created_at, last_activity_at FROM chat_sessions WHERE {_OWNED}"  # noqa: S608  our own names
 _DELETE = f"DELETE FROM chat_sessions WHERE {_OWNED}"  # noqa: S608
 _TOUCH = "UPDATE chat_sessions SET last_activity_at = now() WHERE id = %(id)s"
 _BEGIN = """
 INSERT INTO chat_sessions (id, client_id, user_id, session_token)
 VALUES (%(id)s, %(client_id)s, %(user_id)s, %(token)s)
 """
-# Those that found something: a question that was refused leads nowhere.
+# Answered questions only: a refused one gives no context.
 _CONTEXT = """
-SELECT asked.content FROM chat_messages asked JOIN chat_messages said USING (query_id)
-WHERE asked.session_id = %s AND asked.book_id = %s AND asked.role = 'user' AND said.role = 'assistant'
-    AND said.confidence IS NOT NULL
+SELECT asked.content FROM chat_messages asked JOIN chat_messages replied USING (query_id)
+WHERE asked.session_id = %s AND asked.book_id = %s AND asked.role = 'user' AND replied.role = 'assistant'
+    AND replied.confidence IS NOT NULL
 ORDER BY asked.number DESC LIMIT %s
 """
-_SAY = """
+_ADD_MESSAGE = """
 INSERT INTO chat_messages (session_id, query_id, book_id, role, content, tokens_used, confidence)
 VALUES (%(id)s, %(query_id)s, %(book_id)s, %(role)s, %(content)s, %(tokens_used)s, %(confidence)s) RETURNING id
 """
-_CITE = """
+_ADD_CITATIONS = """
 INSERT INTO source_citations (message_id, chapter_id, chapter_title, relevance_score, excerpt, position)
 SELECT %s, * FROM json_to_recordset(%s) AS cited(
     chapter_id text, chapter_title text, relevance_score double precision, excerpt text, position integer)
@@ -77,19 +79,19 @@ SELECT * FROM (
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who may go on with a session."""
+    """The credentials of a session's owner."""
 
     client_id: str
     user_id: UUID | None
     token: str | None
 
-    def asking_for(self, session_id: UUID) -> dict[str, Any]:
+    def parameters(self, session_id: UUID) -> dict[str, Any]:
         digest = sha256(self.token.encode()).hexdigest() if self.token else None
         return {"id": session_id, "client_id": self.client_id, "user_id": self.user_id, "token": digest}
 
 
 class Sessions:
-    """The tables of sql/0012_sessions.sql."""
+    """A repository over the tables of sql/0012_sessions.sql."""
 
     def __init__(self, pool: AsyncConnectionPool, days: int, new_id: NewId) -> None:
         self._pool = pool
@@ -97,56 +99,56 @@ class Sessions:
         self.new_id = new_id
 
     async def context(self, session_id: UUID, owner: Owner, book_id: str) -> str:
-        """What this book was asked last in the session, the newest first."""
-        async with self._reading() as cursor:
+        """The last questions of the session about this book, the newest first."""
+        async with self._cursor() as cursor:
             await self._find(cursor, session_id, owner)
             await cursor.execute(_CONTEXT, (session_id, book_id, CONTEXT_QUESTIONS))
             return "\n".join(row["content"] for row in await cursor.fetchall())
 
     async def read(self, session_id: UUID, owner: Owner) -> dict[str, Any]:
         """The session with its messages."""
-        async with self._reading() as cursor:
+        async with self._cursor() as cursor:
             found = await self._find(cursor, session_id, owner)
             await cursor.execute(_MESSAGES, (session_id, MESSAGES_SHOWN))
             return found | {"messages": await cursor.fetchall()}
 
     async def delete(self, session_id: UUID, owner: Owner) -> None:
-        """It and all that was said in it."""
-        async with self._reading() as cursor:
-            await cursor.execute(_DELETE, self._asking(session_id, owner))
+        """Deletes the session with all its messages."""
+        async with self._cursor() as cursor:
+            await cursor.execute(_DELETE, self._parameters(session_id, owner))
             if not cursor.rowcount:
                 raise UnknownSessionError
 
     async def purge(self) -> int:
-        """Delete what nobody came back to for so many days; how many sessions that were."""
+        """Deletes the sessions that have been inactive for the configured days, and returns their number."""
         async with self._pool.connection() as connection:
             cursor = await connection.execute("SELECT purge_old_chat_sessions(%s)", (self._days,))
             (deleted,) = await cursor.fetchone() or (0,)
         return int(deleted)
 
-    async def keep(self, answer: Answer, begun_by: Owner | None) -> None:
-        """Both messages of a turn and its citations, or nothing of them."""
+    async def store(self, answer: Answer, new_owner: Owner | None) -> None:
+        """Stores both messages of a turn and its citations in one transaction."""
         trail = answer.trail
         assert trail.session_id and trail.book_id
-        about = {"id": trail.session_id, "query_id": trail.query_id, "book_id": trail.book_id}
-        asked = about | {
+        shared = {"id": trail.session_id, "query_id": trail.query_id, "book_id": trail.book_id}
+        question = shared | {
             "role": "user", "content": trail.user_query_text, "tokens_used": "{}", "confidence": None
         }  # fmt: skip
-        said = about | {
+        reply = shared | {
             "role": "assistant", "content": trail.answer_text, "tokens_used": _tokens(answer),
             "confidence": trail.confidence_score,
         }  # fmt: skip
         async with self._pool.connection() as connection, connection.transaction():
-            if begun_by:
-                await connection.execute(_BEGIN, begun_by.asking_for(trail.session_id))
-            elif not (await connection.execute(_TOUCH, about)).rowcount:
+            if new_owner:
+                await connection.execute(_BEGIN, new_owner.parameters(trail.session_id))
+            elif not (await connection.execute(_TOUCH, shared)).rowcount:
                 raise UnknownSessionError
-            await connection.execute(_SAY, asked)
-            (message_id,) = await (await connection.execute(_SAY, said)).fetchone() or (None,)
-            await connection.execute(_CITE, (message_id, json.dumps(sources(answer))))
+            await connection.execute(_ADD_MESSAGE, question)
+            (message_id,) = await (await connection.execute(_ADD_MESSAGE, reply)).fetchone() or (None,)
+            await connection.execute(_ADD_CITATIONS, (message_id, _citations(answer)))
 
     @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[Cursor]:
+    async def _cursor(self) -> AsyncIterator[Cursor]:
         try:
             async with (
                 self._pool.connection() as connection,
@@ -157,72 +159,59 @@ class Sessions:
             raise DatabaseUnavailableError from failure
 
     async def _find(self, cursor: Cursor, session_id: UUID, owner: Owner) -> dict[str, Any]:
-        await cursor.execute(_FIND, self._asking(session_id, owner))
+        await cursor.execute(_FIND, self._parameters(session_id, owner))
         found = await cursor.fetchone()
         if found is None:
             raise UnknownSessionError
         return found
 
-    def _asking(self, session_id: UUID, owner: Owner) -> dict[str, Any]:
-        return owner.asking_for(session_id) | {"days": self._days}
+    def _parameters(self, session_id: UUID, owner: Owner) -> dict[str, Any]:
+        return owner.parameters(session_id) | {"days": self._days}
 
 
 class Turn:
-    """One question of a session, from before it is searched to after its record is closed."""
+    """One question of a session: its context before retrieval, and its storage after the audit record is closed."""
 
     def __init__(self, sessions: Sessions, token: str | None) -> None:
         self._sessions = sessions
         self._token = token
-        self._begun_by: Owner | None = None
+        self._new_owner: Owner | None = None
 
     async def recall(self, client: Client, question: Question) -> Question:
-        """The question with what came before it, or as the first of a new session."""
-        user_id = user_of(question.end_user)
+        """The question with the context of its session, or as the first one of a new session."""
+        user_id = user_id_of(question.end_user)
         if question.session_id is None:
-            self._begun_by = Owner(client.client_id, user_id, secrets.token_urlsafe(TOKEN_BYTES))
+            self._new_owner = Owner(client.client_id, user_id, secrets.token_urlsafe(TOKEN_BYTES))
             return replace(question, session_id=self._sessions.new_id())
         owner = Owner(client.client_id, user_id, self._token)
         context = await self._sessions.context(question.session_id, owner, question.book_id)
         return replace(question, context=context)
 
     async def kept(self, answer: Answer, within_s: float) -> Answer:
-        """The answer, with the token of a new session, or with the words that say why this turn is not in it."""
+        """Stores the turn. The answer carries a new session's token, or the message that the turn was not stored."""
         try:
             async with asyncio.timeout(max(0.0, within_s)):
-                await self._sessions.keep(answer, self._begun_by)
+                await self._sessions.store(answer, self._new_owner)
         except (psycopg.Error, PoolTimeout, TimeoutError, ValueError, UnknownSessionError):
-            return replace(answer, session_message=_NOT_KEPT_NEW if self._begun_by else _NOT_KEPT)
-        begun = self._begun_by
-        return replace(answer, session_token=begun.token) if begun and begun.user_id is None else answer
+            return replace(
+                answer, session_message=_NEW_SESSION_NOT_STORED if self._new_owner else _TURN_NOT_STORED
+            )
+        new_owner = self._new_owner
+        if new_owner is None or new_owner.user_id:
+            return answer
+        return replace(answer, session_token=new_owner.token)
 
 
-def user_of(end_user: str | None) -> UUID | None:
-    """The reader that the site knows; None for one that it does not know."""
-    kind, _, name = (end_user or "").partition(":")
-    try:
-        return UUID(name) if kind == "user" else None
-    except ValueError:
-        return None
-
-
-def sources(answer: Answer) -> list[dict[str, Any]]:
-    """The quotations by the names of spec 001. None in a refusal."""
+def _citations(answer: Answer) -> str:
+    """Rows of `source_citations` as JSON; none for a refusal."""
     outcome = answer.outcome
-    return [
+    return json.dumps([
         {
-            "chapter_id": chapter_id(excerpt.filename),
-            "chapter_title": excerpt.chapter,
-            "relevance_score": min(1.0, max(0.0, excerpt.score)),
-            "excerpt": excerpt.excerpt,
-            "position": excerpt.n,
+            "chapter_id": item.chapter_id, "chapter_title": item.chapter,
+            "relevance_score": min(1.0, max(0.0, item.score)), "excerpt": item.excerpt, "position": item.n,
         }
-        for excerpt in (() if isinstance(outcome, Refusal) else outcome.excerpts)
-    ]
-
-
-def chapter_id(filename: str) -> str:
-    """`module-1/chapter-2` of `module-1/chapter-2.md`: the page's own name, unique in its book."""
-    return str(PurePosixPath(filename).with_suffix(""))
+        for item in (() if isinstance(outcome, Refusal) else outcome.excerpts)
+    ])  # fmt: skip
 
 
 def _tokens(answer: Answer) -> str:

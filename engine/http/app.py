@@ -22,7 +22,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
-from engine.admission.sessions import Owner, Turn, user_of
+from engine.admission.end_user import user_id_of
+from engine.admission.sessions import Owner, Turn
 from engine.errors import RequestError, TooLargeError, UnknownPassageError, UnknownSessionError
 from engine.house import SPOOLING, House
 from engine.http import (
@@ -210,7 +211,7 @@ async def session(
         trail.session_id = session_id
         if sessions is None:
             raise UnknownSessionError
-        return await sessions.read(session_id, Owner(client.client_id, user_of(end_user), session_token))
+        return await sessions.read(session_id, Owner(client.client_id, user_id_of(end_user), session_token))
 
     found = await request_context.house(request).engine.recorded(
         request_context.asked(request, authorization), serve
@@ -232,7 +233,7 @@ async def delete_session(
         trail.session_id = session_id
         if sessions is None:
             raise UnknownSessionError
-        await sessions.delete(session_id, Owner(client.client_id, user_of(end_user), session_token))
+        await sessions.delete(session_id, Owner(client.client_id, user_id_of(end_user), session_token))
 
     await request_context.house(request).engine.recorded(request_context.asked(request, authorization), serve)
     return v1.DeletedBody(id=session_id)

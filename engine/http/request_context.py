@@ -5,12 +5,14 @@ from collections.abc import Awaitable, Callable
 
 from fastapi import Request
 
-from engine.admission.end_user import HEADER
+from engine.admission.end_user import parse_end_user
 from engine.answer import ASK, Asked, no_question
+from engine.errors import InvalidFieldError
 from engine.house import House
-from engine.models import Question
+from engine.models import EndUser, Question
 
 NO_ENDPOINT = "unknown"
+END_USER_HEADER = "X-End-User"
 
 
 def asked(
@@ -30,7 +32,7 @@ def asked(
         client_address=request.client.host if request.client else None,
         secret=_secret(authorization),
         scopes=scopes,
-        end_user=_once(request.headers.getlist(HEADER)),
+        end_user=end_user(request.headers.getlist(END_USER_HEADER)),
         hear=functools.partial(setattr, request.state, "allowance"),
         follow=functools.partial(setattr, request.state, "trail"),
     )
@@ -50,9 +52,13 @@ def request_id(request: Request) -> str:
     return str(request.state.request_id)
 
 
-def _once(values: list[str]) -> str | None:
-    """Several together are no name of anybody, and so an error in the end."""
-    return ",".join(values) if values else None
+def end_user(values: list[str]) -> EndUser | InvalidFieldError | None:
+    """Returns an invalid header's error instead of raising it: such a request counts against the rate limit first."""
+    try:
+        return parse_end_user(",".join(values)) if values else None
+    except ValueError:
+        wrong = f"{END_USER_HEADER}: must be `user:<uuid>` or `anon:<address>`, once."
+        return InvalidFieldError(wrong, field=END_USER_HEADER)
 
 
 def _secret(authorization: str | None) -> str | None:

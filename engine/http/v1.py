@@ -10,7 +10,6 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from engine.admission.sessions import sources
 from engine.errors import (
     HalfCharacterError,
     InvalidFieldError,
@@ -22,7 +21,7 @@ from engine.errors import (
     TooManyItemsError,
     UnknownBookError,
 )
-from engine.models import Answer, Filters, Question, Quoted, Receipt, Refusal, RetrievedPassage
+from engine.models import Answer, Excerpt, Filters, Question, Quoted, Receipt, Refusal, RetrievedPassage
 
 QUESTION_CHARACTERS_MAX = 1000  # spec 002, decision 5
 SELECTION_WORDS_MAX = 200  # spec 000
@@ -285,7 +284,7 @@ def response(answer: Answer) -> QueryResponse:
             "reason": trail.reason,
             "answer": trail.answer_text,
             "citations": trail.citations or [],
-            "sources": sources(answer),
+            "sources": [_cited(item) for item in (() if isinstance(outcome, Refusal) else outcome.excerpts)],
             "confidence": share(trail.confidence_score),
             "confidence_score": trail.confidence_score,
             "confidence_level": trail.confidence_level,
@@ -322,6 +321,14 @@ def receipt(given: Receipt) -> ReceiptBody:
 def share(value: float | None) -> float:
     """From 0 to 1, also where the settings' weights add up to more. Nothing is worth 0."""
     return min(1.0, max(0.0, value or 0.0))
+
+
+def _cited(item: Excerpt) -> dict[str, Any]:
+    """A quotation by the names of specification 001."""
+    return {
+        "chapter_id": item.chapter_id, "chapter_title": item.chapter, "relevance_score": share(item.score),
+        "excerpt": item.excerpt, "position": item.n,
+    }  # fmt: skip
 
 
 def source(item: RetrievedPassage) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from engine.admission.sessions import chapter_id
 from engine.answer import Sources
 from engine.grounding.cite import LOW_MARK
 from engine.http import problems, v1
@@ -231,7 +230,7 @@ def _nowhere(answer: Answer) -> SectionBody:
 def _references(answer: Answer) -> list[ReferenceBody]:
     return [
         ReferenceBody(
-            chapter=chapter_id(item.filename), chapter_title=item.chapter, source_file=item.filename,
+            chapter=item.chapter_id, chapter_title=item.chapter, source_file=item.filename,
             excerpt=_beginning(item.excerpt),
         )
         for item in _excerpts(answer)

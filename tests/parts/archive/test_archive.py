@@ -536,7 +536,7 @@ async def test_a_step_whose_record_cannot_be_ended_is_the_trouble_of_its_month(l
 
     spoiled, done = await archiver_of(log, event=event).archive(None)
     assert (spoiled.is_well, spoiled.state) == (False, "open")
-    assert spoiled.words.startswith("What was begun could not be recorded to its end")
+    assert spoiled.words.startswith("The action was started, but its end could not be recorded")
     assert (done.is_well, done.state) == (True, "dropped")
     assert [outcome.is_well for outcome in await archiver_of(log).archive(None)] == [True]
 

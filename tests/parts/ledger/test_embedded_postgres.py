@@ -192,7 +192,7 @@ def test_a_private_folder_that_somebody_laid_out_is_refused(long: Path, tmp_path
     shutil.rmtree(private)
     private.symlink_to(elsewhere)
     try:
-        with pytest.raises(ConfigurationError, match="belongs to somebody else"):
+        with pytest.raises(ConfigurationError, match="belongs to another user"):
             EmbeddedPostgres(long).start()
     finally:
         private.unlink()

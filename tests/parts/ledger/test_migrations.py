@@ -109,7 +109,7 @@ def test_a_failing_file_leaves_nothing_behind(
     connection: psycopg.Connection, folder: Path, fault: str
 ) -> None:
     (folder / "0002_b.sql").write_text(f"CREATE TABLE half (n int); {fault}")
-    with pytest.raises(ConfigurationError, match=r"0002_b\.sql failed and left nothing behind"):
+    with pytest.raises(ConfigurationError, match=r"0002_b\.sql failed and was rolled back"):
         migrate(connection, folder)
     assert tables(connection) == {"schema_migrations", "steps"}
     assert recorded(connection) == ["0001_a.sql"]

@@ -21,7 +21,7 @@ import pytest
 from audit.errors import LedgerUnavailableError
 from audit.proof.record import Trail
 from engine.admission import flood as flood_module
-from engine.admission.flood import ROWS_MAX, FloodCounter, street
+from engine.admission.flood import ROWS_MAX, FloodCounter, network_of
 from engine.answer import Asked, Engine
 from engine.errors import AuditUnavailableError, RequestError, UnauthenticatedError, UnknownBookError
 from engine.house import House
@@ -158,7 +158,7 @@ async def test_addresses_are_counted_apart(house: House, records: Records) -> No
     ],
 )  # fmt: skip
 def test_one_subscriber_is_one_address(address: str | None, counted_as: str) -> None:
-    assert street(address) == counted_as
+    assert network_of(address) == counted_as
 
 
 # Seen red without `ADDRESSES_MAX`: the count remembered every address.
@@ -169,7 +169,7 @@ async def test_the_memory_of_the_count_is_bounded_and_the_books_balance(
     before = {row["log_id"] for row in records.where("http_status = 401")}
     async with flooded(house) as engine:
         await asyncio.gather(*(refused(engine, f"203.0.113.{number}", 2) for number in range(100)))
-        assert len(engine.flood._minutes) <= 6
+        assert len(engine.flood._windows) <= 6
     rows = [row for row in records.where("http_status = 401") if row["log_id"] not in before]
     assert sum(row["repeat_count"] for row in rows) == 200
     (common,) = [row for row in rows if row["repeat_count"] > 1]
@@ -183,7 +183,7 @@ async def test_minutes_that_are_over_are_forgotten(house: House) -> None:
         assert not await flood.count_if_flooding(trail(f"203.0.113.{number}"))
     clock[0] += 60
     assert not await flood.count_if_flooding(trail("203.0.113.99"))
-    assert list(flood._minutes) == ["203.0.113.99"]
+    assert list(flood._windows) == ["203.0.113.99"]
 
 
 def trail(address: str) -> Trail:
@@ -263,14 +263,14 @@ async def test_who_leaves_while_the_count_is_written_is_in_it(house: House, reco
     assert sum(row["repeat_count"] for row in rows_of(records, address)) == ROWS_MAX + 1
 
 
-# Seen red with a `_keep` that closes the row without those who wait: they were told 503.
+# Seen red with a `_write_until_end` that closes the row without those who wait: they were told 503.
 async def test_who_waits_when_the_server_stops_is_counted_and_answered(
     house: House, records: Records
 ) -> None:
     address = "198.51.100.10"
     async with flooded(house) as engine:
         await refused(engine, address, ROWS_MAX + 1)
-        (count,) = engine.flood._minutes[address].counts.values()
+        (count,) = engine.flood._windows[address].shared.values()
         waiting = asyncio.create_task(refused(engine, address, 10))
         while len(count.waiting) < 10:  # noqa: ASYNC110  as soon as the loop has turned
             await asyncio.sleep(0)

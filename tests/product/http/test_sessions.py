@@ -265,12 +265,12 @@ async def test_a_stream_begins_a_session_too(site: httpx.AsyncClient, database: 
 
 
 class Unwritable(Sessions):
-    async def keep(self, answer: Answer, begun_by: Owner | None) -> None:
+    async def store(self, answer: Answer, new_owner: Owner | None) -> None:
         raise PoolTimeout
 
 
 class Stalled(Sessions):
-    async def keep(self, answer: Answer, begun_by: Owner | None) -> None:
+    async def store(self, answer: Answer, new_owner: Owner | None) -> None:
         await asyncio.Event().wait()
 
 
@@ -290,7 +290,7 @@ async def test_a_session_that_cannot_be_kept_costs_no_answer_and_the_answer_says
         old = (await ask(client, IMU, opening, session_id=session_id)).json()
     assert new["answer"] == old["answer"] == whole["answer"]
     assert new["session_token"] is None and "begin another" in new["session_message"]
-    assert "could not be kept" in old["session_message"]
+    assert "could not be stored" in old["session_message"]
     assert records.of(new["query_id"])[0]["outcome"] == "answered"
 
 
@@ -324,14 +324,14 @@ async def test_a_session_that_is_deleted_while_it_is_answered_stays_deleted(
         session_id, opening = await begin(client)
 
         class Deleting(Sessions):
-            async def keep(self, answer: Answer, begun_by: Owner | None) -> None:
+            async def store(self, answer: Answer, new_owner: Owner | None) -> None:
                 await client.delete(f"/v1/sessions/{session_id}", headers=opening)
-                await super().keep(answer, begun_by)
+                await super().store(answer, new_owner)
 
         async with application(house, sessions=Deleting(house.pool, PURGE_DAYS, uuid4)) as (_, slow):
             slow.headers["Authorization"] = f"Bearer {key}"
             said = (await ask(slow, DRIFT, opening, session_id=session_id)).json()
-    assert said["outcome"] == "answered" and "could not be kept" in said["session_message"]
+    assert said["outcome"] == "answered" and "could not be stored" in said["session_message"]
     assert stored(database, session_id) == []
 
 
