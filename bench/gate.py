@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from bench import results
 from engine import settings as settings_file
 from engine import wiring
-from engine.evaluation import evaluate
-from engine.evaluation.evaluate import Kind, LabelledSet, Marking, Query
+from engine.evaluation import figures, labelled_set
+from engine.evaluation.labelled_set import LabelledSet, Query, QuestionKind
+from engine.evaluation.targets import Marking
 from engine.house import House
 from engine.models import Calibration, Candidate, Generation
 from engine.retrieval import calibrate, lexical
@@ -33,7 +34,7 @@ OUT_OF_SCOPE = SETS / "oos" / "queries.jsonl"
 RANKED = {"xquad_en": 0.96, "squad2_near_miss": 0.95}  # the goal of R@5
 GATED = ("xquad_en", "squad2_near_miss", "chunkeval", "xquad_en_dropped")
 UNANSWERABLE = {"squad2_near_miss": "near misses", "xquad_en_dropped": "dropped part"}
-CERTIFIED: dict[Kind, calibrate.Kind] = {
+CERTIFIED: dict[QuestionKind, calibrate.LabelKind] = {
     "answerable": "answerable", "out_of_scope": "out_of_scope", "unanswerable": "near_miss",
 }  # fmt: skip
 DISTORTIONS: dict[str, Callable[["Floats"], "Floats"]] = {
@@ -71,7 +72,7 @@ class Line:
 class Asked:
     """A question and all its candidates, best first."""
 
-    kind: Kind
+    kind: QuestionKind
     query: Query
     candidates: list[Candidate]
 
@@ -98,13 +99,13 @@ class Book:
     soundings: ProbeScores
     asked: list[Asked]
 
-    def of(self, kind: Kind) -> list[Asked]:
+    def of(self, kind: QuestionKind) -> list[Asked]:
         return [item for item in self.asked if item.kind == kind]
 
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[QuestionKind]:
         return [kind for kind in CERTIFIED if self.of(kind)]
 
-    def said(self, kind: Kind) -> str:
+    def said(self, kind: QuestionKind) -> str:
         """What of this kind passes the gate."""
         others = {"out_of_scope": "oos", "unanswerable": UNANSWERABLE.get(self.name, "")}
         return "kept" if kind == "answerable" else f"{others[kind]} let through"
@@ -180,7 +181,7 @@ def certificate(book: Book, gate: Gate) -> Iterator[Line]:
 
 
 def _shares(
-    book: Book, how: str, passed: Mapping[Kind, Passed], *, kept: float, let_through: float
+    book: Book, how: str, passed: Mapping[QuestionKind, Passed], *, kept: float, let_through: float
 ) -> Iterator[Line]:
     """What is unanswerable though near has no goal here: only reading the passages can tell it."""
     yield at_least(kept, f"{book.name}: {book.said('answerable')}, {how}", passed["answerable"])
@@ -212,13 +213,13 @@ def normalisations(books: Sequence[Book], gate: Gate) -> Iterator[Line]:
 
 async def asked_books(settings: Settings) -> dict[str, Book]:
     """All sets in one database, so that no text is embedded twice."""
-    sets = {name: evaluate.read(SETS / name, OUT_OF_SCOPE) for name in GATED}
+    sets = {name: labelled_set.read(SETS / name, OUT_OF_SCOPE) for name in GATED}
     async with wiring.open_database(settings, lambda _: None) as database:
         async with wiring.open_ingest(settings, database, lambda *_: None) as pipeline:
             for name, labelled in sets.items():
                 content = settings.data_dir / name / CONTENT_FILE
                 content.parent.mkdir()
-                content.write_bytes(evaluate.book(labelled))
+                content.write_bytes(labelled_set.book(labelled))
                 result = await pipeline.run([content], _book_id(labelled), name)
                 assert not result.errors, result.errors
         async with wiring.open_house(settings, database) as house:
@@ -309,7 +310,7 @@ def _normalised(book: Book, normalise: Normalise, full: float, gate: Gate) -> tu
 
 
 def line(what: str, values: Sequence[float] | Floats | Passed) -> Line:
-    figure = evaluate.mean_figure([float(value) for value in values])
+    figure = figures.mean_figure([float(value) for value in values])
     return Line(what, figure.value or 0.0, figure.low, figure.high, figure.questions)
 
 

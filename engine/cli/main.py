@@ -37,7 +37,7 @@ from engine.cli.output import (
 )
 from engine.database import Database
 from engine.errors import AffidavitError, RequestError
-from engine.evaluation import certify, evaluate
+from engine.evaluation import certify, evaluate, evaluation_report, labelled_set
 from engine.evaluation.labels import LabelsError
 from engine.http import v1
 from engine.models import RATE, Client, Question
@@ -205,21 +205,21 @@ async def ask(settings: Settings, arguments: Arguments) -> int:
 
 async def evaluation(settings: Settings, arguments: Arguments) -> int:
     """Ask a labelled set as a book of its own, in a data folder that is thrown away; print how well it went."""
-    labelled = evaluate.read(arguments.folder, arguments.out_of_scope)
+    labelled = labelled_set.read(arguments.folder, arguments.out_of_scope)
     if arguments.report:
         arguments.report.touch()  # where it cannot be written is said before the work, not after
     with tempfile.TemporaryDirectory(prefix="affidavit-eval-", ignore_cleanup_errors=True) as folder:
         content = Path(folder, "book", CONTENT_FILE)
         content.parent.mkdir()
-        content.write_bytes(evaluate.book(labelled))
+        content.write_bytes(labelled_set.book(labelled))
         found = await _evaluated(_embedded(settings, Path(folder, "data")), labelled, content, arguments)
     if arguments.report:
-        arguments.report.write_text(evaluate.page(found), "utf-8")
+        arguments.report.write_text(evaluation_report.page(found), "utf-8")
     if arguments.json:
         print(json.dumps(asdict(found)))
     else:
-        print(evaluate.about(found))
-        print_rows(evaluate.rows(found), as_json=False, empty="")
+        print(evaluation_report.about(found))
+        print_rows(evaluation_report.rows(found), as_json=False, empty="")
     for failure in found.failures:
         say(f"  not measured: {failure['question']}: {failure['error']}")
     return FOUND_SOMETHING if found.failures else 0
@@ -238,7 +238,7 @@ def _embedded(settings: Settings, data_dir: Path) -> Settings:
 
 
 async def _evaluated(
-    settings: Settings, labelled: evaluate.LabelledSet, content: Path, arguments: Arguments
+    settings: Settings, labelled: labelled_set.LabelledSet, content: Path, arguments: Arguments
 ) -> evaluate.Evaluation:
     async with wiring.open_database(settings, say) as database:
         async with wiring.open_ingest(settings, database, progress()) as pipeline:

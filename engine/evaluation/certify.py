@@ -1,7 +1,7 @@
-"""Labelled questions in, a certificate out: what a score of this book means, and how well its gate tells them apart.
+"""Supervised calibration: labelled questions in, a certificate out, with the meaning of scores and the gate's error rates.
 
-A line of the file is {"text": …, "answerable": true or false}. A question that sounds like the book and is not answered
-by it has "kind": "near_miss" as well: no score can tell it from an answerable one, so it is measured and not fitted to.
+A line of the file is {"text": …, "answerable": true or false}. A question that sounds like the book but is not answered
+by it also has "kind": "near_miss": no score separates it from an answerable one, so it is measured and not fitted to.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from engine.evaluation import report
 from engine.evaluation.labels import LabelsError, rows
 from engine.models import Curve, Generation
 from engine.retrieval import calibrate
-from engine.retrieval.calibrate import Certificate, Gate, Kind, Labelled
+from engine.retrieval.calibrate import Certificate, Gate, LabelKind, Labelled
 from engine.retrieval.retrieve import Retriever
 
 SHOWN_STEP = 0.05  # of the printed table; the report and the certificate have more
@@ -28,19 +28,21 @@ class Line(BaseModel):
 
     text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     answerable: bool
-    kind: Kind | None = None
+    kind: LabelKind | None = None
 
-    def label(self) -> Kind:
+    def label(self) -> LabelKind:
         return self.kind or ("answerable" if self.answerable else "out_of_scope")
 
 
 async def certificate(
     file: Path, retriever: Retriever, generation: Generation, gate: Gate, progress: Progress
 ) -> Certificate:
-    """Ask every question of the book as readers would, and fit what the scores mean."""
+    """Asks the book every question as readers would, and fits the calibration to the scores."""
     lines = list(rows(file, Line, _check))
     if not lines:
-        raise LabelsError(f"{file}: there is no question in it")
+        raise LabelsError(
+            f"{file} contains no questions. Add one JSON object per line, as in `affidavit calibrate --help`."
+        )
     labelled = []
     for number, line in enumerate(lines, start=1):
         search = await retriever.prepare(line.text, generation)
@@ -52,11 +54,13 @@ async def certificate(
 
 def _check(line: Line) -> None:
     if line.answerable != (line.label() == "answerable"):
-        raise ValueError(f"answerable is {str(line.answerable).lower()}, and kind is {line.kind}")
+        raise ValueError(
+            f"answerable is {str(line.answerable).lower()}, which contradicts the kind {line.kind}. Change one of them"
+        )
 
 
 def about(certified: Certificate) -> str:
-    """What the certificate says, in a few lines."""
+    """The certificate in a few lines of text."""
     asked = ", ".join(
         f"{count:,} {kind.replace('_', ' ')}" for kind, count in certified.questions.items() if count
     )
@@ -75,7 +79,7 @@ def about(certified: Certificate) -> str:
 
 
 def table(certified: Certificate) -> list[dict[str, str]]:
-    """Risk and coverage at some thresholds; the gate's own is marked."""
+    """Risk and coverage at some thresholds; the gate's threshold is marked."""
     places = {round(step * SHOWN_STEP, 2) for step in range(round(1 / SHOWN_STEP) + 1)} | {
         certified.threshold
     }

@@ -1,7 +1,7 @@
-"""Small plots as SVG, for reports that open without a network. Pure.
+"""Plots as SVG, for reports that open without a network. Pure.
 
-A plot carries its own style, so that it stands alone as a file too, and follows the reader's light or dark scheme. Series
-differ in dash as well as in colour: paper is often grey.
+A plot carries its own style, so that it also works as a file by itself, and follows the reader's light or dark scheme.
+Series differ in dash as well as in colour, because paper is often printed in grey.
 """
 
 import math
@@ -32,7 +32,7 @@ _DASHES = ("none", "7 4", "2 3", "10 3 2 3", "1 4", "14 4")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What runs along an edge. Without limits it covers the data; a share is shown in per cent."""
+    """An axis. Without limits it covers the data; a share is shown in per cent."""
 
     label: str
     low: float | None = None
@@ -52,7 +52,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something to look at: a point, or without `y` a line from top to bottom."""
+    """A marker: a point, or without `y` a vertical line."""
 
     label: str
     x: float
@@ -61,7 +61,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Values that are counted into bars."""
+    """Values of a histogram."""
 
     name: str
     values: Sequence[float]
@@ -69,7 +69,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Values of an axis to places in the picture."""
+    """A linear or logarithmic scale: maps values of an axis to coordinates."""
 
     axis: Axis
     low: float
@@ -91,7 +91,7 @@ class _Scale:
 def line_chart(
     title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, marks: Sequence[Mark] = ()
 ) -> str:
-    """Lines over two axes. `description` is what a reader who cannot see the picture gets."""
+    """Lines over two axes. `description` is read aloud by screen readers."""
     points = [point for item in series for point in item.points]
     across, up = _across(x, [point[0] for point in points]), _upward(y, [point[1] for point in points])
     lines = [_line(number, item, across, up) for number, item in enumerate(series)]
@@ -104,7 +104,7 @@ def line_chart(
 def histogram(
     title: str, description: str, groups: Sequence[Group], x: Axis, marks: Sequence[Mark] = (), bars: int = 40
 ) -> str:
-    """How the values of each group are spread. In shares of the group, because groups differ in size."""
+    """The distribution of each group, in shares of the group, because groups differ in size."""
     values = [value for group in groups for value in group.values]
     across = _across(x, values)
     counted = [_shares(group.values, across, bars) for group in groups]
@@ -132,7 +132,7 @@ def _picture(
 
 
 def _legend(names: Sequence[str]) -> Iterator[str]:
-    """As many lines as it needs: two have room above the plot."""
+    """Wraps to as many lines as it needs; there is room for two."""
     x, y = float(LEFT), LEGEND_Y
     for number, name in enumerate(names):
         width = 30 + LETTER_WIDTH * len(name)
@@ -173,7 +173,7 @@ def _dot(number: int, x: str, y: str) -> str:
 
 
 def _bars(number: int, shares: Sequence[float], across: _Scale, up: _Scale) -> str:
-    """The outline of all bars together, so that one group can be seen through another."""
+    """One outline for all bars, so that overlapping groups stay visible."""
     width = (across.end - across.start) / len(shares)
     steps = "".join(f"V{up.at(share):.1f}h{width:.2f}" for share in shares)
     outline = f"M{across.start} {up.start}{steps}V{up.start}"
@@ -181,7 +181,7 @@ def _bars(number: int, shares: Sequence[float], across: _Scale, up: _Scale) -> s
 
 
 def _marks(marks: Sequence[Mark], across: _Scale, up: _Scale) -> Iterator[str]:
-    """A label stands on the side that has room."""
+    """Labels go to the side that has room."""
     for mark in marks:
         x = across.at(mark.x)
         is_left = x < (across.start + across.end) / 2
@@ -204,7 +204,7 @@ def _upward(axis: Axis, values: Sequence[float]) -> _Scale:
 
 
 def _limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
-    """Of the axis, or of the data widened to whole ticks; never empty."""
+    """The limits of the axis, or of the data widened to whole ticks; never an empty range."""
     usable = [value for value in values if math.isfinite(value) and (value > 0 or not axis.log)] or [1.0]
     low = min(usable) if axis.low is None else axis.low
     high = max(usable) if axis.high is None else axis.high
@@ -239,7 +239,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def _shares(values: Sequence[float], across: _Scale, bars: int) -> list[float]:
-    """What lies beyond the axis counts into its last bar."""
+    """Values beyond the axis count into its first or last bar."""
     counts = [0] * bars
     for value in values:
         part = (across.at(value) - across.start) / (across.end - across.start)

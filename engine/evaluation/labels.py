@@ -1,4 +1,4 @@
-"""Labelled questions, one JSON object a line, read and checked: every complaint names its file and line."""
+"""A parser for JSON Lines of labelled questions. Every error names the file and the line."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ Row = TypeVar("Row", bound=BaseModel)
 
 
 class LabelsError(AffidavitError):
-    """A labelled set that cannot be used; the message names the file and the line."""
+    """A labelled set is invalid. The message names the file and the line."""
 
 
 def rows(file: Path, kind: type[Row], check: Callable[[Row], None] = lambda _: None) -> Iterator[Row]:
@@ -30,7 +30,7 @@ def rows(file: Path, kind: type[Row], check: Callable[[Row], None] = lambda _: N
 
 
 def lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered from 1, without the empty ones."""
+    """The lines with their numbers, from 1 on, without empty ones."""
     for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
         if line.strip():
             yield number, line.rstrip(b"\r")

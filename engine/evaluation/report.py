@@ -1,6 +1,6 @@
-"""The frame of a report: one HTML file that needs nothing else, on a screen by day and night, and on paper. Pure.
+"""HTML templates for reports: one self-contained file, for light and dark screens and for paper. Pure.
 
-Every text is escaped here, on its way into the page; only what these functions made themselves is markup.
+Every text is escaped here, on its way into the page; only the return values of these functions are markup.
 """
 
 from bisect import bisect_left
@@ -33,7 +33,7 @@ tr,figure{break-inside:avoid}thead{display:table-header-group}figure{margin:1.5r
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """With the gate here, such a share of the answerable questions stays, and such a share of the others gets through."""
+    """The shares of answerable and of other questions that pass a gate at this threshold."""
 
     threshold: float
     kept: float
@@ -62,17 +62,17 @@ def paragraph(words: str) -> Markup:
 
 
 def note(words: str) -> Markup:
-    """Said more quietly: how a number came about."""
+    """A paragraph in smaller print: how a number was computed."""
     return Markup(f'<p class="note">{escape(words)}</p>')
 
 
 def figure(svg: str) -> Markup:
-    """A picture that engine/charts.py drew."""
+    """A picture drawn by charts.py."""
     return Markup(f"<figure>{svg}</figure>")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> Markup:
-    """A number stands to the right; everything else is text."""
+    """Numbers are aligned to the right; everything else is text."""
     numbers = [bool(rows) and isinstance(value, int | float) for value in (rows[0] if rows else columns)]
     head = "".join(
         f'<th scope="col"{_RIGHT if is_number else ""}>{escape(name)}</th>'
@@ -99,7 +99,7 @@ def _cell(value: object) -> str:
 def gate(
     curves: Mapping[str, Sequence[CurvePoint]], scores: Mapping[str, Sequence[float]], threshold: float
 ) -> tuple[Markup, ...]:
-    """A curve for each kind of question that should not get through, and the scores of all kinds."""
+    """A curve for each kind of question that the gate should refuse, and the scores of all kinds."""
     return (
         heading("The gate"),
         figure(risk_coverage(curves, threshold)),
@@ -112,7 +112,7 @@ def gate(
 
 
 def curve(answerable: Sequence[float], others: Sequence[float]) -> list[CurvePoint]:
-    """Kept against let through, for every place of the gate."""
+    """The share kept and the share let through, for every threshold."""
     if not answerable or not others:
         return []
     kept, through = sorted(answerable), sorted(others)

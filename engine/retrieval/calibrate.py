@@ -31,8 +31,8 @@ LET_THROUGH_MAX = 0.04  # what a labelled fit aims at
 STEP = 1e-6  # raw points of a curve must rise
 
 Raw = NDArray[np.float64]  # one question's candidates: a row (cosine, attainment) each
-Kind = Literal["answerable", "out_of_scope", "near_miss"]
-KINDS: tuple[Kind, ...] = ("answerable", "out_of_scope", "near_miss")
+LabelKind = Literal["answerable", "out_of_scope", "near_miss"]
+KINDS: tuple[LabelKind, ...] = ("answerable", "out_of_scope", "near_miss")
 
 
 class Weights(NamedTuple):
@@ -62,7 +62,7 @@ class Labelled(NamedTuple):
     """A question whose answer is known to be in the book or not, and what it found there."""
 
     text: str
-    kind: Kind
+    kind: LabelKind
     found: Raw
 
 
@@ -275,9 +275,9 @@ def _halves(labelled: Sequence[Labelled]) -> tuple[list[Labelled], list[Labelled
     return halves
 
 
-def _held_out(labelled: Sequence[Labelled], echo: float, gate: Gate) -> dict[Kind, NDArray[np.bool_]]:
+def _held_out(labelled: Sequence[Labelled], echo: float, gate: Gate) -> dict[LabelKind, NDArray[np.bool_]]:
     """Whether each question passes a gate that was fitted to the other half."""
-    passed: dict[Kind, list[NDArray[np.bool_]]] = {kind: [] for kind in KINDS}
+    passed: dict[LabelKind, list[NDArray[np.bool_]]] = {kind: [] for kind in KINDS}
     one, other = _halves(labelled)
     for measured, fitted_to in ((one, other), (other, one)):
         curves = _fit(fitted_to, echo, gate)

@@ -20,9 +20,12 @@ from hypothesis import strategies as st
 from engine import settings as settings_file
 from engine.cli import main
 from engine.errors import IndexUnavailableError
-from engine.evaluation import evaluate, report
-from engine.evaluation.evaluate import Document, Figure, LabelledSet, Marking, Place, Query, Span, Subject
+from engine.evaluation import evaluate, evaluation_report, figures, labelled_set, report, targets
+from engine.evaluation.evaluate import Subject
+from engine.evaluation.figures import Figure
+from engine.evaluation.labelled_set import AnswerSpan, CorpusDocument, LabelledSet, Query
 from engine.evaluation.labels import LabelsError
+from engine.evaluation.targets import Marking, Place
 from engine.models import (
     Calibration,
     Candidate,
@@ -34,6 +37,7 @@ from engine.models import (
     Retrieved,
     RetrievedPassage,
 )
+from engine.retrieval import calibrate
 from engine.retrieval.retrieve import Retriever
 from ingest import split
 from ingest.read import export
@@ -48,47 +52,47 @@ NOTHING: set[int] = set()
 
 
 def test_recall_counts_each_target_once() -> None:
-    assert evaluate.recall([{0}, NOTHING, {0, 1}], 4) == 0.5
-    assert evaluate.recall([NOTHING, NOTHING], 3) == 0.0
-    assert evaluate.recall([], 1) == 0.0
+    assert targets.recall([{0}, NOTHING, {0, 1}], 4) == 0.5
+    assert targets.recall([NOTHING, NOTHING], 3) == 0.0
+    assert targets.recall([], 1) == 0.0
 
 
 def test_reciprocal_rank_is_of_the_first_hit() -> None:
-    assert evaluate.reciprocal_rank([NOTHING, NOTHING, {1}, {0}]) == pytest.approx(1 / 3)
-    assert evaluate.reciprocal_rank([NOTHING] * 10) == 0.0
-    assert evaluate.reciprocal_rank([]) == 0.0
+    assert targets.reciprocal_rank([NOTHING, NOTHING, {1}, {0}]) == pytest.approx(1 / 3)
+    assert targets.reciprocal_rank([NOTHING] * 10) == 0.0
+    assert targets.reciprocal_rank([]) == 0.0
 
 
 def test_ndcg_of_one_target_is_the_discount_of_its_rank() -> None:
-    assert evaluate.ndcg([{0}], [{0}]) == 1.0
-    assert evaluate.ndcg([NOTHING, NOTHING, {0}], [{0}]) == pytest.approx(1 / math.log2(4))
-    assert evaluate.ndcg([NOTHING] * 10, [{0}]) == 0.0
+    assert targets.ndcg([{0}], [{0}]) == 1.0
+    assert targets.ndcg([NOTHING, NOTHING, {0}], [{0}]) == pytest.approx(1 / math.log2(4))
+    assert targets.ndcg([NOTHING] * 10, [{0}]) == 0.0
 
 
 def test_ndcg_of_several_targets() -> None:
     best = 1 + 1 / math.log2(3)
-    assert evaluate.ndcg([{0}, {1}], [{0}, {1}]) == 1.0
-    assert evaluate.ndcg([NOTHING, {1}, {0}], [{0}, {1}]) == pytest.approx((1 / math.log2(3) + 0.5) / best)
+    assert targets.ndcg([{0}, {1}], [{0}, {1}]) == 1.0
+    assert targets.ndcg([NOTHING, {1}, {0}], [{0}, {1}]) == pytest.approx((1 / math.log2(3) + 0.5) / best)
 
 
 def test_a_passage_that_holds_two_targets_is_the_best_order_alone() -> None:
     """Seen red with an ideal of one target a rank: the perfect order of such a book came out above 1."""
     book = [{0}, {0, 1}, {1}]
-    assert evaluate.ndcg([{0, 1}, {0}, {1}], book) == 1.0
-    assert evaluate.ndcg([{0}, {1}, {0, 1}], book) == pytest.approx((1 + 1 / math.log2(3)) / 2)
+    assert targets.ndcg([{0, 1}, {0}, {1}], book) == 1.0
+    assert targets.ndcg([{0}, {1}, {0, 1}], book) == pytest.approx((1 + 1 / math.log2(3)) / 2)
 
 
 def test_a_second_hit_of_the_same_target_is_worth_nothing() -> None:
-    assert evaluate.ndcg([{0}, {0}, {0}], [{0}, {0}, {0}]) == 1.0
+    assert targets.ndcg([{0}, {0}, {0}], [{0}, {0}, {0}]) == 1.0
 
 
 def test_a_target_that_no_passage_holds_is_missed_by_recall_and_zero_in_ndcg() -> None:
-    assert evaluate.ndcg([NOTHING], []) == 0.0
+    assert targets.ndcg([NOTHING], []) == 0.0
 
 
 def test_auroc_counts_a_tie_half() -> None:
     def auroc(higher: Sequence[float], lower: Sequence[float]) -> float:
-        return evaluate.auroc(np.asarray(higher), np.asarray(lower))
+        return calibrate.auroc(np.asarray(higher), np.asarray(lower))
 
     assert auroc([0.9, 0.8], [0.1, 0.2]) == 1.0
     assert auroc([0.1], [0.9]) == 0.0
@@ -98,25 +102,25 @@ def test_auroc_counts_a_tie_half() -> None:
 
 def test_the_interval_is_the_same_every_time_and_holds_the_value() -> None:
     values = np.random.default_rng(7).random(200).tolist()
-    first, again = evaluate.mean_figure(values), evaluate.mean_figure(values)
+    first, again = figures.mean_figure(values), figures.mean_figure(values)
     assert first == again
     assert first.low is not None and first.value is not None and first.high is not None
     assert first.low < first.value < first.high
     assert first.value == pytest.approx(sum(values) / 200)
-    assert evaluate.mean_figure([1.0] * 50) == Figure(1.0, 1.0, 1.0, 50)
+    assert figures.mean_figure([1.0] * 50) == Figure(1.0, 1.0, 1.0, 50)
 
 
 def test_the_interval_is_as_wide_as_theory_says() -> None:
     """Of a coin thrown 400 times: 1.96 standard errors of .025 to either side."""
-    figure = evaluate.mean_figure([0.0, 1.0] * 200)
+    figure = figures.mean_figure([0.0, 1.0] * 200)
     assert figure.low == pytest.approx(0.451, abs=0.006)
     assert figure.high == pytest.approx(0.549, abs=0.006)
 
 
 def test_without_questions_there_is_no_figure() -> None:
-    assert evaluate.mean_figure([]) == Figure(None, None, None, 0)
-    assert evaluate.auroc_figure([0.5], []) == Figure(None, None, None, 1)
-    assert evaluate.auroc_figure([], []) == Figure(None, None, None, 0)
+    assert figures.mean_figure([]) == Figure(None, None, None, 0)
+    assert figures.auroc_figure([0.5], []) == Figure(None, None, None, 1)
+    assert figures.auroc_figure([], []) == Figure(None, None, None, 0)
     assert report.curve([], [0.1]) == report.curve([0.1], []) == []
 
 
@@ -135,9 +139,9 @@ LONG = "One two three. Two and two make four.\n\nA robot has two legs.  Two and 
 
 
 def labelled(text: str, *spans: tuple[int, int], answerable: bool = True) -> LabelledSet:
-    where = [Span(doc="page", start=start, end=end) for start, end in spans]
+    where = [AnswerSpan(doc="page", start=start, end=end) for start, end in spans]
     query = Query(_id="q", text="How many?", answerable=answerable, spans=where)
-    documents = {"page": Document(_id="page", text=text)}
+    documents = {"page": CorpusDocument(_id="page", text=text)}
     return LabelledSet("set", documents, {"q": query}, {"q": {"page"}}, {})
 
 
@@ -204,7 +208,7 @@ def test_a_span_may_end_in_white_space() -> None:
 def test_targets_are_documents_where_these_are_short() -> None:
     """The span lies in the second passage; the first is of the right document, and that is all that is asked."""
     of = labelled("One two three. Two and two make four.", (15, 18))
-    of.documents["other"] = Document(_id="other", text="Legs.")  # type: ignore[index]
+    of.documents["other"] = CorpusDocument(_id="other", text="Legs.")  # type: ignore[index]
     parts = [
         *cut((0, 1), (1, 2)),
         passage("Legs.", chunk_id="x", filename="other"),
@@ -231,12 +235,12 @@ def test_a_question_without_an_answer_has_no_ranks() -> None:
 def test_reading_changes_nothing_but_white_space(text: str) -> None:
     """Else counting letters would not lead to a place. The database's own limits are another test's."""
     of = labelled("".join(character for character in text if character >= " " or character.isspace()))
-    documents = export.read(evaluate.book(of), PurePosixPath(export.FILENAME))
+    documents = export.read(labelled_set.book(of), PurePosixPath(export.FILENAME))
     size = split.Size(12, 0.2, 4)
     parts = [part for page in documents for part in split.passages(page, "book", size, len)]
     letters = "".join(of.documents["page"].text.split())
     for part in parts:
-        place = evaluate._places(parts)[part.chunk_id]
+        place = targets._places(parts)[part.chunk_id]
         assert letters[place.start : place.end] == "".join(part.text.split())
 
 
@@ -257,7 +261,7 @@ def test_an_excerpt_hits_a_span_at_its_place_only() -> None:
 
 def test_overlap_counts_a_letter_once() -> None:
     spans = [Place("a", 0, 10), Place("b", 0, 10)]
-    assert evaluate.overlap([Place("a", 5, 20), Place("a", 5, 8)], spans) == 0.25
+    assert targets.overlap([Place("a", 5, 20), Place("a", 5, 8)], spans) == 0.25
 
 
 # --- Labels
@@ -273,21 +277,21 @@ def copied(tmp_path: Path) -> Path:
     [
         ("corpus.jsonl", "not JSON", "corpus.jsonl:13: Invalid JSON"),
         ("corpus.jsonl", '{"_id": "x"}', "corpus.jsonl:13: text: Field required"),
-        ("corpus.jsonl", '{"_id": "tides", "text": "a"}', "corpus.jsonl:13: the _id tides is there twice"),
+        ("corpus.jsonl", '{"_id": "tides", "text": "a"}', "corpus.jsonl:13: the _id tides is used twice"),
         ("queries.jsonl", '{"_id": "x", "text": "Why?"}', "queries.jsonl:21: answerable: Field required"),
         ("queries.jsonl", '{"_id": "x", "text": "Why?", "answerable": true}', "x is answerable, but neither"),
         (
             "queries.jsonl",
             '{"_id": "x", "text": "Why?", "answerable": true, "spans": [{"doc": "y", "start": 0, "end": 1}]}',
-            "queries.jsonl:21: a span lies in y, which is not in corpus.jsonl",
+            "queries.jsonl:21: a span names the document y, which is not in corpus.jsonl",
         ),
         (
             "queries.jsonl",
             '{"_id":"x","text":"Why?","answerable":true,"spans":[{"doc":"tides","start":0,"end":3,"text":"Tide"}]}',
-            "queries.jsonl:21: a span does not fit: tides has 'The' from 0 to 3",
+            "queries.jsonl:21: a span does not match its document: tides has 'The' from 0 to 3",
         ),
-        ("qrels.tsv", "q01 tides 1", "qrels.tsv:17: not three columns with tabs"),
-        ("qrels.tsv", "q01\ttides\tvery", "qrels.tsv:17: not three columns with tabs"),
+        ("qrels.tsv", "q01 tides 1", "qrels.tsv:17: a line needs three columns, separated by tabs"),
+        ("qrels.tsv", "q01\ttides\tvery", "qrels.tsv:17: a line needs three columns, separated by tabs"),
         ("qrels.tsv", "q01\tnowhere\t1", "qrels.tsv:17: q01 or nowhere is not in"),
         ("out_of_scope.jsonl", "[]", "out_of_scope.jsonl:6: "),
     ],
@@ -296,7 +300,7 @@ def test_a_malformed_line_is_named(copied: Path, file: str, line: str, says: str
     with (copied / file).open("a") as opened:
         opened.write(f"{line}\n")
     with pytest.raises(LabelsError, match=re.escape(says)):
-        evaluate.read(copied, copied / "out_of_scope.jsonl")
+        labelled_set.read(copied, copied / "out_of_scope.jsonl")
 
 
 def test_bytes_that_are_no_text_are_named(copied: Path) -> None:
@@ -304,26 +308,26 @@ def test_bytes_that_are_no_text_are_named(copied: Path) -> None:
         before = (copied / file).read_bytes()
         (copied / file).write_bytes(before + b"\xff\xfe\t1\t1\n")
         with pytest.raises(LabelsError, match=rf"{file}:1\d: "):
-            evaluate.read(copied)
+            labelled_set.read(copied)
         (copied / file).write_bytes(before)
 
 
 def test_windows_line_ends_and_blank_lines_are_read(copied: Path) -> None:
     for file in copied.glob("*.*l*"):
         file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n") + b"\r\n\r\n")
-    assert evaluate.read(copied).queries == evaluate.read(TINY).queries
+    assert labelled_set.read(copied).queries == labelled_set.read(TINY).queries
 
 
 def test_a_score_of_zero_is_not_relevant(copied: Path) -> None:
     with (copied / "qrels.tsv").open("a") as opened:
         opened.write("q01\tknots\t0\n")
-    assert evaluate.read(copied).relevant["q01"] == {"tides"}
+    assert labelled_set.read(copied).relevant["q01"] == {"tides"}
 
 
 def test_a_folder_without_a_corpus_says_what_to_do(copied: Path) -> None:
     (copied / "corpus.jsonl").unlink()
     with pytest.raises(LabelsError, match=r"affidavit eval SET --out-of-scope .*queries\.jsonl"):
-        evaluate.read(copied)
+        labelled_set.read(copied)
 
 
 # --- A whole run
@@ -431,7 +435,7 @@ HOSTILE = """</td><script>alert("'&")</script>"""
 
 
 def test_a_hostile_title_stays_text() -> None:
-    wrong = evaluate.Wrong(HOSTILE, HOSTILE, HOSTILE, 0.5, HOSTILE)
+    wrong = evaluate.Mistake(HOSTILE, HOSTILE, HOSTILE, 0.5, HOSTILE)
     found = evaluate.Evaluation(
         name=HOSTILE, documents=1, passages=1, questions={"answerable": 1}, targets="documents",
         unreachable_targets=0, embedder=HOSTILE, generator=HOSTILE, calibration_id=HOSTILE, calibration_kind=HOSTILE,
@@ -439,7 +443,7 @@ def test_a_hostile_title_stays_text() -> None:
         curves={"unanswerable": report.curve([0.7], [0.4])}, scores={"answerable": [0.7], "unanswerable": [0.4]},
         missed=[wrong], let_through=[wrong], failures=[{"question": HOSTILE, "error": HOSTILE}],
     )  # fmt: skip
-    written = evaluate.page(found)
+    written = evaluation_report.page(found)
     assert "<script" not in written
     tree = ET.fromstring(written)
     assert [cell.text for cell in tree.iter("td")].count(HOSTILE) == 10

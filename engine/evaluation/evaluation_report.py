@@ -1,0 +1,112 @@
+"""The presentation of an evaluation: a table for the terminal and a page of HTML. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from engine.evaluation import report
+from engine.evaluation.evaluate import Evaluation, Mistake
+from engine.evaluation.figures import Figure
+
+MEANING = {
+    "recall@5": ("recall@5", "the share of a question's targets that the first five passages hit"),
+    "mrr@10": ("MRR@10", "1 / the rank of the first passage that hits a target"),
+    "ndcg@10": (
+        "nDCG@10",
+        "each target counts where it is hit first, by 1 / log2(1 + rank); as a share of what the best order gives",
+    ),
+    "kept": ("kept by the gate", "the share of the answerable questions whose best score reaches the gate"),
+    "let_through": ("let through", "the share of these questions whose best score reaches the gate"),
+    "auroc": ("AUROC", "how often an answerable question scores higher than one of these; a tie counts half"),
+    "answered": (
+        "answered",
+        "the share of these questions that leave generation and verification with an answer",
+    ),
+    "citation_hit": (
+        "citation hit",
+        "of the answered questions with labelled spans, those with an excerpt that overlaps one",
+    ),
+    "excerpt_overlap": (
+        "excerpt overlap",
+        "of the same questions, the share of the letters of their spans that the excerpts cover",
+    ),
+}
+
+
+def rows(evaluation: Evaluation) -> list[dict[str, str]]:
+    """The figures as a table for the terminal."""
+    return [
+        {
+            "figure": _named(name)[0],
+            "value": "-" if figure.value is None else f"{figure.value:.3f}",
+            "95 % interval": _interval(figure),
+            "questions": f"{figure.questions:,}",
+        }
+        for name, figure in evaluation.figures.items()
+    ]
+
+
+def page(evaluation: Evaluation) -> str:
+    """The report as one HTML file."""
+    return report.page(
+        f"Evaluation: {evaluation.name}",
+        report.paragraph(about(evaluation)),
+        report.heading("Figures"),
+        report.table(
+            ["Figure", "Value", "95 % interval", "Questions", "What it is"],
+            [_figure_row(name, figure) for name, figure in evaluation.figures.items()],
+        ),
+        *(report.gate(evaluation.curves, evaluation.scores, evaluation.threshold) if evaluation.curves else ()),
+        *_mistakes("Answerable, and missed", "Nothing was missed.", evaluation.missed),
+        *(_mistakes("Not in the book, and let through", "Nothing was let through.", evaluation.let_through)
+          if evaluation.curves else ()),
+        *_failures(evaluation.failures),
+    )  # fmt: skip
+
+
+def about(evaluation: Evaluation) -> str:
+    """The set, the targets and the parts that were measured, in a few sentences."""
+    asked = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in evaluation.questions.items())
+    cut = evaluation.unreachable_targets
+    return (
+        f"{evaluation.documents:,} documents in {evaluation.passages:,} passages; questions: {asked}. Targets are"
+        f" {evaluation.targets}{f', of which {cut} lie in no passage as a whole' if cut else ''}. Embedder"
+        f" {evaluation.embedder}, calibration {evaluation.calibration_kind} ({evaluation.calibration_id}), generator"
+        f" {evaluation.generator or 'not asked'}, gate at {evaluation.threshold:.2f}."
+    )
+
+
+def _figure_row(name: str, figure: Figure) -> list[object]:
+    label, meaning = _named(name)
+    return [
+        label,
+        "-" if figure.value is None else figure.value,
+        _interval(figure),
+        figure.questions,
+        meaning,
+    ]
+
+
+def _named(name: str) -> tuple[str, str]:
+    start = next(start for start in MEANING if name.startswith(start))
+    label, meaning = MEANING[start]
+    kind = name.removeprefix(start).replace("_", " ").strip()
+    return f"{label}, {kind}" if kind else label, meaning
+
+
+def _interval(figure: Figure) -> str:
+    """With non-breaking spaces, so that it stays on one line."""
+    return "-" if figure.low is None else f"{figure.low:.3f}\u00a0to\u00a0{figure.high:.3f}"
+
+
+def _mistakes(title: str, nothing: str, mistakes: Sequence[Mistake]) -> tuple[report.Markup, ...]:
+    if not mistakes:
+        return report.heading(title), report.paragraph(nothing)
+    listed = [[item.question, item.expected, item.found, item.score, item.what] for item in mistakes]
+    columns = ["Question", "Expected", "Found first", "Score", "What went wrong"]
+    return report.heading(title), report.table(columns, listed, f"The worst {len(mistakes)}, worst first.")
+
+
+def _failures(failures: Sequence[Mapping[str, str]]) -> tuple[report.Markup, ...]:
+    if not failures:
+        return ()
+    listed = [[item["question"], item["error"]] for item in failures]
+    return report.heading("Not measured"), report.table(["Question", "Why"], listed)
