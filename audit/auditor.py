@@ -19,8 +19,7 @@ from uuid import UUID
 from audit.errors import BundleError, KeyFileError, NoteError, UnknownVersionError
 from audit.proof import bundle
 from audit.proof.bundle import Bundle
-from audit.proof.checkpoint import opened as opened_note
-from audit.proof.checkpoint import receipt_text
+from audit.proof.checkpoint import open_note, receipt_text
 from audit.proof.keys import PublicKey, read_public_keys
 from audit.proof.merkle import is_included
 from audit.proof.record import leaf_hash
@@ -65,14 +64,14 @@ def check(content: bytes, keys: Sequence[PublicKey], receipt: bytes | None = Non
         return _check_receipt(alone, keys)
     report = _check_bundle(content, keys)
     if receipt is not None and report.verdict in GOOD:
-        _compare(bundle.opened(content), receipt, keys, report)
+        _compare(bundle.decode(content), receipt, keys, report)
     return report
 
 
 def _check_bundle(content: bytes, keys: Sequence[PublicKey]) -> Report:
     try:
-        proven = bundle.opened(content)
-        checkpoint = opened_note(proven.note, keys)
+        proven = bundle.decode(content)
+        checkpoint = open_note(proven.note, keys)
         leaf = leaf_hash(proven.row, proven.commitments)
     except UnknownVersionError as unknown:
         return _reported(Verdict.CANNOT_TELL, "file", str(unknown))

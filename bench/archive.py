@@ -31,9 +31,9 @@ import pyarrow as pa
 
 from audit.archive.export import export
 from audit.archive.verify import verify_archive
-from audit.proof.archive_format import MANIFEST, manifest, object_key
+from audit.proof.archive_format import MANIFEST, object_key, sign_manifest
 from audit.proof.keys import SigningKey, public_file, read_public_keys
-from audit.proof.record import Trail, row_of, sealed
+from audit.proof.record import Trail, hashed, row_of
 from audit.proof.verdict import Verdict
 from audit.vault import FolderVault
 from bench.results import Figure, record, show
@@ -137,7 +137,7 @@ def _longest_insert_ms(url: str, work: Callable[[], object]) -> float:
         working = other.submit(work)
         while not working.done():
             trail = Trail(log_id=uuid4(), query_id=uuid4(), timestamp=wiring.now(), endpoint="bench")
-            text = sealed(row_of(trail), secrets.token_bytes(32)).text
+            text = hashed(row_of(trail), secrets.token_bytes(32)).text
             began = time.perf_counter()
             _insert(connection, [text])
             longest_s = max(longest_s, time.perf_counter() - began)
@@ -198,7 +198,7 @@ def _archived(url: str, folder: str, key_file: str) -> dict[str, float]:
         exported = export(connection, BEGIN.date(), out, keys, "bench", _quiet)
         export_s = time.perf_counter() - began
         files = {name: vault.put_file(_key(name, path), path) for name, path in exported.files.items()}
-        (out / MANIFEST).write_bytes(manifest(exported, files, key))
+        (out / MANIFEST).write_bytes(sign_manifest(exported, files, key))
         stored = vault.put_file(_key(MANIFEST, out / MANIFEST), out / MANIFEST)
 
         def row_keys(log_ids: Sequence[str]) -> dict[str, bytes]:
@@ -227,7 +227,7 @@ def _batches(rows: int) -> Iterator[list[str]]:
     ]  # fmt: skip
     for begin in range(0, rows, BATCH):
         yield [
-            sealed(row_of(_trail(place, chance, sentences)), secrets.token_bytes(32)).text
+            hashed(row_of(_trail(place, chance, sentences)), secrets.token_bytes(32)).text
             for place in range(begin, min(begin + BATCH, rows))
         ]
 

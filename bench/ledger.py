@@ -19,11 +19,11 @@ from uuid import uuid4
 import psycopg
 from psycopg.types.json import Jsonb
 
-from audit.ledger.database_writer import Statements
+from audit.ledger.database_writer import DatabaseWriter
 from audit.ledger.entry import Entry
 from audit.ledger.group_commit import GroupCommit
 from audit.ledger.ledger import Ledger
-from audit.proof.record import COLUMNS, Trail, row_of, sealed
+from audit.proof.record import COLUMNS, Trail, hashed, row_of
 from bench.results import Figure, record, show
 from engine import settings as settings_file
 from engine import wiring
@@ -155,10 +155,10 @@ async def _bare(connection: psycopg.AsyncConnection, rows: Sequence[Row]) -> flo
 
 
 async def _own_statement(conninfo: str) -> float:
-    statements, commits = Statements(conninfo), GroupCommit()
+    statements, commits = DatabaseWriter(conninfo), GroupCommit()
     flushing = asyncio.create_task(commits.run(statements.write))
     made = [_trail(0) for _ in range(REQUESTS)]
-    waiting = iter([Entry.closed(one.log_id, sealed(row_of(one), secrets.token_bytes(32))) for one in made])
+    waiting = iter([Entry.closed(one.log_id, hashed(row_of(one), secrets.token_bytes(32))) for one in made])
 
     async def writer() -> None:
         for entry in waiting:

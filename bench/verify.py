@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import psycopg
 
-from audit.proof.record import Trail, leaf_hash, row_of, sealed
+from audit.proof.record import Trail, hashed, leaf_hash, row_of
 from bench.results import Figure, record, show
 from engine import settings as settings_file
 from engine import wiring
@@ -75,7 +75,7 @@ async def _measured(folder: Path, rows: int) -> dict[str, Any]:
 def _batches(rows: int) -> Iterator[list[str]]:
     for begin in range(0, rows, BATCH):
         yield [
-            sealed(row_of(_trail(place)), secrets.token_bytes(32)).text
+            hashed(row_of(_trail(place)), secrets.token_bytes(32)).text
             for place in range(begin, min(begin + BATCH, rows))
         ]
 

@@ -32,7 +32,7 @@ from audit.checking.status import Status, read_status
 from audit.erasure.erase import Eraser
 from audit.ledger import partitions
 from audit.ledger.durability import weaknesses
-from audit.ledger.ledger import Ledger, Spooling
+from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.progress import Progress
 from audit.proof.keys import read_public_keys
 from audit.sealing.sealer import LAST_S, Sealer
@@ -442,7 +442,7 @@ def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
     """With an empty spool_dir there is no spool: while the database is away nothing is answered."""
     audit = settings.audit
     spooling = (
-        Spooling(settings.data_dir / audit.spool_dir, audit.spool_bytes_max) if audit.spool_dir else None
+        SpoolSettings(settings.data_dir / audit.spool_dir, audit.spool_bytes_max) if audit.spool_dir else None
     )
     return Ledger(pool, signing_key_of(settings), now, within_s=settings.budget.audit_s, spooling=spooling)
 

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from audit.proof import bundle
 from audit.proof.bundle import Bundle
 from audit.proof.canonical import canonical_json
-from audit.proof.checkpoint import Checkpoint, Link, receipt_text, signed
+from audit.proof.checkpoint import Checkpoint, Link, receipt_text, sign_note
 from audit.proof.keys import SigningKey
 from audit.proof.merkle import inclusion_proof, root
-from audit.proof.record import Row, Trail, commitments, leaf_hash, row_of, sealed
+from audit.proof.record import Row, Trail, commitments, hashed, leaf_hash, row_of
 
 FILE = Path(__file__).parent / "data" / "proofs.json"
 
@@ -57,7 +57,7 @@ def row(place: int, **given: Any) -> Row:
         "citations": [{"n": 1, "excerpt": "so", "start": 12, "end": 14, "score": 0.83}],
         "filters": {"tags": [], "module": None},
     }  # fmt: skip
-    written = sealed(row_of(Trail(**(fields | given))), sha256(f"salt {place}".encode()).digest()).text
+    written = hashed(row_of(Trail(**(fields | given))), sha256(f"salt {place}".encode()).digest()).text
     found: Row = json.loads(written)
     return found | {"spooled": False, "erased_at": None}
 
@@ -66,7 +66,7 @@ def proven(rows: list[Row], index: int, key: SigningKey = KEY, **given: Any) -> 
     leaves = [leaf_hash(item) for item in rows]
     head = Checkpoint("affidavit/vectors", _MONTH, len(rows), root(leaves), _ISSUED_AT, given.get("previous"))
     return Bundle(
-        rows[index], index, inclusion_proof(leaves, index), signed(head, key), given.get("commitments")
+        rows[index], index, inclusion_proof(leaves, index), sign_note(head, key), given.get("commitments")
     )
 
 
@@ -74,17 +74,17 @@ def good() -> Iterator[tuple[str, str, bytes]]:
     for size in (1, 2, 3, 7, 8, 13):
         rows = [row(place) for place in range(size)]
         for index in sorted({0, size // 2, size - 1}):
-            yield f"leaf {index} of {size}", "VALID", bundle.written(proven(rows, index))
+            yield f"leaf {index} of {size}", "VALID", bundle.encode(proven(rows, index))
     rows = [row(place) for place in range(5)]
     rows[3] = row(
         3, user_query_text=ODD_TEXT, reason=ODD_TEXT, threshold=1e-7, best_score=1.0,
         chunks_returned=[{"é": ODD_NUMBERS, "\ue000": 1, "🤖": {}, "": [[], "", False]}],
     )  # fmt: skip
-    yield "odd text and numbers", "VALID", bundle.written(proven(rows, 3))
+    yield "odd text and numbers", "VALID", bundle.encode(proven(rows, 3))
     link = Link(date(2026, 9, 1), 77, sha256(b"September").digest())
-    yield "on top of September", "VALID", bundle.written(proven(rows, 1, previous=link))
-    yield "signed after a rotation", "VALID", bundle.written(proven(rows, 1, ROTATED))
-    yield "erased", "ERASED", bundle.written(proven(rows, 3, commitments=commitments(rows[3])))
+    yield "on top of September", "VALID", bundle.encode(proven(rows, 1, previous=link))
+    yield "signed after a rotation", "VALID", bundle.encode(proven(rows, 1, ROTATED))
+    yield "erased", "ERASED", bundle.encode(proven(rows, 3, commitments=commitments(rows[3])))
     yield "a receipt", "UNSEALED", json.dumps(receipt(rows[1])).encode()
     yield "an answer", "UNSEALED", json.dumps({"answer": "…", "receipt": receipt(rows[1])}, indent=1).encode()
     elsewhere = receipt(rows[1]) | {"issued_at": "2026-11-18T16:00:00.25+01:00"}
@@ -103,7 +103,7 @@ def receipt(of: Row, key: SigningKey = KEY) -> dict[str, str]:
 def bad() -> Iterator[tuple[str, str, bytes]]:
     rows = [row(place) for place in range(7)]
     rows[2] = row(2, user_query_text=ODD_TEXT)
-    file = bundle.written(proven(rows, 2))
+    file = bundle.encode(proven(rows, 2))
     for name, spoiled in (*_changed(json.loads(file), rows), *_respelled(file), *_unlike(rows)):
         assert spoiled != file, name
         yield name, "TAMPERED", spoiled
@@ -194,7 +194,7 @@ def _notes(note: str, rows: list[Row]) -> Iterator[tuple[str, str]]:
     head = Checkpoint(
         "affidavit/vectors", date(2026, 10, 1), 7, root([leaf_hash(item) for item in rows]), _ISSUED_AT
     )
-    yield "a checkpoint of another month", signed(head, KEY)
+    yield "a checkpoint of another month", sign_note(head, KEY)
     yield "another size under the signature", note.replace("\n7\n", "\n8\n")
     yield "another origin under the signature", note.replace("vectors", "vector5")
     yield "another time under the signature", note.replace("15:00:00.25", "15:00:00.26")

@@ -40,7 +40,7 @@ from audit.errors import (
     VaultError,
 )
 from audit.progress import Progress
-from audit.proof.archive_format import MANIFEST, Manifest, manifest, object_key, opened_manifest
+from audit.proof.archive_format import MANIFEST, Manifest, object_key, open_manifest, sign_manifest
 from audit.proof.keys import PublicKey, SigningKey
 from audit.proof.record import Row, bytes_of, leaf_hash
 from audit.proof.verdict import Report, Verdict
@@ -287,7 +287,7 @@ class Archiver:
             content = await asyncio.to_thread(self.vault.get, place.key, place.version)
         except (OSError, ValueError) as wrong:  # the latter: it is no key of a vault
             raise ArchiveError(f"its manifest cannot be read, so nothing was removed: {wrong}") from None
-        found = opened_manifest(content)
+        found = open_manifest(content)
         if sha256(content).hexdigest() != place.sha256 or not found.is_signed_by(self.public_keys()):
             raise ArchiveError(
                 "its manifest in the vault is not the one that was written, so nothing was removed"
@@ -308,7 +308,7 @@ class Archiver:
                 )  # fmt: skip
             files = {name: self._put(month, name, path) for name, path in exported.files.items()}
             path = folder / MANIFEST
-            path.write_bytes(manifest(exported, files, self.key))
+            path.write_bytes(sign_manifest(exported, files, self.key))
             stored = self._put(month, MANIFEST, path)
         finally:
             shutil.rmtree(folder)

@@ -32,7 +32,7 @@ from audit.proof.archive_format import (
     Exported,
 )
 from audit.proof.bundle import are_commitments
-from audit.proof.checkpoint import Checkpoint, opened
+from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import Frontier
 from audit.proof.record import PERSONAL, SCHEMA_VERSION, Row, leaf_hash
@@ -194,7 +194,7 @@ def _head(
         raise ExportError(f"{month:%Y-%m} has no checkpoint: nothing of it is sealed")
     origin, note = found
     try:
-        checkpoint = opened(note, public_keys)
+        checkpoint = open_note(note, public_keys)
     except NoteError as wrong:
         raise ExportError(f"The last checkpoint of {month:%Y-%m}: {wrong}") from None
     if (checkpoint.origin, checkpoint.month) != (origin, month):

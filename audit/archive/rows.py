@@ -16,10 +16,10 @@ from audit.archive import parquet
 from audit.errors import ArchiveError, BundleError
 from audit.proof.archive_format import (
     ROW_BYTES_MAX,
-    boxed,
     bytes_of,
     commitments_in,
     committed,
+    encrypt_box,
     joined,
     leaf_of,
 )
@@ -286,7 +286,7 @@ def _hidden(
     content = joined({**texts, "salt": f'"\\\\x{salt.hex()}"'})
     if len(content) > ROW_BYTES_MAX:
         raise ArchiveError(f"The record {log_id} is larger than an archive may hold")
-    return committed(texts, salt), boxed(content.encode(), key, log_id)
+    return committed(texts, salt), encrypt_box(content.encode(), key, log_id)
 
 
 def _spelled(kind: str, values: Sequence[Any]) -> Sequence[str | None]:

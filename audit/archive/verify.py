@@ -37,11 +37,11 @@ from audit.proof.archive_format import (
     ROW_BYTES_MAX,
     Manifest,
     StoredFile,
-    opened_box,
-    opened_manifest,
+    open_box,
+    open_manifest,
     place_of,
 )
-from audit.proof.checkpoint import Checkpoint, opened
+from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import HASH_BYTES, Frontier
 from audit.proof.record import Row
@@ -130,7 +130,7 @@ def _row_again(line: bytes, keys: Mapping[str, bytes]) -> tuple[Row, Mapping[str
         row["erased_at"] = found.erased_at
     key = keys.get(found.log_id)
     if found.box and key:
-        row |= opened_box(found.box, key, found.log_id)
+        row |= open_box(found.box, key, found.log_id)
     return row, found.commitments
 
 
@@ -138,7 +138,7 @@ def _manifest(vault: ArchiveSource, key: str, version: str | None, report: Repor
     try:
         with vault.open(key, version) as stream:
             content = _read(stream, MANIFEST_BYTES_MAX)
-        manifest = opened_manifest(content)
+        manifest = open_manifest(content)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         report.add(Finding(Verdict.MISSING, "file", f"There is no {key}"))
     except (ArchiveError, VaultDamagedError) as wrong:
@@ -261,7 +261,7 @@ class _Archive:
         note = self._small(CHECKPOINT)
         self._compare_with_anchors(note)
         try:
-            return opened(note.decode(errors="replace"), self.public_keys)
+            return open_note(note.decode(errors="replace"), self.public_keys)
         except NoteError as wrong:
             self._find(Verdict.TAMPERED, "checkpoint", str(wrong))
             return None

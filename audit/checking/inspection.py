@@ -15,10 +15,9 @@ from uuid import UUID
 
 from audit.errors import ArchiveError, NoteError
 from audit.progress import Progress
-from audit.proof.archive_format import opened_manifest
+from audit.proof.archive_format import open_manifest
 from audit.proof.bundle import COLUMN, are_commitments
-from audit.proof.checkpoint import Checkpoint, Link, erasure_text
-from audit.proof.checkpoint import opened as opened_note
+from audit.proof.checkpoint import Checkpoint, Link, erasure_text, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import Frontier
 from audit.proof.record import PERSONAL, SCHEMA_VERSION, Row, leaf_hash
@@ -220,7 +219,7 @@ class _Month:
 
     def _wrong_with(self, content: bytes, digest: str, end: int) -> str:
         try:
-            manifest = opened_manifest(content)
+            manifest = open_manifest(content)
         except ArchiveError as wrong:
             return f"is none: {wrong}"
         if sha256(content).hexdigest() != digest or not manifest.is_signed_by(self.keys):
@@ -316,7 +315,7 @@ class _Month:
 
     def _opened(self, size: int, note: str, what: str) -> Checkpoint | Finding:
         try:
-            checkpoint = opened_note(note, self.keys)
+            checkpoint = open_note(note, self.keys)
         except NoteError as wrong:
             words = f"The {what} of size {size}: {wrong}"
         else:
@@ -345,7 +344,7 @@ class _Month:
         note = self.evidence.checkpoint(link.month, link.size)
         place = f"the checkpoint of {link.month:%Y-%m} and size {link.size}"
         try:
-            earlier = opened_note(note, self.keys) if note is not None else None
+            earlier = open_note(note, self.keys) if note is not None else None
         except NoteError:
             return  # said where that month is inspected
         if earlier is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from audit.checking.evidence import Period, following
 from audit.errors import ArchiveError, VaultError
-from audit.proof.archive_format import Manifest, opened_manifest
+from audit.proof.archive_format import Manifest, open_manifest
 from audit.vault import Vault
 
 _AUDITOR = "affidavit_auditor"
@@ -136,7 +136,7 @@ def read_manifest(vault: Vault, key: str, version: str, digest: str) -> Manifest
     content = vault.get(key, version)
     if sha256(content).hexdigest() != digest:
         raise ArchiveError("it is not the one that was verified")
-    return opened_manifest(content)
+    return open_manifest(content)
 
 
 def _lost(manifest: Manifest, name: str, vault: Vault) -> str | None:

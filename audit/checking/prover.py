@@ -16,7 +16,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from audit.checking.evidence import COLUMNS, rows_statement
 from audit.errors import MissingRecordError, ProofUnavailableError, UnprovenError, UnsealedRecordError
 from audit.proof import merkle
-from audit.proof.bundle import Bundle, are_commitments, month_of, written
+from audit.proof.bundle import Bundle, are_commitments, encode, month_of
 from audit.proof.record import SCHEMA_VERSION, Row, leaf_hash
 
 CHUNK_LEAVES = 1_024  # a power of two: the tree over the chunks' roots is the tree over the leaves
@@ -67,7 +67,7 @@ class Prover:
         index, size, note = found
         proof = await self._proof(month, index, size)
         committed = None if row["erased_at"] is None else await self._commitments(row)
-        return written(Bundle(row, index, proof, note, committed))
+        return encode(Bundle(row, index, proof, note, committed))
 
     async def _proof(self, month: date, index: int, size: int) -> list[bytes]:
         """Within its chunk, then among the chunks' roots."""

@@ -11,7 +11,7 @@ from typing import Any
 from audit.checking.evidence import EVER, Period
 from audit.checking.month_tiers import StoredMonth, find_losses, read_months
 from audit.ledger.partitions import MONTHS_AHEAD, MONTHS_AHEAD_MIN, months_from, partition_name
-from audit.ledger.spool import ASIDE
+from audit.ledger.spool import ASIDE_FILE
 from audit.vault import Vault
 
 NEAR_GATE = 0.02  # so close to the threshold another calibration would have decided otherwise
@@ -186,10 +186,10 @@ def _gaps_of_months(status: Status, today: date) -> list[str]:
 def _gaps_of_spool(files: Sequence[SpoolFile], now: datetime) -> list[str]:
     return [
         f"{file.entries} entries are set aside in {file.name}: damaged, or refused by the database; look at them"
-        if file.name == ASIDE
+        if file.name == ASIDE_FILE
         else f"{file.entries} entries wait in {file.name} since {_moment(file.changed_at)}: start the engine there"
         for file in files
-        if file.entries and (file.name == ASIDE or now - file.changed_at > OVERDUE)
+        if file.entries and (file.name == ASIDE_FILE or now - file.changed_at > OVERDUE)
     ]
 
 
@@ -201,7 +201,7 @@ def _overdue(waiting: Backlog, what: str, now: datetime) -> list[str]:
 
 def spool_files(folder: Path) -> list[SpoolFile]:
     found = []
-    for path in sorted([*folder.glob("*.spool"), *folder.glob(ASIDE)]):
+    for path in sorted([*folder.glob("*.spool"), *folder.glob(ASIDE_FILE)]):
         with contextlib.suppress(FileNotFoundError):  # its process ended meanwhile, and nothing waited in it
             about = path.stat()
             changed_at = datetime.fromtimestamp(about.st_mtime, UTC)

@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -27,8 +27,9 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from audit.erasure import personal, spool_erasure
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
-from audit.ledger.spool import ASIDE
+from audit.ledger.spool import ASIDE_FILE
 from audit.proof.checkpoint import erasure_text
+from audit.proof.keys import Signer
 from audit.proof.record import Row, Trail, commitments, leaf_hash
 
 BATCH_ROWS = 1_000  # some 8 MB of records
@@ -61,13 +62,6 @@ WHERE EXISTS (SELECT FROM audit_erasures e WHERE e.month = m.month
 _ALWAYS_TIDIED = ("audit_row_keys", "audit_open", "chat_sessions", "chat_messages", "source_citations")
 
 Event = Callable[[], AbstractAsyncContextManager[Trail]]  # a row of the log, written when the block has ended
-
-
-class Signer(Protocol):
-    @property
-    def key_id(self) -> str: ...
-
-    def sign(self, message: bytes) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +350,7 @@ class Eraser:
         names = [*target.who, *map(str, target.queries)]
         done.set_aside, damaged = spool_erasure.overwrite_set_aside(self._spool, target.concerns, names)
         if damaged:
-            done.left.append(f"{damaged} damaged lines are set aside in {ASIDE}: look whose they are")
+            done.left.append(f"{damaged} damaged lines are set aside in {ASIDE_FILE}: look whose they are")
         done.left += [
             f"{count} entries wait in {name}: a process of this machine has not written them to the database yet;"
             " erase again when it has"

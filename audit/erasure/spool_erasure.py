@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.ledger.entry import Entry
-from audit.ledger.spool import ASIDE, pieces
+from audit.ledger.spool import ASIDE_FILE, batches
 
 _BLOTTED = b"erased "
 
@@ -20,7 +20,7 @@ def count_waiting(folder: Path, concerns: Concerns) -> dict[str, int]:
     found = {}
     for path in sorted(folder.glob("*.spool")):
         with contextlib.suppress(FileNotFoundError):
-            count = sum(concerns(_told(entry)) for piece in pieces(path) for entry in piece.entries)
+            count = sum(concerns(_told(entry)) for piece in batches(path) for entry in piece.entries)
             if count:
                 found[path.name] = count
     return found
@@ -30,7 +30,7 @@ def overwrite_set_aside(folder: Path, concerns: Concerns, names: Sequence[str]) 
     """Overwrite what was set aside of them, in its place: whoever adds a line meanwhile is not disturbed. The record's id
     and hash stay. How many lines, and how many are left that are damaged, so that nobody can tell whose they are."""
     blotted = damaged = position = 0
-    with contextlib.suppress(FileNotFoundError), (folder / ASIDE).open("r+b") as file:
+    with contextlib.suppress(FileNotFoundError), (folder / ASIDE_FILE).open("r+b") as file:
         for line in file.read().splitlines(keepends=True):
             left = _left_of(line, concerns, names)
             if left is None:

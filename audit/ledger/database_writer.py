@@ -23,7 +23,7 @@ def arguments(entries: Sequence[Entry]) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-class Statements:
+class DatabaseWriter:
     """One connection that is made when it is needed and thrown away when it fails. One batch at a time."""
 
     def __init__(self, conninfo: str) -> None:

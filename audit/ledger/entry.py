@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 from uuid import UUID
 
-from audit.proof.record import Sealed, Trail, row_of, text_of
+from audit.proof.record import HashedRow, Trail, row_of, text_of
 
 Kind = Literal["opened", "noted", "closed"]
 
@@ -34,7 +34,7 @@ class Entry:
         return cls("noted", row["log_id"], text_of({"log_id": row["log_id"], "trail": row}))
 
     @classmethod
-    def closed(cls, log_id: UUID, sealed: Sealed) -> Self:
+    def closed(cls, log_id: UUID, sealed: HashedRow) -> Self:
         return cls("closed", str(log_id), sealed.text)
 
     @classmethod
@@ -70,7 +70,7 @@ def listed(entries: Sequence[Entry], kind: Kind) -> str | None:
     return f"[{','.join(texts)}]" if texts else None
 
 
-def last_words(entries: Iterable[Entry]) -> list[Entry]:
+def compacted(entries: Iterable[Entry]) -> list[Entry]:
     """What is left to write of many steps: of a request that ended only its end, of others also the last note."""
     steps: dict[Kind, dict[str, Entry]] = {"opened": {}, "noted": {}, "closed": {}}
     for entry in entries:

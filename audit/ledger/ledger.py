@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 from uuid import UUID
 
 import psycopg
@@ -22,38 +21,30 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from audit.errors import LedgerUnavailableError, PermanentWriteError, TransientWriteError
 from audit.ledger import partitions
-from audit.ledger.database_writer import Statements
+from audit.ledger.database_writer import DatabaseWriter
 from audit.ledger.durability import weaknesses
 from audit.ledger.entry import Entry
 from audit.ledger.group_commit import GroupCommit
-from audit.ledger.orphans import Alive, Orphans
-from audit.ledger.spool import Spool, delivered, left_behind, pieces
+from audit.ledger.orphans import LivenessLock, Orphans
+from audit.ledger.spool import Spool, abandoned_files, batches, deliver
 from audit.proof.checkpoint import receipt_text
-from audit.proof.record import SALT_BYTES, Receipt, Sealed, Trail, row_of, sealed
+from audit.proof.keys import Signer
+from audit.proof.record import SALT_BYTES, HashedRow, Receipt, Trail, hashed, row_of
 
 LOCK_S = 10.0  # a database that takes longer to grant a free lock is not there
 GRACE_S = 1.0  # a living process whose connection was lost has its lock again by then
 DATABASE_SHARE = 0.6  # of the time for a record; the rest is for the spool, should the database not answer
 DRAIN_PAUSE_S = 0.25  # between two tries to reach a database that is away
 LANES = 2  # while the database writes one batch, we make the next
-TEND_S = 15.0  # so that what a dead process left open is closed within a minute
+MAINTENANCE_INTERVAL_S = 15.0  # so that what a dead process left open is closed within a minute
 
 Work = Callable[[], Coroutine[None, None, None]]
 
 log = logging.getLogger(__name__)
 
 
-class Signer(Protocol):
-    """The key that receipts are signed with."""
-
-    @property
-    def key_id(self) -> str: ...
-
-    def sign(self, message: bytes) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Spooling:
+class SpoolSettings:
     """Where records may wait, and how much of them."""
 
     folder: Path
@@ -70,7 +61,7 @@ class Ledger:
         clock: Callable[[], datetime],
         *,
         within_s: float,
-        spooling: Spooling | None = None,
+        spooling: SpoolSettings | None = None,
     ) -> None:
         assert isinstance(pool.conninfo, str)
         self._pool = pool
@@ -80,13 +71,13 @@ class Ledger:
         self._spool = Spool.open(spooling.folder, self._owner, spooling.bytes_max) if spooling else None
         self._spooling = GroupCommit() if self._spool else None
         self._has_spooled = asyncio.Event()
-        self._is_away = False  # the database, when we last wrote or drained
+        self._is_database_down = False  # the database, when we last wrote or drained
         self._by_spool: set[str] = set()  # requests with a step there, which the next must not overtake
-        self._lanes = [Statements(pool.conninfo) for _ in range(LANES)]
-        self._draining = Statements(pool.conninfo)
+        self._lanes = [DatabaseWriter(pool.conninfo) for _ in range(LANES)]
+        self._draining = DatabaseWriter(pool.conninfo)
         self._commits = GroupCommit()
         self._database_s = within_s * (DATABASE_SHARE if self._spool else 1.0)
-        self._alive = Alive(pool.conninfo, self._owner)
+        self._alive = LivenessLock(pool.conninfo, self._owner)
         self._orphans = Orphans(self._owner, self._spool)
         self._living: set[UUID] = set()
         self._weaknesses: list[str] = []
@@ -96,16 +87,18 @@ class Ledger:
     async def start(self) -> int:
         """Say that this process lives, then finish what dead ones left; how many requests they had open."""
         self._begin(
-            self._alive.run, self._tend, *(partial(self._commits.run, lane.write) for lane in self._lanes)
+            self._alive.run,
+            self._maintain_periodically,
+            *(partial(self._commits.run, lane.write) for lane in self._lanes),
         )
         if self._spool and self._spooling:
             self._begin(partial(self._spooling.run, self._spool.append), self._drain)
         async with asyncio.timeout(LOCK_S):
-            await self._alive.is_known.wait()
-        closed = await self.tend()
+            await self._alive.is_held.wait()
+        closed = await self.maintain()
         if self._orphans.has_seen_some:
             await asyncio.sleep(GRACE_S)
-            closed += await self.tend()
+            closed += await self.maintain()
         return closed
 
     async def stop(self) -> None:
@@ -138,7 +131,7 @@ class Ledger:
         finally:
             self._living.discard(trail.log_id)  # what could not be closed is an orphan, though we live
 
-    async def tend(self) -> int:
+    async def maintain(self) -> int:
         """What must be looked after: is the database durable, are there months, has anybody died?"""
         async with self._pool.connection() as connection:
             self._check(await weaknesses(connection))
@@ -146,9 +139,9 @@ class Ledger:
         if self._weaknesses:  # nothing leaves a spool for it, and no end that waits in one is made up
             return 0
         if self._spool:
-            for path in left_behind(self._spool.folder):
-                for piece in pieces(path):
-                    await delivered(piece, self._draining, self._spool.folder)
+            for path in abandoned_files(self._spool.folder):
+                for piece in batches(path):
+                    await deliver(piece, self._draining, self._spool.folder)
                 path.unlink()
         if self.is_spooling:
             return 0  # what looks forgotten may have its end in there
@@ -166,10 +159,10 @@ class Ledger:
         return self._spool is not None and not self._spool.is_empty
 
     async def _closed(self, trail: Trail, issued_at: datetime) -> Receipt:
-        row: list[Sealed] = []
+        row: list[HashedRow] = []
 
         def entry() -> Entry:
-            row.append(sealed(row_of(trail), secrets.token_bytes(SALT_BYTES)))
+            row.append(hashed(row_of(trail), secrets.token_bytes(SALT_BYTES)))
             return Entry.closed(trail.log_id, row[0])
 
         await self._durable(entry)
@@ -183,7 +176,7 @@ class Ledger:
         """In the database, or else in the spool."""
         try:
             entry = make()
-            if not self._must_wait(entry) and await self._is_in_database(entry):
+            if not self._must_wait(entry) and await self._write_to_database(entry):
                 return
             await self._spool_it(entry)
         except (TransientWriteError, PermanentWriteError, ValueError, TypeError) as failure:
@@ -191,17 +184,17 @@ class Ledger:
 
     def _must_wait(self, entry: Entry) -> bool:
         """Whether it goes to the spool at once. Requests that began since the database is back do not, or it would never be empty."""
-        is_behind = self.is_spooling and (self._is_away or entry.log_id in self._by_spool)
+        is_behind = self.is_spooling and (self._is_database_down or entry.log_id in self._by_spool)
         return is_behind or bool(self._weaknesses)
 
-    async def _is_in_database(self, entry: Entry) -> bool:
+    async def _write_to_database(self, entry: Entry) -> bool:
         try:
             async with asyncio.timeout(self._database_s):
                 if entry.kind == "opened":
-                    await self._alive.is_known.wait()
+                    await self._alive.is_held.wait()
                 await self._commits.write(entry)
         except (TransientWriteError, TimeoutError) as failure:
-            self._is_away = True
+            self._is_database_down = True
             log.warning("The database did not take a record (%s)", type(failure).__name__)
             return False
         return True
@@ -231,19 +224,19 @@ class Ledger:
         piece = spool.read()
         if self._weaknesses or not (piece.entries or piece.damaged):
             raise TransientWriteError("Nothing can be drained yet")
-        await delivered(piece, self._draining, spool.folder)
-        self._is_away = False
+        await deliver(piece, self._draining, spool.folder)
+        self._is_database_down = False
         spool.drained(piece)
         if spool.is_empty:
             self._by_spool.clear()
             log.warning("The database has all records that waited in the spool")
 
-    async def _tend(self) -> None:
+    async def _maintain_periodically(self) -> None:
         while True:
-            await asyncio.sleep(TEND_S)
+            await asyncio.sleep(MAINTENANCE_INTERVAL_S)
             try:
-                async with asyncio.timeout(TEND_S):
-                    await self.tend()
+                async with asyncio.timeout(MAINTENANCE_INTERVAL_S):
+                    await self.maintain()
             except (psycopg.Error, PoolTimeout, TransientWriteError, OSError, TimeoutError) as failure:
                 log.warning("The log could not be looked after (%s)", type(failure).__name__)
 

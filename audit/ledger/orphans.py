@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 from audit.ledger.database_writer import WRITE, arguments, is_archived
 from audit.ledger.entry import Entry
 from audit.ledger.spool import Spool, is_alive
-from audit.proof.record import SALT_BYTES, Row, sealed
+from audit.proof.record import SALT_BYTES, Row, hashed
 
 LOCK_PAUSE_S = 0.05  # between two tries to reach a database that has gone
 FOREIGN_S = 3600  # a machine that has not come back by then has lost its spool
@@ -34,13 +34,13 @@ SELECT log_id, owner, trail FROM audit_open WHERE
 _FORGET = "DELETE FROM audit_open WHERE log_id = %s"
 
 
-class Alive:
+class LivenessLock:
     """The advisory lock that says this process lives, on a connection of its own, taken anew when that is lost."""
 
     def __init__(self, conninfo: str, owner: int) -> None:
         self._conninfo = conninfo
         self._owner = owner
-        self.is_known = asyncio.Event()
+        self.is_held = asyncio.Event()
 
     async def run(self) -> None:
         while True:
@@ -49,12 +49,12 @@ class Alive:
                     _heard(self._conninfo), autocommit=True
                 ) as alive:
                     await alive.execute("SELECT pg_advisory_lock(%s)", (self._owner,))
-                    self.is_known.set()
+                    self.is_held.set()
                     async for _ in alive.notifies():
                         """Nobody notifies us: this ends when the connection does."""
-            if not self.is_known.is_set():
+            if not self.is_held.is_set():
                 await asyncio.sleep(LOCK_PAUSE_S)
-            self.is_known.clear()
+            self.is_held.clear()
 
 
 def _heard(conninfo: str) -> str:
@@ -102,7 +102,7 @@ class Orphans:
 
 
 async def _close(connection: psycopg.AsyncConnection, log_id: UUID, trail: dict[str, Any]) -> int:
-    entry = Entry.closed(log_id, sealed(_abandoned(trail), secrets.token_bytes(SALT_BYTES)))
+    entry = Entry.closed(log_id, hashed(_abandoned(trail), secrets.token_bytes(SALT_BYTES)))
     try:
         async with connection.transaction():
             await connection.execute(WRITE, arguments([entry]))

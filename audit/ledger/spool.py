@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Self
 
 from audit.errors import ArchivedMonthError, MissingMonthError, PermanentWriteError, TransientWriteError
-from audit.ledger.database_writer import Statements
-from audit.ledger.entry import Entry, last_words
+from audit.ledger.database_writer import DatabaseWriter
+from audit.ledger.entry import Entry, compacted
 
 READ_MAX = 256  # entries drained in one batch
 BLOCK_BYTES = 1 << 20
-ASIDE = "set-aside.log"  # lines that no database will ever take; never empty without somebody being told
+ASIDE_FILE = "set-aside.log"  # lines that no database will ever take; never empty without somebody being told
 _IDENTITY = "identity"
 _SUFFIX = ".spool"
 _DIGEST_LENGTH = 16
@@ -75,11 +75,11 @@ class Spool:
         """Whether the database has all of it."""
         return not self.in_flight and self.drained_bytes == self.durable_bytes
 
-    def read(self) -> "Read":
+    def read(self) -> "SpoolBatch":
         """The next entries to drain."""
         return _read(self.descriptor, self.drained_bytes, self.durable_bytes)
 
-    def drained(self, read: "Read") -> None:
+    def drained(self, read: "SpoolBatch") -> None:
         """The database has these; when it has all, the file begins anew."""
         self.drained_bytes = read.end
         if self.is_empty:
@@ -109,7 +109,7 @@ class Spool:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class SpoolBatch:
     """A piece of a spool: its entries, its lines that are damaged, and where it ends."""
 
     entries: list[Entry]
@@ -117,11 +117,11 @@ class Read:
     end: int
 
 
-def left_behind(folder: Path) -> Iterator[Path]:
+def abandoned_files(folder: Path) -> Iterator[Path]:
     """The files of processes that are dead; each is ours alone until the next one is asked for."""
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            if _is_free(file.fileno()) and path.exists():  # else another one drained it meanwhile
+            if _try_lock(file.fileno()) and path.exists():  # else another one drained it meanwhile
                 yield path
 
 
@@ -129,12 +129,12 @@ def is_alive(folder: Path, owner: int) -> bool:
     """Whether the process of this owner runs on this machine, however its connections fare."""
     try:
         with (folder / f"{owner:016x}{_SUFFIX}").open("rb") as file:
-            return not _is_free(file.fileno())
+            return not _try_lock(file.fileno())
     except FileNotFoundError:
         return False
 
 
-def pieces(path: Path) -> Iterator[Read]:
+def batches(path: Path) -> Iterator[SpoolBatch]:
     """All that a dead process left in its file."""
     with path.open("rb") as file:
         end, position = os.fstat(file.fileno()).st_size, 0
@@ -146,7 +146,7 @@ def pieces(path: Path) -> Iterator[Read]:
 
 def set_aside(folder: Path, lines: Sequence[bytes]) -> None:
     """Kept for a person: `audit status` counts them until they are gone."""
-    with (folder / ASIDE).open("ab") as file:
+    with (folder / ASIDE_FILE).open("ab") as file:
         os.fchmod(file.fileno(), 0o600)
         file.writelines(line.rstrip(b"\n") + b"\n" for line in lines)
         file.flush()
@@ -154,19 +154,19 @@ def set_aside(folder: Path, lines: Sequence[bytes]) -> None:
     _sync_folder(folder)
 
 
-async def delivered(piece: Read, to: Statements, folder: Path) -> None:
+async def deliver(piece: SpoolBatch, to: DatabaseWriter, folder: Path) -> None:
     """To the database. What it will never take is set aside; raises `TransientWriteError` if it does not answer."""
-    entries = last_words(piece.entries)
+    entries = compacted(piece.entries)
     try:
         await to.write(entries)
     except (PermanentWriteError, MissingMonthError):
         for entry in entries:
-            await _delivered_alone(entry, to, folder)
+            await _deliver_alone(entry, to, folder)
     if piece.damaged:
         set_aside(folder, piece.damaged)
 
 
-async def _delivered_alone(entry: Entry, to: Statements, folder: Path) -> None:
+async def _deliver_alone(entry: Entry, to: DatabaseWriter, folder: Path) -> None:
     try:
         try:
             await to.write([entry])
@@ -176,7 +176,7 @@ async def _delivered_alone(entry: Entry, to: Statements, folder: Path) -> None:
     except ArchivedMonthError:
         if not await to.holds(entry):
             set_aside(folder, [line_of(entry)])
-            log.error("Record %s came after its month was archived: it is in %s", entry.log_id, ASIDE)  # noqa: TRY400  its trace could repeat the row
+            log.error("Record %s came after its month was archived: it is in %s", entry.log_id, ASIDE_FILE)  # noqa: TRY400  its trace could repeat the row
     except PermanentWriteError:
         set_aside(folder, [line_of(entry)])
 
@@ -190,7 +190,7 @@ def _digest(text: bytes) -> bytes:
     return sha256(text).hexdigest()[:_DIGEST_LENGTH].encode()
 
 
-def _read(descriptor: int, start: int, end: int) -> Read:
+def _read(descriptor: int, start: int, end: int) -> SpoolBatch:
     entries: list[Entry] = []
     damaged: list[bytes] = []
     position = start
@@ -202,10 +202,10 @@ def _read(descriptor: int, start: int, end: int) -> Read:
         elif position < end or line.endswith(b"\n"):
             damaged.append(line)
         if len(entries) == READ_MAX:
-            return Read(entries, damaged, position)
+            return SpoolBatch(entries, damaged, position)
     if position < end:  # nobody may lose what was promised without a word
         damaged.append(b"The file was cut: %d bytes are missing" % (end - position))
-    return Read(entries, damaged, end)
+    return SpoolBatch(entries, damaged, end)
 
 
 def _lines(descriptor: int, start: int, end: int) -> Iterator[bytes]:
@@ -219,7 +219,7 @@ def _lines(descriptor: int, start: int, end: int) -> Iterator[bytes]:
         yield rest
 
 
-def _is_free(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

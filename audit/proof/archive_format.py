@@ -60,7 +60,7 @@ _ZSTD = pa.Codec(
 _decoder = json.JSONDecoder()
 
 
-class Stored(Protocol):
+class StoredLike(Protocol):
     """Where a file lies in a vault, and what it is."""
 
     @property
@@ -120,7 +120,7 @@ class Manifest:
         return any(key.key_id == self.key_id and key.verify(self.signature, self.signed) for key in keys)
 
 
-def manifest(exported: Exported, files: Mapping[str, Stored], key: SigningKey) -> bytes:
+def sign_manifest(exported: Exported, files: Mapping[str, StoredLike], key: SigningKey) -> bytes:
     """The last file of an archive: with it the archive exists."""
     body = {
         "format": FORMAT, "origin": exported.origin, "month": f"{exported.month:%Y-%m}", "rows": exported.rows,
@@ -132,8 +132,8 @@ def manifest(exported: Exported, files: Mapping[str, Stored], key: SigningKey) -
     return canonical_json(body | {"signature": signature}) + b"\n"
 
 
-def opened_manifest(content: bytes) -> Manifest:
-    """What it says, if it is written the one way that `manifest` writes it; who signed it is another question."""
+def open_manifest(content: bytes) -> Manifest:
+    """What it says, if it is written the one way that `sign_manifest` writes it; who signed it is another question."""
     body = _canonical(content)
     if body.keys() != _FIELDS or body["format"] != FORMAT:
         raise ArchiveError(f"It does not have exactly the fields of “{FORMAT}”")
@@ -158,17 +158,17 @@ def place_of(key: str) -> tuple[str | None, str | None]:
     return (found["month"], found["sha256"]) if found else (None, None)
 
 
-def boxed(content: bytes, key: bytes, log_id: str) -> bytes:
+def encrypt_box(content: bytes, key: bytes, log_id: str) -> bytes:
     """Encrypted under the row's own key, so that destroying that forgets the row. The same content gives the same bytes."""
     compressed = _ZSTD.compress(content, asbytes=True)
     nonce = hmac.digest(key, compressed, "sha256")[:_NONCE_BYTES]
     return b"".join((_BOX_VERSION, nonce, AESGCM(key).encrypt(nonce, compressed, log_id.encode())))
 
 
-def opened_box(box: bytes, key: bytes, log_id: str) -> dict[str, Any]:
+def open_box(box: bytes, key: bytes, log_id: str) -> dict[str, Any]:
     """The personal columns and the salt."""
     try:
-        content = json.loads(unboxed(box, key, log_id))
+        content = json.loads(decrypt_box(box, key, log_id))
     except (ValueError, RecursionError) as wrong:
         raise ArchiveError(f"What is in the box is not JSON: {wrong}") from None
     if not isinstance(content, dict) or not content.keys() <= PERSONAL | {"salt"}:
@@ -178,7 +178,7 @@ def opened_box(box: bytes, key: bytes, log_id: str) -> dict[str, Any]:
 
 def commitments_in(box: bytes, key: bytes, log_id: str) -> dict[str, str]:
     """What stands for the box's values in the hash: over the very texts in it, so only canonical ones can fit."""
-    texts = members(unboxed(box, key, log_id))
+    texts = members(decrypt_box(box, key, log_id))
     salt = texts.pop("salt", "")
     if not texts.keys() <= PERSONAL:
         raise ArchiveError("What is in the box is not what is personal in a record")
@@ -199,7 +199,7 @@ def committed(texts: Mapping[str, str], salt: bytes) -> dict[str, str]:
     }
 
 
-def unboxed(box: bytes, key: bytes, log_id: str) -> str:
+def decrypt_box(box: bytes, key: bytes, log_id: str) -> str:
     """The text in the box; never more than a record may be, whatever it claims."""
     if box[:1] != _BOX_VERSION or len(box) <= 1 + _NONCE_BYTES + _TAG_BYTES or len(key) != BOX_KEY_BYTES:
         raise ArchiveError("It is not a box of ours")

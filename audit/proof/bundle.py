@@ -43,7 +43,7 @@ class Bundle:
         return month_of(self.row)
 
 
-def written(bundle: Bundle) -> bytes:
+def encode(bundle: Bundle) -> bytes:
     """One line. What is not hashed is left out: nobody could tell if it were changed."""
     erased = bundle.commitments is not None
     left_out = (UNHASHED | PERSONAL) if erased else UNHASHED - {"salt"}
@@ -59,8 +59,8 @@ def written(bundle: Bundle) -> bytes:
     return canonical_json(body | ({"commitments": bundle.commitments} if erased else {})) + b"\n"
 
 
-def opened(content: bytes) -> Bundle:
-    """The bundle, if it is written the one way that `written` writes it."""
+def decode(content: bytes) -> Bundle:
+    """The bundle, if it is written the one way that `encode` writes it."""
     body = _canonical(content)
     if set(body) - {"commitments"} != _FIELDS or body["format"] != FORMAT:
         raise BundleError(f"It does not have exactly the fields of “{FORMAT}”")

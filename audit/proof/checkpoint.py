@@ -62,14 +62,14 @@ class Checkpoint:
         return Link(self.month, self.size, self.root)
 
 
-def signed(checkpoint: Checkpoint, key: SigningKey) -> str:
+def sign_note(checkpoint: Checkpoint, key: SigningKey) -> str:
     text = _text(checkpoint)
     signature = key.public.fingerprint + key.sign(text.encode())
     return f"{text}\n— {NAME} {_base64(signature)}\n"
 
 
-def opened(note: str, public_keys: Iterable[PublicKey]) -> Checkpoint:
-    """What the note says, if it is written the one way that `signed` writes it and one of these keys signed it."""
+def open_note(note: str, public_keys: Iterable[PublicKey]) -> Checkpoint:
+    """What the note says, if it is written the one way that `sign_note` writes it and one of these keys signed it."""
     found = _NOTE.fullmatch(note)
     if found is None:
         raise NoteError("This is not written as a checkpoint")

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 from uuid import uuid4
 
 from cryptography.exceptions import InvalidSignature
@@ -64,6 +65,15 @@ class PublicKey:
 
     def __str__(self) -> str:
         return f"{self.key_id}+{base64.b64encode(ED25519 + self.raw).decode()}"
+
+
+class Signer(Protocol):
+    """A private key, or anything else that signs with one."""
+
+    @property
+    def key_id(self) -> str: ...
+
+    def sign(self, message: bytes) -> bytes: ...
 
 
 class SigningKey:

@@ -130,7 +130,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class HashedRow:
     """A row that says its last word: canonical JSON, with its salt and its hash."""
 
     text: str
@@ -161,13 +161,15 @@ def text_of(row: Row) -> str:
     return text if _is_storable(text) else _encoded(_replaced(row))
 
 
-def sealed(row: Row, salt: bytes) -> Sealed:
+def hashed(row: Row, salt: bytes) -> HashedRow:
     """The row in its final form. Each value is written once, for the hash and for the database alike."""
     texts = _texts(row)
     if not _is_storable("".join(texts.values())):
         texts = _texts(_replaced(row))  # once: a reader may have typed these six characters, and they stay
     leaf = _leaf(texts, _committed(texts, salt))
-    return Sealed(_object(texts | {"salt": f'"{_escaped(salt)}"', "leaf_hash": f'"{_escaped(leaf)}"'}), leaf)
+    return HashedRow(
+        _object(texts | {"salt": f'"{_escaped(salt)}"', "leaf_hash": f'"{_escaped(leaf)}"'}), leaf
+    )
 
 
 def leaf_hash(row: Mapping[str, Any], committed: Mapping[str, str] | None = None) -> bytes:

@@ -461,7 +461,7 @@ def _opened(log_ids: Sequence[str], boxes: Sequence[bytes | None], row_keys: Row
     """What is in the boxes; nothing in those whose key was destroyed."""
     keys = row_keys([log_id for log_id, box in zip(log_ids, boxes, strict=True) if box])
     return [
-        _spelled(archive_format.opened_box(box, keys[log_id], log_id)) if box and log_id in keys else None
+        _spelled(archive_format.open_box(box, keys[log_id], log_id)) if box and log_id in keys else None
         for log_id, box in zip(log_ids, boxes, strict=True)
     ]
 

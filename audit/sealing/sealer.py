@@ -24,7 +24,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from audit.errors import NoteError, TreeMismatchError, UnfamiliarKeyError, UnknownKeyError, VaultConflictError
 from audit.proof import merkle
-from audit.proof.checkpoint import Checkpoint, Link, opened, signed
+from audit.proof.checkpoint import Checkpoint, Link, open_note, sign_note
 from audit.proof.keys import PublicKey, SigningKey
 from audit.proof.merkle import Frontier
 from audit.vault import Vault
@@ -111,7 +111,7 @@ CROSS JOIN LATERAL (
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealingResult:
     """What one round did."""
 
     rows: int = 0
@@ -119,7 +119,7 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class UnsealedRow:
     log_id: UUID
     timestamp: datetime
     leaf_hash: bytes
@@ -181,9 +181,11 @@ class Sealer:
                     await stop.wait()
         await self._try(self._last_round)
 
-    async def seal_once(self) -> Sealed:
+    async def seal_once(self) -> SealingResult:
         """Everything that is committed now, sealed and anchored."""
-        return Sealed(await self._seal(_BEFORE_ALL, _WAIT_FOR_LOCK), await self._anchor(_WAIT_FOR_LOCK))
+        return SealingResult(
+            await self._seal(_BEFORE_ALL, _WAIT_FOR_LOCK), await self._anchor(_WAIT_FOR_LOCK)
+        )
 
     async def _round(self) -> None:
         is_full = self._monotonic() >= self._full_at_s
@@ -246,19 +248,21 @@ class Sealer:
             ((origin,),) = await _fetch(connection, "SELECT origin FROM audit_origin")
         self._origin = origin
 
-    async def _find(self, at: tuple[datetime, UUID]) -> Row | None:
+    async def _find(self, at: tuple[datetime, UUID]) -> UnsealedRow | None:
         async with self._pool.connection() as connection:
             rows = await _unsealed(connection, at, _AFTER_ALL, 1)
         return rows[0] if rows else None
 
-    async def _seal_batch(self, month: date, at: tuple[datetime, UUID], lock: str) -> list[Row] | None:
+    async def _seal_batch(
+        self, month: date, at: tuple[datetime, UUID], lock: str
+    ) -> list[UnsealedRow] | None:
         """The rows that got their place; None if another sealer is at it."""
         if month not in self._trees:
             self._trees[month] = await self._rebuilt(month)
         tree = self._trees[month].copy()
         try:
             async with self._transaction() as connection:
-                if not await _is_locked(connection, lock, _LOCK):
+                if not await _take_lock(connection, lock, _LOCK):
                     return None
                 await self._catch_up(connection, month, tree)
                 begin = max(at, (_begin_of(month), _NIL))  # rows of earlier months may have come meanwhile
@@ -312,7 +316,7 @@ class Sealer:
         tree.note = note
 
     async def _extend(
-        self, connection: AsyncConnection, month: date, tree: _Tree, rows: Sequence[Row]
+        self, connection: AsyncConnection, month: date, tree: _Tree, rows: Sequence[UnsealedRow]
     ) -> None:
         first, sealed_at = tree.frontier.size, self._clock()
         for row in rows:
@@ -325,7 +329,7 @@ class Sealer:
                 f"{month:%Y-%m}: two ways to compute the root of {size} leaves do not agree, so it was not signed"
             )
         previous = await self._previous(connection, month)
-        tree.note = signed(Checkpoint(self._origin, month, size, root, sealed_at, previous), self._key)
+        tree.note = sign_note(Checkpoint(self._origin, month, size, root, sealed_at, previous), self._key)
         await connection.execute(_INSERT_CHECKPOINT, (month, size, tree.note, sealed_at))
 
     async def _previous(self, connection: AsyncConnection, month: date) -> Link | None:
@@ -335,7 +339,7 @@ class Sealer:
 
     def _opened(self, month: date, size: int, note: str) -> Checkpoint:
         try:
-            checkpoint = opened(note, self._public_keys())
+            checkpoint = open_note(note, self._public_keys())
         except UnknownKeyError as wrong:
             raise UnfamiliarKeyError(f"{month:%Y-%m}: its checkpoint of size {size}: {wrong}") from None
         except NoteError as wrong:
@@ -360,7 +364,7 @@ class Sealer:
     async def _anchor_next(self, month: date, lock: str) -> bool:
         """The leaves first: an anchored note must never lack the leaves that explain it."""
         async with self._transaction() as connection:
-            if not await _is_locked(connection, lock, _ANCHOR_LOCK):
+            if not await _take_lock(connection, lock, _ANCHOR_LOCK):
                 return False
             found = await _fetch(connection, _NEXT_ANCHOR, {"month": month, "count": ANCHOR_LEAVES})
             if not found:
@@ -447,12 +451,12 @@ async def _stored(
 
 async def _unsealed(
     connection: AsyncConnection, at: tuple[datetime, UUID], until: datetime, count: int
-) -> list[Row]:
+) -> list[UnsealedRow]:
     wanted = {"moment": at[0], "log_id": at[1], "until": until, "count": count}
-    return [Row(*row) for row in await _fetch(connection, _UNSEALED, wanted)]
+    return [UnsealedRow(*row) for row in await _fetch(connection, _UNSEALED, wanted)]
 
 
-async def _is_locked(connection: AsyncConnection, lock: str, number: int) -> bool:
+async def _take_lock(connection: AsyncConnection, lock: str, number: int) -> bool:
     ((is_ours,),) = await _fetch(connection, lock, (number,))
     return bool(is_ours)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import psycopg
 
-from audit.proof.record import SALT_BYTES, Row, Trail, row_of, sealed
+from audit.proof.record import SALT_BYTES, Row, Trail, hashed, row_of
 
 _READ = """
 SELECT row_to_json(found) FROM (
@@ -21,7 +21,7 @@ SELECT row_to_json(found) FROM (
 
 def write(connection: psycopg.Connection, *trails: Trail) -> Row:
     """Insert them, each with a salt and its hash; the last one as it was written."""
-    texts = [sealed(row_of(trail), secrets.token_bytes(SALT_BYTES)).text for trail in trails]
+    texts = [hashed(row_of(trail), secrets.token_bytes(SALT_BYTES)).text for trail in trails]
     rows: list[Row] = [
         json.loads(text) | {"spooled": trail.spooled} for text, trail in zip(texts, trails, strict=True)
     ]

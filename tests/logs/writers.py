@@ -8,7 +8,7 @@ import psycopg
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from psycopg_pool import AsyncConnectionPool
 
-from audit.ledger.ledger import Ledger, Spooling
+from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.proof.keys import SigningKey
 from audit.proof.record import COLUMNS, Trail
 from engine.database import Database
@@ -21,7 +21,9 @@ MEBIBYTE = 1024 * 1024
 def ledger_on(
     pool: AsyncConnectionPool, folder: Path | None = None, *, bytes_max: int = MEBIBYTE, within_s: float = 5.0
 ) -> Ledger:
-    return Ledger(pool, KEY, now, within_s=within_s, spooling=Spooling(folder, bytes_max) if folder else None)
+    return Ledger(
+        pool, KEY, now, within_s=within_s, spooling=SpoolSettings(folder, bytes_max) if folder else None
+    )
 
 
 def trail(**fields: Any) -> Trail:

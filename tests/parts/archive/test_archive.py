@@ -31,11 +31,11 @@ from audit.checking.month_tiers import StoredMonth, find_losses, read_months
 from audit.erasure.erase import ErasureTarget
 from audit.erasure.search import PersonalDataReport
 from audit.errors import LedgerUnavailableError, MonthNotReadyError, VaultDamagedError, VaultError
-from audit.ledger.database_writer import Statements
+from audit.ledger.database_writer import DatabaseWriter
 from audit.ledger.entry import Entry
-from audit.ledger.spool import ASIDE, Read, delivered, line_of
+from audit.ledger.spool import ASIDE_FILE, SpoolBatch, deliver, line_of
 from audit.proof.keys import SigningKey
-from audit.proof.record import PERSONAL, SALT_BYTES, Row, Sealed, Trail, row_of, sealed
+from audit.proof.record import PERSONAL, SALT_BYTES, HashedRow, Row, Trail, hashed, row_of
 from audit.proof.verdict import Verdict
 from audit.vault import FolderVault
 from engine.admission.operator_events import OperatorEvents
@@ -674,14 +674,14 @@ async def test_a_month_counts_as_archived_only_by_its_own_manifest(
 def late(log: SealedLog, *, is_new: bool = True) -> Entry:
     """The end of a request of January, as a spool gives it back."""
     trail = whole_trail(JANUARY, 9) if is_new else None
-    made = sealed(row_of(trail), b"\x07" * SALT_BYTES) if trail else _again(log.rows[JANUARY, 2])
+    made = hashed(row_of(trail), b"\x07" * SALT_BYTES) if trail else _again(log.rows[JANUARY, 2])
     log_id = trail.log_id if trail else UUID(log.rows[JANUARY, 2]["log_id"])
     return replace(Entry.closed(log_id, made), is_spooled=True)
 
 
-def _again(row: Row) -> Sealed:
+def _again(row: Row) -> HashedRow:
     text = {name: value for name, value in row.items() if name != "spooled"}
-    return Sealed(json.dumps(text, separators=(",", ":")), bytes.fromhex(row["leaf_hash"][2:]))
+    return HashedRow(json.dumps(text, separators=(",", ":")), bytes.fromhex(row["leaf_hash"][2:]))
 
 
 # Seen red with AF001 taken for a database that is away: the spool was never empty again.
@@ -692,12 +692,12 @@ async def test_what_comes_after_its_month_has_left_is_set_aside_loudly_and_holds
     await archiver_of(log, event=stopping_at(log, step)).archive(FEBRUARY)
     late_one, there_already = late(log), late(log, is_new=False)
     timely = Entry.closed(
-        (trail := whole_trail(FEBRUARY, 99)).log_id, sealed(row_of(trail), b"\x07" * SALT_BYTES)
+        (trail := whole_trail(FEBRUARY, 99)).log_id, hashed(row_of(trail), b"\x07" * SALT_BYTES)
     )
-    to = Statements(make_conninfo(log.url, options="-c role=affidavit_engine"))
-    await delivered(Read([late_one, there_already, timely], [], 0), to, tmp_path)
+    to = DatabaseWriter(make_conninfo(log.url, options="-c role=affidavit_engine"))
+    await deliver(SpoolBatch([late_one, there_already, timely], [], 0), to, tmp_path)
     await to.close()
-    assert (tmp_path / ASIDE).read_bytes() == line_of(late_one)
+    assert (tmp_path / ASIDE_FILE).read_bytes() == line_of(late_one)
     assert f"Record {late_one.log_id} came after its month was archived" in caplog.text
     assert timely.log_id in {row["log_id"] for row in rows_of(log, FEBRUARY)}
 

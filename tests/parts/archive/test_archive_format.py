@@ -36,11 +36,11 @@ from audit.proof.archive_format import (
     PARQUET,
     Exported,
     StoredFile,
-    boxed,
-    manifest,
+    encrypt_box,
     object_key,
-    opened_box,
-    opened_manifest,
+    open_box,
+    open_manifest,
+    sign_manifest,
 )
 from audit.proof.canonical import canonical_json
 from audit.proof.keys import SigningKey
@@ -94,7 +94,7 @@ class Archive:
             digest = sha256(content).hexdigest()
             files[name] = StoredFile(object_key(month, name, digest), "1", digest, len(content))
             held[files[name].key] = content
-        written = manifest(replace(self.exported, **said), files, signer or self.key)
+        written = sign_manifest(replace(self.exported, **said), files, signer or self.key)
         place = object_key(month, MANIFEST, sha256(written).hexdigest())
         held[place] = written
         return held, place
@@ -230,7 +230,7 @@ def test_a_box_holds_what_was_personal_and_the_salt(february: Archive, log: Seal
         else:
             key = february.row_keys[row["log_id"]]
             stood = written(log, row["log_id"])
-            assert opened_box(row["personal"], key, row["log_id"]) == {
+            assert open_box(row["personal"], key, row["log_id"]) == {
                 name: value for name, value in stood.items() if name in PERSONAL | {"salt"}
             }
 
@@ -242,7 +242,7 @@ def written(log: SealedLog, log_id: str) -> Row:
 def test_a_month_comes_back_as_it_stood(february: Archive, log: SealedLog) -> None:
     held, place = february.put()
     again = [
-        row for rows in read_rows(held, opened_manifest(held[place]), february.keys, quiet) for row, _ in rows
+        row for rows in read_rows(held, open_manifest(held[place]), february.keys, quiet) for row, _ in rows
     ]
     with psycopg.connect(log.url) as connection:
         connection.execute(
@@ -256,7 +256,7 @@ def test_a_month_comes_back_as_it_stood(february: Archive, log: SealedLog) -> No
 
 def test_rows_of_another_file_than_the_manifest_names_are_not_brought_back(february: Archive) -> None:
     held, place = february.put()
-    named = opened_manifest(held[place])
+    named = open_manifest(held[place])
     held[named.files[EVIDENCE].key] = february.content[EVIDENCE] + b"\0"
     with pytest.raises(ArchiveError, match="evidence"):
         list(read_rows(held, named, february.keys, quiet))
@@ -282,7 +282,7 @@ def mutations(content: bytes, chance: random.Random, count: int) -> Iterator[tup
 def test_any_changed_byte_of_any_file_is_found_and_its_file_named(february: Archive, name: str) -> None:
     """Seen red without the comparison of digests."""
     held, place = february.put()
-    file = opened_manifest(held[place]).files[name]
+    file = open_manifest(held[place]).files[name]
     chance = random.Random(8)
     for what, content in mutations(held[file.key], chance, 300 * ROUNDS):
         report = verify_archive(
@@ -298,7 +298,7 @@ def test_any_changed_byte_of_the_manifest_is_found(february: Archive) -> None:
     held, place = february.put()
     for what, content in mutations(held[place], random.Random(8), len(held[place])):
         try:
-            opened = opened_manifest(content)
+            opened = open_manifest(content)
         except ArchiveError:
             continue
         assert not opened.is_signed_by([february.key.public]), what
@@ -319,7 +319,7 @@ def test_a_changed_manifest_is_named(february: Archive) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_file_is_missing(february: Archive, name: str) -> None:
     held, place = february.put()
-    key = opened_manifest(held[place]).files[name].key
+    key = open_manifest(held[place]).files[name].key
     del held[key]
     report = verify_archive(held, place, None, [february.key.public], None, quiet)
     assert report.verdict in {Verdict.MISSING, Verdict.TAMPERED}
@@ -626,8 +626,8 @@ def test_the_results_of_both_processes_come_in_the_order_of_the_items() -> None:
 
 def test_a_box_opens_with_its_own_key_for_its_own_record_alone() -> None:
     key, other = bytes(32), bytes(31) + b"\1"
-    box = boxed(b'{"salt":"\\\\x' + b"00" * 32 + b'"}', key, "one")
-    assert opened_box(box, key, "one") == {"salt": "\\x" + "00" * 32}
+    box = encrypt_box(b'{"salt":"\\\\x' + b"00" * 32 + b'"}', key, "one")
+    assert open_box(box, key, "one") == {"salt": "\\x" + "00" * 32}
     wrong = [
         (box, other, "one"),
         (box, key, "two"),
@@ -638,16 +638,16 @@ def test_a_box_opens_with_its_own_key_for_its_own_record_alone() -> None:
     wrong += [(box[:at] + bytes([box[at] ^ 1]) + box[at + 1 :], key, "one") for at in range(len(box))]
     for attacked, with_key, log_id in wrong:
         with pytest.raises(ArchiveError):
-            opened_box(attacked, with_key, log_id)
+            open_box(attacked, with_key, log_id)
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{", b"x" * 100, b'{"outcome":"x"}', b"\0" * (64 * 2**20 + 1)]
 )
 def test_a_box_with_something_else_in_it_is_refused(content: bytes) -> None:
-    box = boxed(content, bytes(32), "one")
+    box = encrypt_box(content, bytes(32), "one")
     with pytest.raises(ArchiveError):
-        opened_box(box, bytes(32), "one")
+        open_box(box, bytes(32), "one")
     with pytest.raises(ArchiveError):
         archive_format.commitments_in(box, bytes(32), "one")
 

@@ -25,10 +25,10 @@ from audit.archive.archiver import Archiver
 from audit.erasure.erase import ErasureTarget, check_basis, spellings
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from audit.ledger.entry import Entry
-from audit.ledger.spool import ASIDE, Spool, line_of
+from audit.ledger.spool import ASIDE_FILE, Spool, line_of
 from audit.proof import archive_format
 from audit.proof.canonical import canonical_text
-from audit.proof.record import PERSONAL, Trail, commitments, row_of, sealed
+from audit.proof.record import PERSONAL, Trail, commitments, hashed, row_of
 from audit.proof.verdict import Verdict
 from engine import wiring
 from engine.database import Database
@@ -555,7 +555,7 @@ async def test_what_is_open_and_ends_is_waited_for(log: SealedLog) -> None:
     trail = open_record(log)
 
     async def end() -> None:
-        closed = Entry.closed(trail.log_id, sealed(row_of(replace(trail, outcome="answered")), b"\1" * 32))
+        closed = Entry.closed(trail.log_id, hashed(row_of(replace(trail, outcome="answered")), b"\1" * 32))
         with psycopg.connect(log.url) as connection:
             connection.execute(
                 "SELECT audit_write(NULL, NULL, %s, %s::json)",
@@ -572,7 +572,7 @@ async def test_what_is_open_and_ends_is_waited_for(log: SealedLog) -> None:
 
 def entry_of(**given: Any) -> Entry:
     trail = whole_trail(FEBRUARY, 600, **(personal(CANARY) | given))
-    return Entry.closed(trail.log_id, sealed(row_of(trail), b"\1" * 32))
+    return Entry.closed(trail.log_id, hashed(row_of(trail), b"\1" * 32))
 
 
 async def test_what_was_set_aside_is_blotted_out_in_its_place(log: SealedLog, tmp_path: Path) -> None:
@@ -583,16 +583,16 @@ async def test_what_was_set_aside_is_blotted_out_in_its_place(log: SealedLog, tm
     )
     stranger = b"0123 cut"
     lines = [line_of(entry_of()), line_of(other), damaged, stranger + b"\n"]
-    (tmp_path / ASIDE).write_bytes(b"".join(lines))
+    (tmp_path / ASIDE_FILE).write_bytes(b"".join(lines))
     async with log.erasing(within_s=0.3, spool=tmp_path) as (eraser, event):
         done = await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
         again = await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
-    left = (tmp_path / ASIDE).read_bytes()
+    left = (tmp_path / ASIDE_FILE).read_bytes()
     assert (done.set_aside, again.set_aside, len(left)) == (2, 0, sum(map(len, lines)))
     assert left.splitlines(keepends=True)[1] == lines[1]
     assert READER.encode() not in left
     assert left.startswith(b"erased ") and b"\\x" in left.splitlines()[0]  # its id and hash
-    assert done.left == [f"1 damaged lines are set aside in {ASIDE}: look whose they are"]
+    assert done.left == [f"1 damaged lines are set aside in {ASIDE_FILE}: look whose they are"]
 
 
 async def test_what_a_living_process_has_not_written_yet_is_said(log: SealedLog, tmp_path: Path) -> None:
@@ -647,7 +647,7 @@ def opened_boxes(log: SealedLog) -> str:
                     log_id = told["row"]["log_id"]
                     if told.get("personal") and log_id in keys:
                         box = base64.b64decode(told["personal"])
-                        said.append(str(archive_format.opened_box(box, keys[log_id], log_id)))
+                        said.append(str(archive_format.open_box(box, keys[log_id], log_id)))
                     said.append(line.decode())
     return "\n".join(said)
 

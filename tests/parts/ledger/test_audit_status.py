@@ -16,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 
 from audit.checking.status import RECORDS, Backlog, SpoolFile, Status, gaps, read_status
 from audit.ledger.partitions import months_from
-from audit.ledger.spool import ASIDE
+from audit.ledger.spool import ASIDE_FILE
 from audit.proof.record import Trail
 from audit.vault import FolderVault
 from engine import settings as settings_file
@@ -258,11 +258,11 @@ async def test_the_command_exits_1_when_a_gap_is_found(
 async def test_what_waits_in_the_spool_is_counted(log: Database, tmp_path: Path) -> None:
     (tmp_path / "00000000000000aa.spool").write_bytes(b"digest one\ndigest two\ndig")
     (tmp_path / "00000000000000bb.spool").write_bytes(b"")
-    (tmp_path / ASIDE).write_bytes(b"digest refused\n")
+    (tmp_path / ASIDE_FILE).write_bytes(b"digest refused\n")
     (tmp_path / "identity").write_text("1")
     found = (await status_of(log, tmp_path)).spool
     assert [(file.name, file.size_bytes, file.entries) for file in found] == [
-        ("00000000000000aa.spool", 25, 3), ("00000000000000bb.spool", 0, 0), (ASIDE, 15, 1),
+        ("00000000000000aa.spool", 25, 3), ("00000000000000bb.spool", 0, 0), (ASIDE_FILE, 15, 1),
     ]  # fmt: skip
     assert (await status_of(log, tmp_path / "not there")).spool == []
     assert (await status_of(log, None)).spool == []
@@ -304,8 +304,8 @@ def test_a_log_that_begins_later_has_no_gap_before() -> None:
         ("aa.spool", 3, 61, "3 entries wait in aa.spool since"),
         ("aa.spool", 3, 59, None),
         ("aa.spool", 0, 999, None),
-        (ASIDE, 2, 1, f"2 entries are set aside in {ASIDE}"),
-        (ASIDE, 0, 1, None),
+        (ASIDE_FILE, 2, 1, f"2 entries are set aside in {ASIDE_FILE}"),
+        (ASIDE_FILE, 0, 1, None),
     ],
 )  # fmt: skip
 def test_what_stays_in_the_spool_is_a_gap(name: str, entries: int, age_s: int, words: str | None) -> None:

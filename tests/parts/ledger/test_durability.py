@@ -12,7 +12,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from audit.ledger.durability import weaknesses
-from audit.ledger.spool import ASIDE
+from audit.ledger.spool import ASIDE_FILE
 from audit.proof.keys import SigningKey, public_file
 from audit.proof.record import Trail
 from engine import settings as settings_file
@@ -197,7 +197,7 @@ async def test_doctor_says_what_waits_in_the_spool(own: Database) -> None:
     folder = own.settings.data_dir / own.settings.audit.spool_dir
     assert await of_doctor(own, "spool") == ("ok", f"{folder}, empty")
     folder.mkdir(exist_ok=True)
-    aside = folder / ASIDE
+    aside = folder / ASIDE_FILE
     aside.write_text("digest an entry\n")
     try:
         state, words = await of_doctor(own, "spool")

@@ -23,8 +23,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from audit.errors import LedgerUnavailableError
 from audit.ledger.entry import Entry
 from audit.ledger.ledger import Ledger
-from audit.ledger.spool import ASIDE, Spool
-from audit.proof.record import Trail, leaf_hash, row_of, sealed
+from audit.ledger.spool import Spool
+from audit.proof.record import Trail, hashed, leaf_hash, row_of
 from engine.database import Database
 from engine.wiring import now
 from tests.conftest import ROOT, Records
@@ -293,7 +293,7 @@ async def test_the_orphans_of_another_machine_wait_for_it(
                 (left.log_id, age, uuid4(), psycopg.types.json.Jsonb(row_of(left))),
             )
     async with writing(log, tmp_path) as ledger:
-        await ledger.tend()
+        await ledger.maintain()
     assert open_records(log, recent.log_id) == 1
     assert open_records(log, old.log_id) == 0
     assert rows.of(old.query_id)[0]["outcome"] == "abandoned"
@@ -310,7 +310,7 @@ async def test_a_request_of_ours_that_was_lost_is_closed_and_one_under_way_is_no
         await ledger.open(under_way)
         with pytest.raises(LedgerUnavailableError):
             await ledger.close(trail(log_id=lost.log_id, http_status=2**40), now())
-        assert await ledger.tend() + await ledger.tend() == 1
+        assert await ledger.maintain() + await ledger.maintain() == 1
         assert rows.of(lost.query_id)[0]["outcome"] == "abandoned"
         await ledger.close(under_way, now())
     assert rows.of(under_way.query_id)[0]["outcome"] == "open"
@@ -325,8 +325,8 @@ async def test_what_the_database_will_never_take_is_set_aside_and_holds_nothing_
             await ledger.close(bad, now())
             await ledger.close(good, now())
         await arrived(rows, good)
-    assert str(bad.log_id) in (tmp_path / ASIDE).read_text()
-    assert (tmp_path / ASIDE).stat().st_mode & 0o777 == 0o600
+    assert str(bad.log_id) in (tmp_path / ASIDE_FILE).read_text()
+    assert (tmp_path / ASIDE_FILE).stat().st_mode & 0o777 == 0o600
 
 
 # Seen red with `audit_holds` answering true for any row of the same id.
@@ -358,7 +358,7 @@ async def test_no_setting_of_a_role_weakens_a_commit(log: Database, rows: Record
         async with log.pool(ENGINE, 3) as pool:
             ledger = ledger_on(pool)
             ledger._begin(*(partial(ledger._commits.run, lane.write) for lane in ledger._lanes))
-            ledger._alive.is_known.set()
+            ledger._alive.is_held.set()
             await ledger.open(
                 asked
             )  # at the end of its transaction, when it counts, the setting is looked at
@@ -378,13 +378,13 @@ async def test_a_database_that_loses_what_it_acknowledged_is_not_relied_on(
     async with writing(log, tmp_path) as ledger:
         weak.append("fsync is off")
         with caplog.at_level(logging.ERROR):
-            await ledger.tend()
+            await ledger.maintain()
         assert "fsync is off" in caplog.text
         await answered(ledger, asked)
         assert ledger.is_spooling
         assert rows.of(asked.query_id) == []
         weak.clear()
-        await ledger.tend()
+        await ledger.maintain()
         await arrived(rows, asked)
 
 
@@ -397,15 +397,15 @@ async def test_what_was_answered_while_the_database_was_not_relied_on_is_never_a
     async with writing(log, tmp_path) as ledger:
         await ledger.open(asked)
         weak.append("fsync is off")
-        await ledger.tend()
+        await ledger.maintain()
         receipt = await ledger.close(asked, now())
-        await ledger.tend()
-        await ledger.tend()
+        await ledger.maintain()
+        await ledger.maintain()
         weak.clear()
-        await ledger.tend()
+        await ledger.maintain()
         (row,) = await arrived(rows, asked)
     assert row["leaf_hash"].hex() == receipt.leaf_hash
-    assert not (tmp_path / ASIDE).exists()
+    assert not (tmp_path / ASIDE_FILE).exists()
 
 
 # Seen red with `tend` draining before it looked at what `weaknesses` found.
@@ -414,14 +414,14 @@ async def test_what_a_dead_process_left_is_not_given_to_a_database_that_loses_it
 ) -> None:
     left = trail()
     spool = Spool.open(tmp_path, 5, MEBIBYTE)
-    await spool.append([Entry.closed(left.log_id, sealed(row_of(left), bytes(32)))])
+    await spool.append([Entry.closed(left.log_id, hashed(row_of(left), bytes(32)))])
     spool.close()
     weak.append("fsync is off")
     async with writing(log, tmp_path) as ledger:
         assert spool.path.exists()
         assert rows.of(left.query_id) == []
         weak.clear()
-        await ledger.tend()
+        await ledger.maintain()
         await arrived(rows, left)
     assert not spool.path.exists()
 

@@ -145,7 +145,7 @@ def test_a_key_of_somebody_else_proves_nothing() -> None:
 
 def test_a_proof_goes_with_the_receipt_of_its_record_alone() -> None:
     rows = [proofs.row(place) for place in range(5)]
-    file = bundle.written(proofs.proven(rows, 1))
+    file = bundle.encode(proofs.proven(rows, 1))
 
     def checked(receipt: dict[str, str]) -> Verdict:
         return auditor.check(file, KEYS, json.dumps(receipt).encode()).verdict

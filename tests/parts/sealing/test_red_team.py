@@ -18,7 +18,7 @@ from psycopg.types.json import Jsonb
 
 from audit.checking.evidence import Period, leaves_key, note_key
 from audit.erasure.erase import ErasureTarget
-from audit.proof.checkpoint import Checkpoint, Link, erasure_text, opened, signed
+from audit.proof.checkpoint import Checkpoint, Link, erasure_text, open_note, sign_note
 from audit.proof.keys import SigningKey
 from audit.proof.merkle import root
 from audit.proof.record import COLUMNS, PERSONAL, commitments
@@ -357,7 +357,7 @@ def rebuild(log: SealedLog, key: SigningKey) -> None:
         (january,) = connection.execute(
             "SELECT note FROM audit_checkpoints WHERE month = '2025-01-01'"
         ).fetchone() or ("",)
-        earlier = opened(january, log.keys)
+        earlier = open_note(january, log.keys)
         connection.execute("TRUNCATE audit_logs_2025_02")
         for table in ("audit_leaves", "audit_checkpoints"):
             connection.execute(f"DELETE FROM {table} WHERE month = '2025-02-01'".encode())
@@ -376,7 +376,7 @@ def rebuild(log: SealedLog, key: SigningKey) -> None:
                 )  # fmt: skip
                 connection.execute(
                     "INSERT INTO audit_checkpoints VALUES (%s, %s, %s, now())",
-                    (FEBRUARY, len(leaves), signed(head, key)),
+                    (FEBRUARY, len(leaves), sign_note(head, key)),
                 )
 
 

@@ -20,7 +20,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
-from audit.proof.checkpoint import Checkpoint, opened, signed
+from audit.proof.checkpoint import Checkpoint, open_note, sign_note
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.proof.merkle import Frontier
 from audit.sealing import sealer as seal
@@ -149,7 +149,7 @@ def sealed_ids(url: str, month: date = NOVEMBER) -> list[UUID]:
 def checkpoints(url: str, key_file: Path) -> list[Checkpoint]:
     keys = read_public_keys(public_file(key_file))
     notes = fetch(url, "SELECT note FROM audit_checkpoints ORDER BY month, tree_size")
-    return [opened(note, keys) for (note,) in notes]
+    return [open_note(note, keys) for (note,) in notes]
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -208,8 +208,8 @@ async def test_a_second_look_signs_nothing(url: str, start: Start, key_file: Pat
     write(url, AT)
     sealer = start()
     await sealer.seal_once()
-    assert await sealer.seal_once() == seal.Sealed(0, 0)
-    assert await start().seal_once() == seal.Sealed(0, 0)
+    assert await sealer.seal_once() == seal.SealingResult(0, 0)
+    assert await start().seal_once() == seal.SealingResult(0, 0)
     assert len(checkpoints(url, key_file)) == 1
 
 
@@ -492,7 +492,7 @@ async def test_a_forged_previous_month_is_not_linked_to(
     write(url, datetime(2026, 10, 3, tzinfo=UTC))
     await start().seal_once()
     stranger = SigningKey.create(tmp_path / "stranger.key")
-    forged = signed(checkpoints(url, key_file)[0], stranger)
+    forged = sign_note(checkpoints(url, key_file)[0], stranger)
     tamper(url, f"UPDATE audit_checkpoints SET note = '{forged}'")
     write(url, AT)
     sealer = start()
@@ -527,7 +527,7 @@ async def test_an_anchor_that_was_put_and_not_noted_is_put_again(
     await two_months(url, start())
     stored = vault.keys()
     tamper(url, "DELETE FROM audit_anchors WHERE tree_size = 4")
-    assert await start().seal_once() == seal.Sealed(0, 1)
+    assert await start().seal_once() == seal.SealingResult(0, 1)
     assert vault.keys() == stored
 
 

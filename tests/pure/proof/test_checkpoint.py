@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.errors import NoteError
-from audit.proof.checkpoint import Checkpoint, Link, opened, receipt_text, signed
+from audit.proof.checkpoint import Checkpoint, Link, open_note, receipt_text, sign_note
 from audit.proof.keys import PublicKey, SigningKey
 
 SEED = bytes(range(32))
@@ -48,34 +48,34 @@ def test_the_note_is_this_text_signed_by_the_standards_rules(key: SigningKey) ->
     private = Ed25519PrivateKey.from_private_bytes(SEED)
     key_hash = sha256(b"affidavit\n\x01" + private.public_key().public_bytes_raw()).digest()[:4]
     line = base64.b64encode(key_hash + private.sign(text.encode())).decode()
-    assert signed(CHECKPOINT, key) == f"{text}\n\u2014 affidavit {line}\n"
+    assert sign_note(CHECKPOINT, key) == f"{text}\n\u2014 affidavit {line}\n"
 
 
 @pytest.mark.parametrize("checkpoint", [CHECKPOINT, FIRST])
 def test_what_is_signed_is_read(checkpoint: Checkpoint, key: SigningKey, other: SigningKey) -> None:
-    assert opened(signed(checkpoint, key), [other.public, key.public]) == checkpoint
+    assert open_note(sign_note(checkpoint, key), [other.public, key.public]) == checkpoint
 
 
 def test_a_moment_elsewhere_is_written_in_utc(key: SigningKey) -> None:
     elsewhere = CHECKPOINT.issued_at.astimezone(timezone(timedelta(hours=-11)))
-    assert signed(replace(CHECKPOINT, issued_at=elsewhere), key) == signed(CHECKPOINT, key)
+    assert sign_note(replace(CHECKPOINT, issued_at=elsewhere), key) == sign_note(CHECKPOINT, key)
 
 
 def test_a_stranger_s_signature_is_refused_and_his_key_is_named(key: SigningKey, other: SigningKey) -> None:
     with pytest.raises(NoteError, match=other.key_id.replace("+", r"\+")):
-        opened(signed(CHECKPOINT, other), [key.public])
+        open_note(sign_note(CHECKPOINT, other), [key.public])
 
 
 def test_with_no_key_nothing_is_believed(key: SigningKey) -> None:
     with pytest.raises(NoteError):
-        opened(signed(CHECKPOINT, key), [])
+        open_note(sign_note(CHECKPOINT, key), [])
 
 
 def test_a_stranger_who_borrows_the_key_id_is_refused(key: SigningKey, other: SigningKey) -> None:
-    text, _, _ = signed(CHECKPOINT, key).rpartition("\n\u2014")
+    text, _, _ = sign_note(CHECKPOINT, key).rpartition("\n\u2014")
     forged = base64.b64encode(key.public.fingerprint + other.sign(text.encode())).decode()
     with pytest.raises(NoteError, match="does not fit"):
-        opened(f"{text}\n\u2014 affidavit {forged}\n", [key.public, other.public])
+        open_note(f"{text}\n\u2014 affidavit {forged}\n", [key.public, other.public])
 
 
 REWRITTEN = {
@@ -106,16 +106,16 @@ REWRITTEN = {
 def test_what_is_written_otherwise_is_refused_though_truly_signed(
     change: tuple[str, str], key: SigningKey
 ) -> None:
-    text, _, _ = signed(CHECKPOINT, key).rpartition("\n\u2014")
+    text, _, _ = sign_note(CHECKPOINT, key).rpartition("\n\u2014")
     assert change[0] in text
     text = text.replace(*change, 1)
     line = base64.b64encode(key.public.fingerprint + key.sign(text.encode())).decode()
     with pytest.raises(NoteError):
-        opened(f"{text}\n\u2014 affidavit {line}\n", [key.public])
+        open_note(f"{text}\n\u2014 affidavit {line}\n", [key.public])
 
 
 def test_base64_that_is_not_the_canonical_one_is_refused(key: SigningKey) -> None:
-    note = signed(CHECKPOINT, key)
+    note = sign_note(CHECKPOINT, key)
     head, last = note[:-3], note[-3]
     assert note.endswith("=\n")
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -124,25 +124,25 @@ def test_base64_that_is_not_the_canonical_one_is_refused(key: SigningKey) -> Non
         note.rpartition(" ")[2]
     )
     with pytest.raises(NoteError, match="base64"):
-        opened(f"{head}{twin}=\n", [key.public])
+        open_note(f"{head}{twin}=\n", [key.public])
 
 
 @pytest.mark.parametrize("more", ["\n", " ", "x", "\u2014 affidavit AAAA\n", "\x00"])
 def test_nothing_may_follow_or_precede(more: str, key: SigningKey) -> None:
-    note = signed(CHECKPOINT, key)
+    note = sign_note(CHECKPOINT, key)
     for changed in (note + more, more + note):
         with pytest.raises(NoteError):
-            opened(changed, [key.public])
+            open_note(changed, [key.public])
 
 
 def test_two_signatures_are_one_too_many(key: SigningKey, other: SigningKey) -> None:
-    note, second = signed(CHECKPOINT, key), signed(CHECKPOINT, other)
+    note, second = sign_note(CHECKPOINT, key), sign_note(CHECKPOINT, other)
     with pytest.raises(NoteError):
-        opened(note + second.rpartition("\n\n")[2], [key.public, other.public])
+        open_note(note + second.rpartition("\n\n")[2], [key.public, other.public])
 
 
 def test_no_changed_character_is_accepted(key: SigningKey) -> None:
-    note, chance = signed(CHECKPOINT, key), random.Random(7)
+    note, chance = sign_note(CHECKPOINT, key), random.Random(7)
     for _ in range(ROUNDS):
         at = chance.randrange(len(note))
         put = chr(chance.choice([chance.randrange(32, 127), chance.randrange(0x110000), ord("\n")]))
@@ -151,12 +151,12 @@ def test_no_changed_character_is_accepted(key: SigningKey) -> None:
         )
         if changed != note:
             with pytest.raises(NoteError):
-                opened(changed, [key.public])
+                open_note(changed, [key.public])
 
 
 def test_the_key_s_public_half_is_enough(key: SigningKey) -> None:
     public = PublicKey.of(str(key.public))
-    assert opened(signed(CHECKPOINT, key), [public]) == CHECKPOINT
+    assert open_note(sign_note(CHECKPOINT, key), [public]) == CHECKPOINT
 
 
 def test_the_text_of_a_receipt() -> None:

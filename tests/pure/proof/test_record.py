@@ -24,9 +24,9 @@ from audit.proof.record import (
     Trail,
     bytes_of,
     commitments,
+    hashed,
     leaf_hash,
     row_of,
-    sealed,
     text_of,
 )
 from engine.database import Database
@@ -178,7 +178,7 @@ def test_row_without_salt_is_not_hashed() -> None:
 
 def test_sealing_adds_the_salt_and_the_hash_as_the_database_writes_them() -> None:
     bare = row(salt=None, leaf_hash=None, erased_at=None)
-    done = sealed(bare, SALT)
+    done = hashed(bare, SALT)
     written = json.loads(done.text)
     assert written == bare | {"salt": "\\x" + SALT.hex(), "leaf_hash": "\\x" + done.leaf_hash.hex()}
     assert done.leaf_hash == leaf_hash(written)
@@ -189,7 +189,7 @@ def test_sealing_adds_the_salt_and_the_hash_as_the_database_writes_them() -> Non
 def test_what_is_hashed_is_what_is_written() -> None:
     hostile = "a\0b \ud800 \\u0000"
     bare = row(user_query_text=hostile, filters={hostile: [hostile]}, salt=None, leaf_hash=None)
-    done = sealed(bare, SALT)
+    done = hashed(bare, SALT)
     written = json.loads(done.text)
     assert written["user_query_text"] == "a\ufffdb \ufffd \\u0000"
     assert done.leaf_hash == leaf_hash(written)

@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from audit.errors import TransientWriteError
-from audit.ledger.entry import Entry, last_words
-from audit.ledger.spool import ASIDE, Spool, is_alive, left_behind, line_of, pieces
-from audit.proof.record import Trail, row_of, sealed
+from audit.ledger.entry import Entry, compacted
+from audit.ledger.spool import ASIDE_FILE, Spool, abandoned_files, batches, is_alive, line_of
+from audit.proof.record import Trail, hashed, row_of
 from engine.wiring import now
 
 MANY = 1_000_000
@@ -28,7 +28,7 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 def step(text: str = "What is it? 机器人\n🤖") -> Entry:
     name = uuid4()
     trail = Trail(log_id=name, query_id=name, timestamp=now(), endpoint="test", user_query_text=text)
-    return Entry.closed(name, sealed(row_of(trail), bytes(32)))
+    return Entry.closed(name, hashed(row_of(trail), bytes(32)))
 
 
 def steps(spool: Spool) -> list[str]:
@@ -36,7 +36,7 @@ def steps(spool: Spool) -> list[str]:
 
 
 def left(folder: Path) -> list[Entry]:
-    return [entry for path in left_behind(folder) for piece in pieces(path) for entry in piece.entries]
+    return [entry for path in abandoned_files(folder) for piece in batches(path) for entry in piece.entries]
 
 
 async def test_what_was_appended_is_read_in_order(spool: Spool) -> None:
@@ -188,7 +188,7 @@ async def test_a_torn_last_line_is_recognised_wherever_it_is_torn(tmp_path: Path
     path = tmp_path / f"{9:016x}.spool"
     for end in range(len(line_of(first)), len(whole)):
         path.write_bytes(whole[:end])
-        (piece,) = pieces(path)
+        (piece,) = batches(path)
         assert [entry.log_id for entry in piece.entries] == [first.log_id]
         assert piece.damaged == []
 
@@ -201,7 +201,7 @@ async def test_damage_in_the_middle_is_kept_for_a_person_and_the_rest_is_read(
     spoiled = lines[1][:200] + damage + lines[1][201:]
     path = tmp_path / f"{9:016x}.spool"
     path.write_bytes(lines[0] + spoiled + lines[2])
-    found = list(pieces(path))
+    found = list(batches(path))
     assert [line_of(entry) for piece in found for entry in piece.entries] == [lines[0], lines[2]]
     assert b"".join(line for piece in found for line in piece.damaged) == spoiled
 
@@ -237,7 +237,7 @@ def test_a_folder_keeps_its_identity(tmp_path: Path) -> None:
     assert isinstance(made[0].identity, UUID)
     for spool in made:
         spool.close()
-    assert not (tmp_path / ASIDE).exists()
+    assert not (tmp_path / ASIDE_FILE).exists()
 
 
 def test_of_many_steps_only_the_last_words_are_left() -> None:
@@ -248,6 +248,6 @@ def test_of_many_steps_only_the_last_words_are_left() -> None:
         at("opened", "a", "1"), at("opened", "b", "2"), at("noted", "b", "3"), at("noted", "b", "4"),
         at("noted", "c", "5"), at("closed", "a", "6"), at("closed", "d", "7"),
     ]  # fmt: skip
-    assert [entry.line() for entry in last_words(told)] == [
+    assert [entry.line() for entry in compacted(told)] == [
         "opened b 2", "noted b 4", "noted c 5", "closed a 6", "closed d 7",
     ]  # fmt: skip
