@@ -23,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from audit.errors import LedgerUnavailableError
 from audit.ledger.entry import Entry
 from audit.ledger.ledger import Ledger
-from audit.ledger.spool import Spool
+from audit.ledger.spool import ASIDE_FILE, Spool
 from audit.proof.record import Trail, hashed, leaf_hash, row_of
 from engine.database import Database
 from engine.wiring import now
