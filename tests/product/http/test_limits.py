@@ -130,7 +130,7 @@ async def test_redis_lets_exactly_as_many_through(shared: RedisLimits, reader: E
 ASK_500_TIMES = """
 import asyncio, json, sys, time
 from engine.outage.stale_cache import CircuitBreaker
-from engine.admission.end_user import Rates
+from engine.models import Rates
 from engine.models import Client
 from engine.providers.limits import RedisLimits
 

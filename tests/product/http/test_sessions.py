@@ -289,7 +289,7 @@ async def test_a_session_that_cannot_be_kept_costs_no_answer_and_the_answer_says
         new = (await ask(client, IMU)).json()
         old = (await ask(client, IMU, opening, session_id=session_id)).json()
     assert new["answer"] == old["answer"] == whole["answer"]
-    assert new["session_token"] is None and "begin another" in new["session_message"]
+    assert new["session_token"] is None and "start a new one" in new["session_message"]
     assert "could not be stored" in old["session_message"]
     assert records.of(new["query_id"])[0]["outcome"] == "answered"
 

@@ -24,7 +24,7 @@ from engine.retrieval.calibrate import (
     SEPARATION_MIN,
     Certificate,
     Gate,
-    Kind,
+    LabelKind,
     Labelled,
     ProbeScores,
     Raw,
@@ -360,7 +360,7 @@ GENERATION = Generation(
 )  # fmt: skip
 
 
-def labelled(kind: Kind, raws: Sequence[Raw]) -> list[Labelled]:
+def labelled(kind: LabelKind, raws: Sequence[Raw]) -> list[Labelled]:
     return [Labelled(f"{kind} {number}", kind, raw) for number, raw in enumerate(raws)]
 
 
