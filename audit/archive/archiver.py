@@ -30,7 +30,7 @@ from audit.archive import month_table
 from audit.archive.export import export
 from audit.archive.month_table import Again, ManifestPlace, Month
 from audit.archive.verify import read_rows, verify_archive
-from audit.checking.evidence import following
+from audit.checking.evidence import next_month
 from audit.errors import (
     ArchiveError,
     ArchiveWorkerError,
@@ -154,7 +154,7 @@ class Archiver:
         if month.state is not None:
             return True
         age = timedelta() if before else self.warm
-        return following(month.month) <= (self.clock() - max(age, CLOSED_FOR)).date()
+        return next_month(month.month) <= (self.clock() - max(age, CLOSED_FOR)).date()
 
     async def _advance(self, connection: AsyncConnection, month: Month) -> str:
         if month.state is None and not await self._has_rows(connection, month):

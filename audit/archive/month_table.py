@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from psycopg import AsyncConnection, Connection
 from psycopg.errors import LockNotAvailable
 
-from audit.checking.evidence import following
+from audit.checking.evidence import next_month
 from audit.errors import MonthNotReadyError
 from audit.proof.merkle import Frontier
 from audit.proof.record import Row
@@ -357,7 +357,7 @@ async def _patiently(work: Callable[[], Awaitable[Done]]) -> Done:
 
 
 def _bounds(month: date) -> dict[str, Any]:
-    return {"month": month, "begin": f"{month} 00:00:00+00", "end": f"{following(month)} 00:00:00+00"}
+    return {"month": month, "begin": f"{month} 00:00:00+00", "end": f"{next_month(month)} 00:00:00+00"}
 
 
 async def _fetch(connection: AsyncConnection, statement: str, values: Any = ()) -> list[Any]:

@@ -74,7 +74,7 @@ class EvidenceLine(NamedTuple):
 
 
 class LineResult(NamedTuple):
-    """What was found of a line; with `words` if something is wrong with it."""
+    """What was found of a line; with `problem` if something is wrong with it."""
 
     leaf_index: int | None
     log_id: str | None
@@ -83,7 +83,7 @@ class LineResult(NamedTuple):
     is_open: bool = False  # its box was opened and compared
     is_erased: bool = False  # it has no box, or no key is left for it
     is_known: bool = True  # its schema version is one of ours
-    words: str = ""
+    problem: str = ""
 
 
 class RowGroupPlace(NamedTuple):
@@ -200,17 +200,19 @@ def _check_line(line: bytes, work: EvidenceLines) -> LineResult:
     try:
         found, leaf = parse_line(line)
     except ArchiveError as wrong:
-        return LineResult(None, None, b"", digest, words=str(wrong))
+        return LineResult(None, None, b"", digest, problem=str(wrong))
     place = LineResult(found.leaf_index, found.log_id, leaf, digest)
     if found.row["schema_version"] != SCHEMA_VERSION:
-        words = f"The record is of schema version {found.row['schema_version']}, whose hash is not known here"
-        return place._replace(is_known=False, words=words)
+        problem = (
+            f"The record is of schema version {found.row['schema_version']}, whose hash is not known here"
+        )
+        return place._replace(is_known=False, problem=problem)
     try:
         if month_of(found.row) != work.month:
-            return place._replace(words="The record is of another month")
+            return place._replace(problem="The record is of another month")
         is_open = _is_open(found, work.keys)
     except (ArchiveError, BundleError) as wrong:
-        return place._replace(words=str(wrong))
+        return place._replace(problem=str(wrong))
     return place._replace(
         is_open=is_open, is_erased=found.box is None or (work.keys is not None and not is_open)
     )
@@ -240,12 +242,12 @@ def read_row_group(place: RowGroupPlace) -> RowGroup:
             for line in parquet.lines(batch, parquet.texts(batch, place.columns))
         ]
     except (ValueError, TypeError, RecursionError, MemoryError, pa.ArrowException) as wrong:
-        words = (
+        problem = (
             str(wrong)
             if isinstance(wrong, ArchiveError)
             else f"its rows are not those of a log ({type(wrong).__name__})"
         )
-        raise ArchiveError(words) from None
+        raise ArchiveError(problem) from None
     moments = batch.column("timestamp").cast(pa.int64()).to_pylist()
     return RowGroup(
         batch.column("leaf_index").to_pylist(), digests, batch.column("leaf_hash").to_pylist(), moments[0], moments[-1],

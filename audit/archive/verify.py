@@ -151,10 +151,10 @@ def _manifest(vault: ArchiveSource, key: str, version: str | None, report: Repor
         month, digest = place_of(key)
         is_of_month = month in {None, f"{manifest.month:%Y-%m}"}
         if not is_of_month or digest not in {None, sha256(content).hexdigest()}:
-            words = (
+            message = (
                 f"The manifest {key} is not the one of this key: another month, another version, or changed"
             )
-            report.add(Finding(Verdict.TAMPERED, "file", words, manifest.month))
+            report.add(Finding(Verdict.TAMPERED, "file", message, manifest.month))
         return manifest
     return None
 
@@ -195,22 +195,22 @@ class _Archive:
         except (VaultError, OSError) as away:
             verdict, wrong = Verdict.CANNOT_TELL, f"{name} cannot be read: {away}"
         if wrong:
-            self._find(verdict, "file", wrong)
+            self._add_finding(verdict, "file", wrong)
         return not wrong
 
     def check_signatures(self) -> None:
         """Of the manifest and of the checkpoint, which must say the same; and that no later one was anchored."""
         self.is_signed = self.manifest.is_signed_by(self.public_keys)
         if not self.is_signed:
-            words = f"The manifest is not signed by a given key; it names {self.manifest.key_id}"
-            self._find(Verdict.TAMPERED, "file", words)
+            message = f"The manifest is not signed by a given key; it names {self.manifest.key_id}"
+            self._add_finding(Verdict.TAMPERED, "file", message)
         if KEYS in self.whole:
             self._check_keys()
         checkpoint = self._checkpoint()
         said = (self.manifest.origin, self.manifest.month, self.manifest.rows, self.manifest.root)
         if checkpoint and said != (checkpoint.origin, checkpoint.month, checkpoint.size, checkpoint.root):
-            words = f"The checkpoint is one of {checkpoint.month:%Y-%m} and size {checkpoint.size}, and not the manifest's"
-            self._find(Verdict.TAMPERED, "checkpoint", words)
+            message = f"The checkpoint is one of {checkpoint.month:%Y-%m} and size {checkpoint.size}, and not the manifest's"
+            self._add_finding(Verdict.TAMPERED, "checkpoint", message)
 
     def check_rows(self, row_keys: RowKeys | None) -> None:
         """The evidence against the leaves, the leaves against the signed root."""
@@ -226,11 +226,11 @@ class _Archive:
         self._read_evidence(row_keys)
         is_signed = _root(sealed) == self.manifest.root
         if not is_signed and _root(self.leaves) == self.manifest.root:
-            self._tell_leaves(sealed, self.leaves)
+            self._report_leaves(sealed, self.leaves)
             sealed = self.leaves
         elif not is_signed:
-            self._find(Verdict.TAMPERED, "leaf", "The leaves do not have the root that was signed")
-        self._tell_rows(sealed)
+            self._add_finding(Verdict.TAMPERED, "leaf", "The leaves do not have the root that was signed")
+        self._report_rows(sealed)
 
     def check_copy(self) -> None:
         """Every row of the Parquet file against its line of the evidence."""
@@ -240,19 +240,21 @@ class _Archive:
         try:
             self._read_copy(seen)
         except (ArchiveError, ArchiveWorkerError) as wrong:
-            self._find(Verdict.TAMPERED, "file", f"{PARQUET}: {wrong}")
+            self._add_finding(Verdict.TAMPERED, "file", f"{PARQUET}: {wrong}")
         for first, end in _runs(seen, 0):
-            words = f"{PARQUET} lacks the rows of the leaves {first} to {end - 1}"
-            self._find(Verdict.MISSING, "row", words, first)
+            message = f"{PARQUET} lacks the rows of the leaves {first} to {end - 1}"
+            self._add_finding(Verdict.MISSING, "row", message, first)
 
     def _check_keys(self) -> None:
         try:
             listed = [PublicKey.of(line) for line in self._small(KEYS).decode().splitlines()]
         except ValueError as wrong:
-            self._find(Verdict.TAMPERED, "file", f"{KEYS}: {wrong}")
+            self._add_finding(Verdict.TAMPERED, "file", f"{KEYS}: {wrong}")
             return
         if self.manifest.key_id not in {key.key_id for key in listed}:
-            self._find(Verdict.TAMPERED, "file", f"{KEYS} does not list the key that the manifest names")
+            self._add_finding(
+                Verdict.TAMPERED, "file", f"{KEYS} does not list the key that the manifest names"
+            )
 
     def _checkpoint(self) -> Checkpoint | None:
         path = self.folder / CHECKPOINT
@@ -263,7 +265,7 @@ class _Archive:
         try:
             return open_note(note.decode(errors="replace"), self.public_keys)
         except NoteError as wrong:
-            self._find(Verdict.TAMPERED, "checkpoint", str(wrong))
+            self._add_finding(Verdict.TAMPERED, "checkpoint", str(wrong))
             return None
 
     def _compare_with_anchors(self, note: bytes) -> None:
@@ -276,17 +278,17 @@ class _Archive:
             with self.vault.open(newest) as stream:
                 anchored = _read(stream, SMALL_BYTES_MAX)
         except VaultDamagedError as damaged:
-            words = f"The month's last anchor is not as it was written: {damaged}"
-            self._find(Verdict.TAMPERED, "anchor", words)
+            message = f"The month's last anchor is not as it was written: {damaged}"
+            self._add_finding(Verdict.TAMPERED, "anchor", message)
             return
         except (VaultError, OSError) as away:
-            self._find(Verdict.CANNOT_TELL, "anchor", f"The month's anchors cannot be read: {away}")
+            self._add_finding(Verdict.CANNOT_TELL, "anchor", f"The month's anchors cannot be read: {away}")
             return
         if anchored != note:
-            words = (
+            message = (
                 f"The checkpoint is not the month's last: {newest} was anchored. This may be an older archive"
             )
-            self._find(Verdict.TAMPERED, "checkpoint", words)
+            self._add_finding(Verdict.TAMPERED, "checkpoint", message)
 
     def _sealed_leaves(self) -> bytearray | None:
         """As many as the manifest says: its number is believed only if the leaves are there."""
@@ -295,8 +297,8 @@ class _Archive:
             return None
         size = path.stat().st_size
         if size != self.manifest.rows * HASH_BYTES:
-            words = f"{LEAVES} has {size} bytes, and not {HASH_BYTES} for each of {self.manifest.rows} rows"
-            self._find(Verdict.TAMPERED, "file", words)
+            message = f"{LEAVES} has {size} bytes, and not {HASH_BYTES} for each of {self.manifest.rows} rows"
+            self._add_finding(Verdict.TAMPERED, "file", message)
         if size < self.manifest.rows * HASH_BYTES:
             return None
         return bytearray(path.read_bytes()[: self.manifest.rows * HASH_BYTES])
@@ -311,11 +313,13 @@ class _Archive:
                     expected = self._place(found, expected, seen)
                 self.progress(EVIDENCE, expected, self.manifest.rows)
         except (ArchiveWorkerError, MemoryError) as wrong:
-            self._find(Verdict.CANNOT_TELL, "file", f"{EVIDENCE} cannot be read ({type(wrong).__name__})")
+            self._add_finding(
+                Verdict.CANNOT_TELL, "file", f"{EVIDENCE} cannot be read ({type(wrong).__name__})"
+            )
         for first, end in _runs(seen, 0):
-            words = f"The records of leaves {first} to {end - 1} are missing"
-            words = words if end - first > 1 else "The record is missing"
-            self._find(Verdict.MISSING, "row", words, first)
+            message = f"The records of leaves {first} to {end - 1} are missing"
+            message = message if end - first > 1 else "The record is missing"
+            self._add_finding(Verdict.MISSING, "row", message, first)
 
     def _work(self, lines: Iterator[bytes], row_keys: RowKeys | None) -> Iterator[EvidenceLines]:
         """What can be read, up to where it cannot be read any more."""
@@ -330,25 +334,27 @@ class _Archive:
         except ArchiveError as unreadable:
             wrong = str(unreadable)
         if wrong:
-            self._find(Verdict.TAMPERED, "file", f"{EVIDENCE}, after {count} lines: {wrong}", count - 1)
+            self._add_finding(
+                Verdict.TAMPERED, "file", f"{EVIDENCE}, after {count} lines: {wrong}", count - 1
+            )
 
     def _place(self, found: LineResult, expected: int, seen: bytearray) -> int:
         """Note what a line gives; at which leaf the next one is expected."""
         index = expected if found.leaf_index is None else found.leaf_index
         if index >= self.manifest.rows or seen[index]:
-            words = found.words or "There is no such leaf, or its record stands here a second time"
-            self._find(Verdict.TAMPERED, "row", words, index, found.log_id)
+            message = found.problem or "There is no such leaf, or its record stands here a second time"
+            self._add_finding(Verdict.TAMPERED, "row", message, index, found.log_id)
             return expected
         seen[index] = 1
         if index < expected:
-            self._find(Verdict.TAMPERED, "row", "The record is not at its place", index, found.log_id)
-        if found.words:
+            self._add_finding(Verdict.TAMPERED, "row", "The record is not at its place", index, found.log_id)
+        if found.problem:
             verdict = Verdict.TAMPERED if found.is_known else Verdict.CANNOT_TELL
-            self._find(verdict, "row", found.words, index, found.log_id)
+            self._add_finding(verdict, "row", found.problem, index, found.log_id)
         if found.leaf:
             at = slice(index * HASH_BYTES, (index + 1) * HASH_BYTES)
             self.leaves[at], self.digests[at] = found.leaf, found.digest
-            self.proven[index] = not found.words
+            self.proven[index] = not found.problem
             self._count(found)
         return max(expected, index + 1)
 
@@ -358,21 +364,21 @@ class _Archive:
         elif found.is_erased:
             self.report.count("records have no key, so what is personal in them stays closed")
 
-    def _tell_rows(self, sealed: bytearray) -> None:
+    def _report_rows(self, sealed: bytearray) -> None:
         for index in range(self.manifest.rows):
             at = slice(index * HASH_BYTES, (index + 1) * HASH_BYTES)
             if not any(self.digests[at]):
                 continue  # said already
             if self.leaves[at] != sealed[at]:
                 self.proven[index] = 0
-                self._find(Verdict.TAMPERED, "row", "The record is not what was sealed", index)
+                self._add_finding(Verdict.TAMPERED, "row", "The record is not what was sealed", index)
             self.report.checked += self.proven[index]
 
-    def _tell_leaves(self, stored: bytearray, true: bytearray) -> None:
+    def _report_leaves(self, stored: bytearray, true: bytearray) -> None:
         for index in range(self.manifest.rows):
             at = slice(index * HASH_BYTES, (index + 1) * HASH_BYTES)
             if stored[at] != true[at]:
-                self._find(
+                self._add_finding(
                     Verdict.TAMPERED, "leaf", f"{LEAVES} does not hold the leaf that was sealed", index
                 )
 
@@ -396,23 +402,23 @@ class _Archive:
     def _compare(self, group: RowGroup, seen: bytearray) -> None:
         for index, digest, leaf in zip(group.indexes, group.digests, group.leaves, strict=True):
             if not 0 <= index < len(seen) or seen[index]:
-                words = f"{PARQUET} has a row of no leaf, or a second one of it"
-                self._find(Verdict.TAMPERED, "row", words, index)
+                message = f"{PARQUET} has a row of no leaf, or a second one of it"
+                self._add_finding(Verdict.TAMPERED, "row", message, index)
                 continue
             seen[index] = 1
             at = slice(index * HASH_BYTES, (index + 1) * HASH_BYTES)
             is_same = self.digests[at] == digest and self.leaves[at] == leaf
             if self.proven[index] and not is_same:
-                self._find(Verdict.TAMPERED, "row", f"{PARQUET}: the row is not the evidence's", index)
+                self._add_finding(Verdict.TAMPERED, "row", f"{PARQUET}: the row is not the evidence's", index)
 
     def _small(self, name: str) -> bytes:
         with (self.folder / name).open("rb") as file:
             return _read(file, SMALL_BYTES_MAX)
 
-    def _find(
-        self, verdict: Verdict, what: str, words: str, index: int | None = None, log_id: str | None = None
+    def _add_finding(
+        self, verdict: Verdict, what: str, message: str, index: int | None = None, log_id: str | None = None
     ) -> None:
-        self.report.add(Finding(verdict, what, words, self.manifest.month, index, log_id))
+        self.report.add(Finding(verdict, what, message, self.manifest.month, index, log_id))
 
 
 def _fetched(vault: ArchiveSource, name: str, file: StoredFile, path: Path) -> str:

@@ -1,7 +1,7 @@
-"""What a verifier reads: the log and its leaves out of PostgreSQL, the anchors out of the vault. It judges nothing.
+"""Data access for the verifiers: reads the log and its leaves from PostgreSQL, and the anchors from the vault.
 
-One transaction sees everything as it stood at one moment. While a batch is verified the next one is read, and no more
-than that is ever held.
+One read-only snapshot transaction, so that everything is of one moment. Batches are prefetched: the next one is read while
+the last one is verified, and no more than that is held in memory.
 """
 
 import re
@@ -23,9 +23,9 @@ from audit.vault import Vault
 
 BATCH_LEAVES = 1_000  # some 8 MB of records: enough to be fast, little enough to hold three of them
 LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
-SEALED_WITHIN = timedelta(seconds=60)  # a sealer needs ten; older and unsealed is worth a word
+SEALED_WITHIN = timedelta(seconds=60)  # a sealer needs ten; an older record without a leaf is reported
 
-# Nobody who may set defaults for a role or a database decides how we read; and no policy hides rows from us unsaid.
+# Defaults set for a role or a database must not change how we read, and no row policy may hide rows silently.
 _SESSION = """
 SET search_path = pg_catalog;
 SET row_security = off;
@@ -36,7 +36,7 @@ SET jit = off;
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 """
 _TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS {}"""
-# A type that is none of ours could show one value to a reader and another as JSON; its column is named so that it is noticed.
+# A custom type could show one value to a reader and another as JSON, so its column gets a name that the verifier rejects.
 COLUMNS = """
 SELECT attname, atttypid = 'timestamptz'::regtype, CASE WHEN atttypid = ANY (
     '{uuid,text,varchar,int4,float8,bool,jsonb,bytea,timestamptz}'::regtype[]) THEN attname::text
@@ -52,7 +52,7 @@ WITH RECURSIVE months AS (
 SELECT month FROM months WHERE month IS NOT NULL
 UNION SELECT month FROM public.audit_checkpoints UNION SELECT month FROM public.audit_anchors
 """
-# A real table: a view or a foreign one could show a verifier other rows than everybody else.
+# Only a real table counts: a view or a foreign table could show the verifier other rows than it shows to others.
 _PARTITION = """
 SELECT FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid
 WHERE inhparent = 'public.audit_logs'::regclass AND c.relname = %s AND c.relkind = 'r' AND NOT inhdetachpending
@@ -80,11 +80,11 @@ _LEAVES_BEYOND = """
 SELECT count(*) OVER (), leaf_index, log_id::text FROM public.audit_leaves
 WHERE month = %s AND leaf_index >= %s ORDER BY leaf_index LIMIT 1
 """
-_ASIDE = """
+_OUTSIDE_PERIOD = """
 SELECT log_id::text FROM public.audit_logs
 WHERE log_id = ANY(%s::uuid[]) AND timestamp >= %s AND timestamp < %s AND NOT (timestamp >= %s AND timestamp < %s)
 """
-# The record that says so may be of a month that has left for the archive: then its leaf vouches for it.
+# The record of the erasure may itself be in an archived month: then its leaf proves that it exists.
 _ERASURES = """
 SELECT log_id::text, erasure_id, log_id, event, erased_at, commitments, key_id, signature, CASE
     WHEN EXISTS (SELECT FROM public.audit_leaves s WHERE s.log_id = e.event) THEN 'sealed'
@@ -111,13 +111,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The times that are asked for, `until` exclusive. Trees are whole months, so they are checked as a whole."""
+    """A time range, `until` exclusive. A tree covers a whole month, so it is always checked as a whole."""
 
     since: datetime
     until: datetime
 
     def within(self, month: date) -> "Period":
-        begin, end = _moment(month), _moment(following(month))
+        begin, end = month_start(month), month_start(next_month(month))
         return Period(max(self.since, begin), min(self.until, end))
 
     @property
@@ -130,20 +130,20 @@ EVER = Period(datetime.min.replace(tzinfo=UTC), LAST_MOMENT)
 
 @dataclass(slots=True)
 class StoredEvidence:
-    """The evidence of one log. Its connection is used by one thread at a time."""
+    """The `LogEvidence` of one database and one vault. Its connection is used by one thread at a time."""
 
     connection: psycopg.Connection
     vault: Vault
     period: Period
     now: datetime
-    _anchors: dict[date, "_Anchors"] = field(default_factory=dict)
+    _anchors: dict[date, "_MonthAnchors"] = field(default_factory=dict)
     _rows: bytes = b""
     _has_erasures: bool = False
     _states: dict[date, MonthState] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """The vault first: what is anchored in between is in the database already, and not the other way round."""
-        self._anchors = _anchors(self.vault)
+        """List the vault first: an anchor written in between is already in the database, and not the other way round."""
+        self._anchors = _list_anchors(self.vault)
         self.connection.autocommit = True
         self.connection.execute(_SESSION.encode(), prepare=False)
         columns = self.connection.execute(COLUMNS).fetchall()
@@ -161,7 +161,7 @@ class StoredEvidence:
             self._states[month] = self._state(month)
         return self._states[month]
 
-    def is_asked_for(self, month: date) -> bool:
+    def is_in_period(self, month: date) -> bool:
         return not self.period.within(month).is_empty
 
     def checkpoints_from_last(self, month: date) -> Iterator[tuple[int, str]]:
@@ -172,14 +172,14 @@ class StoredEvidence:
 
     def anchors_from_last(self, month: date) -> Iterator[tuple[int, bytes]]:
         for size in reversed(self._anchors_of(month).sizes):
-            yield size, _content_of(self.vault, note_key(month, size))
+            yield size, _read(self.vault, note_key(month, size))
 
     def checkpoint(self, month: date, size: int) -> str | None:
         found = self.connection.execute(_CHECKPOINT, (month, size)).fetchone()
         return found[0] if found else None
 
     def batches(self, month: date, end: int) -> Iterator[Batch]:
-        return _ahead(
+        return _prefetched(
             self._batch(month, begin, min(begin + BATCH_LEAVES, end)) for begin in range(0, end, BATCH_LEAVES)
         )
 
@@ -193,10 +193,10 @@ class StoredEvidence:
                 yield log_id, timestamp, timestamp < self.now - SEALED_WITHIN
 
     def manifest(self, month: date) -> tuple[bytes | None, str]:
-        """By the version that was recorded: whatever lies over it since is none of ours. What is no key holds nothing."""
+        """Read by the recorded version, since a later one is not ours. An invalid key counts as a missing manifest."""
         ((key, version, digest),) = self.connection.execute(_MANIFEST, (month,)).fetchall()
         try:
-            return _content_of(self.vault, key, version), digest
+            return _read(self.vault, key, version), digest
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError):
             return None, digest
 
@@ -206,83 +206,85 @@ class StoredEvidence:
             self.connection.execute(_CHECKPOINTS, (month, begin, end)).fetchall()
         )
         anchors = self._anchors_of(month)
-        notes = {size: _content_of(self.vault, note_key(month, size)) for size in anchors.between(begin, end)}
-        remembered = self.connection.execute(_ANCHORS, (month, begin, end)).fetchall()
+        notes = {size: _read(self.vault, note_key(month, size)) for size in anchors.between(begin, end)}
+        recorded = self.connection.execute(_ANCHORS, (month, begin, end)).fetchall()
         anchored, damaged = anchors.leaves(self.vault, begin, end)
         batch = Batch(
             begin, end, leaves, checkpoints, notes, anchored, rows={}, anchors_damaged=damaged,
-            anchors_lost=[size for (size,) in remembered if size not in notes and not self._is_kept(month, size)],
+            anchors_lost=[size for (size,) in recorded if size not in notes and not self._is_in_vault(month, size)],
         )  # fmt: skip
-        if leaves and self.is_asked_for(month):
-            if self.state(month) == "there":
+        if leaves and self.is_in_period(month):
+            if self.state(month) == "attached":
                 self._add_rows(month, batch)
             elif self.state(month) == "archived":
                 self._add_keyless(batch)
         return batch
 
     def _add_keyless(self, batch: Batch) -> None:
-        names = [leaf.log_id for leaf in batch.leaves]
-        batch.keyless = frozenset(name for (name,) in self.connection.execute(_KEYLESS, (names,)))
+        log_ids = [leaf.log_id for leaf in batch.leaves]
+        batch.keyless = frozenset(name for (name,) in self.connection.execute(_KEYLESS, (log_ids,)))
         if batch.keyless and self._has_erasures:
             batch.erasures = self._erasures(sorted(batch.keyless))
 
     def _add_rows(self, month: date, batch: Batch) -> None:
-        names = [leaf.log_id for leaf in batch.leaves]
-        asked, whole = self.period.within(month), Period(_moment(month), _moment(following(month)))
-        found = self.connection.execute(self._rows, (names, asked.since, asked.until), binary=True)
+        log_ids = [leaf.log_id for leaf in batch.leaves]
+        period, whole = self.period.within(month), Period(month_start(month), month_start(next_month(month)))
+        found = self.connection.execute(self._rows, (log_ids, period.since, period.until), binary=True)
         rows = defaultdict(list)
         for log_id, text in found:
             rows[log_id].append(text)
         batch.rows = rows
-        if asked != whole:
-            places = (names, whole.since, whole.until, asked.since, asked.until)
-            batch.aside = frozenset(name for (name,) in self.connection.execute(_ASIDE, places))
+        if period != whole:
+            places = (log_ids, whole.since, whole.until, period.since, period.until)
+            batch.outside_period = frozenset(
+                name for (name,) in self.connection.execute(_OUTSIDE_PERIOD, places)
+            )
         if self._has_erasures:
-            batch.erasures = self._erasures(names)
+            batch.erasures = self._erasures(log_ids)
 
-    def _erasures(self, names: Sequence[str]) -> Mapping[str, list[Erasure]]:
+    def _erasures(self, log_ids: Sequence[str]) -> Mapping[str, list[Erasure]]:
         found: dict[str, list[Erasure]] = defaultdict(list)
-        for log_id, *line in self.connection.execute(_ERASURES, (self.now - SEALED_WITHIN, names)):
+        for log_id, *line in self.connection.execute(_ERASURES, (self.now - SEALED_WITHIN, log_ids)):
             found[log_id].append(Erasure(*line))
         return found
 
     def _state(self, month: date) -> MonthState:
         name = f"audit_logs_{month:%Y_%m}"
         if self.connection.execute(_PARTITION, (name,)).fetchone() is not None:
-            return "there"
+            return "attached"
         is_archived = (
             self._has_table("audit_archives")
             and self.connection.execute(_ARCHIVED, (month,)).fetchone() is not None
         )
-        return "archived" if is_archived else "gone"
+        return "archived" if is_archived else "missing"
 
     def _has_table(self, name: str) -> bool:
         found = self.connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f"public.{name}",)).fetchone()
         return found == (True,)
 
-    def _anchors_of(self, month: date) -> "_Anchors":
-        return self._anchors.setdefault(month, _Anchors(month))
+    def _anchors_of(self, month: date) -> "_MonthAnchors":
+        return self._anchors.setdefault(month, _MonthAnchors(month))
 
-    def _is_kept(self, month: date, size: int) -> bool:
-        """Anchored since we looked."""
+    def _is_in_vault(self, month: date, size: int) -> bool:
+        """Lists the vault again: the anchor may have been written after `begin`."""
         return note_key(month, size) in self.vault.keys(note_key(month, size))
 
 
 @dataclass(slots=True)
-class _Anchors:
-    """What the vault holds of one month: sizes of notes, and files of leaves."""
+class _MonthAnchors:
+    """The anchors of one month in the vault: the sizes of its notes, and its files of leaves."""
 
     month: date
     sizes: list[int] = field(default_factory=list)
     files: list[tuple[int, int]] = field(default_factory=list)
-    _past: int = 0  # files that no later batch needs: batches come in order
-    _held: dict[tuple[int, int], bytes] = field(default_factory=dict)  # those that reach into the next batch
+    _past: int = 0  # files before this one are not needed again: batches come in order
+    _held: dict[tuple[int, int], bytes] = field(default_factory=dict)  # cache of files that span two batches
 
     def between(self, begin: int, end: int) -> list[int]:
         return self.sizes[bisect_right(self.sizes, begin) : bisect_right(self.sizes, end)]
 
     def leaves(self, vault: Vault, begin: int, end: int) -> tuple[dict[int, bytes], list[int]]:
-        """Those from `begin` to before `end`, and the sizes of anchors whose leaves are not all there, or two."""
+        """The leaves from `begin` to before `end`, and the sizes of anchors with missing or contradicting leaves."""
         found: dict[int, bytes] = {}
         damaged = []
         while self._past < len(self.files) and self.files[self._past][1] <= begin:
@@ -301,9 +303,7 @@ class _Anchors:
         return found, damaged
 
     def _content(self, vault: Vault, first: int, last: int, end: int) -> bytes:
-        content = self._held.pop((first, last), None) or _content_of(
-            vault, leaves_key(self.month, first, last)
-        )
+        content = self._held.pop((first, last), None) or _read(vault, leaves_key(self.month, first, last))
         if last > end:
             self._held[first, last] = content
         return content
@@ -320,27 +320,27 @@ def leaves_key(month: date, first: int, last: int) -> str:
     return f"anchors/{month:%Y-%m}/{first:012d}-{last:012d}.leaves"
 
 
-def following(month: date) -> date:
+def next_month(month: date) -> date:
     return (month.replace(day=1) + timedelta(days=32)).replace(day=1)
 
 
-def _content_of(vault: Vault, key: str, version: str | None = None) -> bytes:
-    """What is damaged is judged as if it were nothing: that is not what was signed either."""
+def _read(vault: Vault, key: str, version: str | None = None) -> bytes:
+    """Damaged content reads as empty, which no signature fits either."""
     try:
         return vault.get(key, version)
     except VaultDamagedError:
         return b""
 
 
-def _anchors(vault: Vault) -> dict[date, _Anchors]:
-    found: dict[date, _Anchors] = {}
+def _list_anchors(vault: Vault) -> dict[date, _MonthAnchors]:
+    found: dict[date, _MonthAnchors] = {}
     for key in vault.keys("anchors/"):
         note, leaves = _ANCHOR.fullmatch(key), _ANCHORED.fullmatch(key)
         named = note or leaves
         if not named:
             continue
         month = date.fromisoformat(f"{named[1]}-01")
-        anchors = found.setdefault(month, _Anchors(month))
+        anchors = found.setdefault(month, _MonthAnchors(month))
         if note:
             anchors.sizes.append(int(note[2]))
         elif leaves:
@@ -352,19 +352,19 @@ def _anchors(vault: Vault) -> dict[date, _Anchors]:
 
 
 def rows_statement(columns: Iterable[tuple[str, bool, str]], condition: str) -> bytes:
-    """Their ids, and the rows as JSON: all columns, also those that were added later, written as they are hashed."""
-    names = [
-        sql.SQL(_TIME if is_time else "{} AS {}").format(sql.Identifier("l", name), sql.Identifier(told))
-        for name, is_time, told in columns
+    """SQL for ids and rows as JSON: all columns, including those added later, in the form in which they are hashed."""
+    columns_sql = [
+        sql.SQL(_TIME if is_time else "{} AS {}").format(sql.Identifier("l", name), sql.Identifier(alias))
+        for name, is_time, alias in columns
     ]
-    listed = sql.SQL(", ").join(names).as_string()
+    listed = sql.SQL(", ").join(columns_sql).as_string()
     return (
         f"SELECT r.log_id::text, row_to_json(r)::text FROM (SELECT {listed} FROM public.audit_logs l WHERE {condition}) r"  # noqa: S608
     ).encode()
 
 
-def _ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items, each read while the one before is worked on."""
+def _prefetched(items: Iterable[Item]) -> Iterator[Item]:
+    """Prefetch: reads the next item in a thread while the caller works on the current one."""
     source = iter(items)
     with ThreadPoolExecutor(1) as reader:
         coming = reader.submit(next, source, None)
@@ -373,5 +373,5 @@ def _ahead(items: Iterable[Item]) -> Iterator[Item]:
             yield item
 
 
-def _moment(day: date) -> datetime:
+def month_start(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)

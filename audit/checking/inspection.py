@@ -1,7 +1,7 @@
-"""The verifier of a whole log: every record against its leaf, every leaf against the signed trees and the vault. Pure.
+"""Verifier of a whole log: checks every record against its leaf, every leaf against the signed trees and the vault. Pure.
 
-`inspect` is a fold over what `audit/evidence.py` reads, batch by batch, so it needs the same memory for any log. Where
-the vault knows a leaf, its word stands against the database's: it is written once, and outside of the database.
+`inspect` folds over the batches that `evidence.py` reads, so its memory does not grow with the log. Where the vault has a
+leaf, the vault is believed and not the database: it is write-once, and outside of the database.
 """
 
 import base64
@@ -23,7 +23,7 @@ from audit.proof.merkle import Frontier
 from audit.proof.record import PERSONAL, SCHEMA_VERSION, Row, leaf_hash
 from audit.proof.verdict import Finding, Report, Verdict
 
-MonthState = Literal["there", "archived", "gone"]
+MonthState = Literal["attached", "archived", "missing"]
 
 
 class Leaf(NamedTuple):
@@ -35,7 +35,7 @@ class Leaf(NamedTuple):
 
 
 class Erasure(NamedTuple):
-    """A line of audit_erasures, and what there is of the record of the log that says so."""
+    """A line of audit_erasures, and the state of the log record that announces it."""
 
     erasure_id: UUID
     log_id: UUID
@@ -47,7 +47,7 @@ class Erasure(NamedTuple):
     event_state: Literal["sealed", "waiting", "late", "missing"]
 
     def is_signed(self, keys: Sequence[PublicKey]) -> bool:
-        """By one of these keys: who only owns the database has none."""
+        """By one of these keys, which an attacker who only controls the database does not have."""
         text = erasure_text(self.erasure_id, self.log_id, self.event, self.erased_at)
         try:
             signature = base64.b64decode(self.signature, validate=True)
@@ -58,7 +58,7 @@ class Erasure(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What the database and the vault hold of the leaves from `begin` to before `end`."""
+    """All that the database and the vault hold for the leaves from `begin` to before `end`."""
 
     begin: int
     end: int
@@ -67,21 +67,21 @@ class Batch:
     anchors: Mapping[int, bytes]  # the vault's notes, by the tree's size
     anchored: Mapping[int, bytes]  # the vault's leaf hashes, by index
     rows: Mapping[str, Sequence[str]]  # as JSON, by log_id
-    aside: frozenset[str] = frozenset()  # records that are there and were not asked for
+    outside_period: frozenset[str] = frozenset()  # records of the month outside of the period
     erasures: Mapping[str, Sequence["Erasure"]] = field(default_factory=dict)  # of erased records, by log_id
-    keyless: frozenset[str] = frozenset()  # archived records whose personal columns no key opens any more
-    anchors_lost: Sequence[int] = ()  # that the database remembers and the vault does not hold
-    anchors_damaged: Sequence[int] = ()  # whose leaves the vault holds in part, or in two ways
+    keyless: frozenset[str] = frozenset()  # archived records without a key for their personal columns
+    anchors_lost: Sequence[int] = ()  # recorded in the database, not in the vault
+    anchors_damaged: Sequence[int] = ()  # their leaves in the vault are incomplete, or contradict each other
 
 
 class LogEvidence(Protocol):
-    """What there is to be inspected, all of it as it stood at one moment."""
+    """Port: read access to a log, in one snapshot."""
 
     def months(self) -> list[date]: ...
 
     def state(self, month: date) -> MonthState: ...
 
-    def is_asked_for(self, month: date) -> bool: ...
+    def is_in_period(self, month: date) -> bool: ...
 
     def checkpoints_from_last(self, month: date) -> Iterator[tuple[int, str]]: ...
 
@@ -96,12 +96,12 @@ class LogEvidence(Protocol):
     def unsealed(self) -> Iterator[tuple[str, datetime, bool]]: ...
 
     def manifest(self, month: date) -> tuple[bytes | None, str]:
-        """What the vault holds of an archived month's manifest, and the digest that was recorded."""
+        """An archived month's manifest in the vault, if there is one, and the digest that was recorded."""
         ...
 
 
 def inspect(evidence: LogEvidence, keys: Sequence[PublicKey], progress: Progress) -> Report:
-    """Recompute everything, and say what does not fit, and where."""
+    """Recompute everything, and report each place that does not match."""
     report = Report()
     if not keys:
         report.add(Finding(Verdict.CANNOT_TELL, "key", "There is no public key to check with"))
@@ -121,27 +121,29 @@ def inspect(evidence: LogEvidence, keys: Sequence[PublicKey], progress: Progress
 def _count_unsealed(evidence: LogEvidence, report: Report) -> None:
     for log_id, timestamp, is_late in evidence.unsealed():
         if is_late:
-            words = (
-                "The record is not sealed, and should be since long. If it came late, through the spool, it is in a"
-                " moment; if not, the sealer does not run, or somebody put the record there"
+            message = (
+                "The record should have been sealed by now. If it arrived late, through the spool, it is sealed in a"
+                " few seconds; if not, the sealer is not running, or the record was inserted by somebody else"
             )
             month = timestamp.date().replace(day=1)
-            report.add(Finding(Verdict.UNSEALED, "row", words, month, log_id=log_id))
+            report.add(Finding(Verdict.UNSEALED, "row", message, month, log_id=log_id))
         else:
             report.count("records wait for the sealer")
 
 
 @dataclass(slots=True)
 class _Month:
-    """One month's tree as it grows again."""
+    """One month's Merkle tree, rebuilt leaf by leaf."""
 
     month: date
     evidence: LogEvidence
     keys: Sequence[PublicKey]
     report: Report
-    origins: set[str]  # of all checkpoints of the log; there must be one
-    tree: Frontier | None = field(default_factory=Frontier)  # None: a leaf is lost, so nothing grows on
-    agreed: int = 0  # the size up to which the tree has the roots that were signed
+    origins: set[str]  # of all checkpoints of the log: exactly one is right
+    tree: Frontier | None = field(
+        default_factory=Frontier
+    )  # None once a leaf is lost: no later root can be computed
+    agreed: int = 0  # the largest size at which the tree had the signed root
     is_astray: bool = False
     leaves_lost: list[int] = field(default_factory=list)  # first and last of a run
     rows_lost: list[Leaf] = field(default_factory=list)
@@ -149,7 +151,7 @@ class _Month:
     linked: Link | None = None
 
     def find_end(self) -> int:
-        """The largest tree that was signed: what a database says of its size beyond that is nobody's word."""
+        """The largest signed tree. Leaves beyond it are not covered by any signature."""
         stored, anchored = (
             self.evidence.checkpoints_from_last(self.month),
             self.evidence.anchors_from_last(self.month),
@@ -162,7 +164,9 @@ class _Month:
             ),
         )
         for finding in unsigned:
-            if finding.leaf_index is not None and finding.leaf_index >= end:  # the others are met on the way
+            if (
+                finding.leaf_index is not None and finding.leaf_index >= end
+            ):  # the others are found again batch by batch
                 self.report.add(finding)
         return end
 
@@ -176,11 +180,11 @@ class _Month:
 
     def add(self, batch: Batch) -> None:
         for size in batch.anchors_lost:
-            words = f"The vault does not hold the anchor of size {size} any more"
-            self._find(Verdict.MISSING, "anchor", words, size - 1)
+            message = f"The vault no longer holds the anchor of size {size}"
+            self._add_finding(Verdict.MISSING, "anchor", message, size - 1)
         for size in batch.anchors_damaged:
-            words = f"The leaves anchored with size {size} are not as they were written"
-            self._find(Verdict.TAMPERED, "anchor", words, size - 1)
+            message = f"The leaves anchored with size {size} are not as they were written"
+            self._add_finding(Verdict.TAMPERED, "anchor", message, size - 1)
         leaves = {leaf.leaf_index: leaf for leaf in batch.leaves}
         self._check_columns(batch)
         for index in range(batch.begin, batch.end):
@@ -189,45 +193,45 @@ class _Month:
                 self._check_head(index + 1, batch)
 
     def finish(self, end: int) -> None:
-        self._tell_lost_leaves()
-        self._tell_lost_rows()
-        self._tell_lost_keys()
+        self._report_lost_leaves()
+        self._report_lost_rows()
+        self._report_lost_keys()
         if beyond := self.evidence.leaves_beyond(self.month, end):
             count, index, log_id = beyond
-            words = f"No signed checkpoint holds this leaf ({count} of them)"
-            self._find(Verdict.TAMPERED, "leaf", words, index, log_id)
+            message = f"No signed checkpoint holds this leaf ({count} of them)"
+            self._add_finding(Verdict.TAMPERED, "leaf", message, index, log_id)
         state = self.evidence.state(self.month)
-        if state == "there" or not end or not self.evidence.is_asked_for(self.month):
+        if state == "attached" or not end or not self.evidence.is_in_period(self.month):
             return
         if state == "archived":
             self._check_archive(end)
         else:
-            words = f"The month's partition is gone, and with it the records of leaves 0 to {end - 1}"
-            self._find(Verdict.MISSING, "month", words, 0)
+            message = f"The month's partition is gone, and with it the records of leaves 0 to {end - 1}"
+            self._add_finding(Verdict.MISSING, "month", message, 0)
 
     def _check_archive(self, end: int) -> None:
-        """That there is one, and that it is of this very tree. Its files: `affidavit audit verify --archive`."""
+        """Check that its manifest exists and is of this tree. `affidavit audit verify --archive` checks its files."""
         content, digest = self.evidence.manifest(self.month)
         if content is None:
-            words = f"The vault does not hold the archive of the records of leaves 0 to {end - 1}"
-            self._find(Verdict.MISSING, "file", words)
-        elif words := self._wrong_with(content, digest, end):
-            self._find(Verdict.TAMPERED, "file", f"The archive's manifest in the vault {words}")
+            message = f"The vault does not hold the archive of the records of leaves 0 to {end - 1}"
+            self._add_finding(Verdict.MISSING, "file", message)
+        elif message := self._wrong_with(content, digest, end):
+            self._add_finding(Verdict.TAMPERED, "file", f"The archive's manifest in the vault {message}")
         else:
-            words = "The records are in the archive; their leaves and its manifest were checked"
-            self._find(Verdict.ARCHIVED, "month", words)
+            message = "The records are in the archive; their leaves and its manifest were checked"
+            self._add_finding(Verdict.ARCHIVED, "month", message)
 
     def _wrong_with(self, content: bytes, digest: str, end: int) -> str:
         try:
             manifest = open_manifest(content)
         except ArchiveError as wrong:
-            return f"is none: {wrong}"
+            return f"is not a manifest: {wrong}"
         if sha256(content).hexdigest() != digest or not manifest.is_signed_by(self.keys):
             return "is not the one that was written"
         is_whole = self.tree is not None and self.tree.size == end
         root = self.tree.root() if is_whole and self.tree is not None else manifest.root
         if (manifest.month, manifest.rows, manifest.root) != (self.month, end, root):
-            return f"is of another tree: {manifest.rows} records of {manifest.month:%Y-%m}"
+            return f"belongs to another tree: {manifest.rows} records of {manifest.month:%Y-%m}"
         return ""
 
     def _add_leaf(self, index: int, leaf: Leaf | None, batch: Batch) -> None:
@@ -240,63 +244,61 @@ class _Month:
         if leaf is None:
             self.leaves_lost[1:] = [index] if self.leaves_lost else [index, index]
             return
-        self._tell_lost_leaves()
+        self._report_lost_leaves()
         is_changed = anchored is not None and anchored != leaf.leaf_hash
         if is_changed:
-            words = "The database's leaf is not the one that was anchored in the vault"
-            self._find(Verdict.TAMPERED, "leaf", words, index, leaf.log_id)
+            message = "The database's leaf is not the one that was anchored in the vault"
+            self._add_finding(Verdict.TAMPERED, "leaf", message, index, leaf.log_id)
         if leaf.log_id in batch.keyless:
             self._check_forgotten(leaf, batch.erasures.get(leaf.log_id, ()))
         if rows := batch.rows.get(leaf.log_id):
-            self._tell_lost_rows()
+            self._report_lost_rows()
             self._check_rows(leaf, sealed or leaf.leaf_hash, rows, batch)
-        elif leaf.log_id not in batch.aside and self._has_rows:
+        elif leaf.log_id not in batch.outside_period and self._has_rows:
             self.rows_lost[1:] = [leaf] if self.rows_lost else [leaf, leaf]
 
     @property
     def _has_rows(self) -> bool:
-        return self.evidence.is_asked_for(self.month) and self.evidence.state(self.month) == "there"
+        return self.evidence.is_in_period(self.month) and self.evidence.state(self.month) == "attached"
 
     def _check_columns(self, batch: Batch) -> None:
         first = next(iter(batch.rows.values()), ["{}"])[0]
         if strange := [name for name in json.loads(first) if not COLUMN.fullmatch(name)]:
-            self._find(
-                Verdict.TAMPERED, "month", f"The log has a column that is none of ours, {strange[0]!r}"
-            )
+            self._add_finding(Verdict.TAMPERED, "month", f"The log has an unknown column, {strange[0]!r}")
 
     def _check_rows(self, leaf: Leaf, sealed: bytes, rows: Sequence[str], batch: Batch) -> None:
         self.report.checked += 1
         if len(rows) > 1:
-            words = f"There are {len(rows)} records of one id"
-            self._find(Verdict.TAMPERED, "row", words, leaf.leaf_index, leaf.log_id)
+            message = f"There are {len(rows)} records with the same id"
+            self._add_finding(Verdict.TAMPERED, "row", message, leaf.leaf_index, leaf.log_id)
         for row in rows:
-            verdict, words = _judge(json.loads(row), sealed, batch.erasures.get(leaf.log_id, ()), self.keys)
+            verdict, message = _judge(json.loads(row), sealed, batch.erasures.get(leaf.log_id, ()), self.keys)
             if verdict is Verdict.ERASED:
                 self.report.count("records were erased, and are proven")
             elif verdict is not Verdict.VALID:
-                self._find(verdict, "row", words, leaf.leaf_index, leaf.log_id)
+                self._add_finding(verdict, "row", message, leaf.leaf_index, leaf.log_id)
 
     def _check_forgotten(self, leaf: Leaf, erasures: Sequence[Erasure]) -> None:
-        """Who has no key was erased, and somebody said so; or a part of the archive is lost."""
+        """A record without a key must have a signed erasure line; if not, a part of the archive is lost."""
         if not erasures:
             first, count = self.keys_lost or (leaf.leaf_index, 0)
             self.keys_lost = [first, count + 1]
             return
-        verdict, words = _judge_erasure(erasures, self.keys)
+        verdict, message = _judge_erasure(erasures, self.keys)
         if verdict is Verdict.ERASED:
-            self.report.count("archived records were erased, and whoever did it is on record")
+            self.report.count("archived records were erased, with a signed line for each")
         else:
-            self._find(verdict, "row", words, leaf.leaf_index, leaf.log_id)
+            self._add_finding(verdict, "row", message, leaf.leaf_index, leaf.log_id)
 
     def _check_head(self, size: int, batch: Batch) -> None:
-        """Signature, place and root of what was signed at this size."""
+        """Check signature, place and root of the checkpoint and the anchor of this size."""
         stored, anchor = batch.checkpoints.get(size), batch.anchors.get(size)
         if anchor is not None and stored is None:
-            words = f"The checkpoint of size {size} is anchored in the vault and not in the database"
-            self._find(Verdict.MISSING, "checkpoint", words, size - 1)
+            message = f"The checkpoint of size {size} is anchored in the vault, but it is not in the database"
+            self._add_finding(Verdict.MISSING, "checkpoint", message, size - 1)
         elif anchor is not None and stored is not None and stored.encode() != anchor:
-            words = f"The checkpoint of size {size} is not the one that was anchored in the vault"
-            self._find(Verdict.TAMPERED, "checkpoint", words, size - 1)
+            message = f"The checkpoint of size {size} is not the one that was anchored in the vault"
+            self._add_finding(Verdict.TAMPERED, "checkpoint", message, size - 1)
         if anchor is not None:
             self._check_note(size, anchor.decode(errors="replace"), "anchor")
         if stored is not None and stored.encode() != anchor:
@@ -309,20 +311,22 @@ class _Month:
             return
         self.origins.add(found.origin)
         if len(self.origins) > 1:
-            words = f"The {what} of size {size} is of another log, {found.origin}"
-            self._find(Verdict.TAMPERED, what, words, size - 1)
+            message = f"The {what} of size {size} belongs to another log, {found.origin}"
+            self._add_finding(Verdict.TAMPERED, what, message, size - 1)
         self._check_root(found, what)
 
     def _opened(self, size: int, note: str, what: str) -> Checkpoint | Finding:
         try:
             checkpoint = open_note(note, self.keys)
         except NoteError as wrong:
-            words = f"The {what} of size {size}: {wrong}"
+            message = f"The {what} of size {size}: {wrong}"
         else:
             if (checkpoint.month, checkpoint.size) == (self.month, size):
                 return checkpoint
-            words = f"The {what} of size {size} is one of {checkpoint.month:%Y-%m} and size {checkpoint.size}"
-        return Finding(Verdict.TAMPERED, what, words, self.month, size - 1)
+            message = (
+                f"The {what} of size {size} is one of {checkpoint.month:%Y-%m} and size {checkpoint.size}"
+            )
+        return Finding(Verdict.TAMPERED, what, message, self.month, size - 1)
 
     def _check_root(self, checkpoint: Checkpoint, what: str) -> None:
         size = checkpoint.size
@@ -330,93 +334,93 @@ class _Month:
             self.agreed, self.is_astray = size, False
         elif self.tree is not None and not self.is_astray:
             self.is_astray = True
-            words = (
-                f"The tree does not have the root that the {what} of size {size} was signed for:"
-                f" something among the leaves {self.agreed} to {size - 1} was changed"
+            message = (
+                f"The tree does not have the signed root of the {what} of size {size}:"
+                f" at least one of the leaves {self.agreed} to {size - 1} was changed"
             )
-            self._find(Verdict.TAMPERED, what, words, self.agreed)
+            self._add_finding(Verdict.TAMPERED, what, message, self.agreed)
         if checkpoint.previous and checkpoint.previous != self.linked:
             self.linked = checkpoint.previous
             self._check_link(checkpoint.previous)
 
     def _check_link(self, link: Link) -> None:
-        """The earlier month's own inspection compares its checkpoints with its tree; here, that it has this one."""
+        """Check that the earlier month has this checkpoint. Its own inspection compares it with its tree."""
         note = self.evidence.checkpoint(link.month, link.size)
         place = f"the checkpoint of {link.month:%Y-%m} and size {link.size}"
         try:
             earlier = open_note(note, self.keys) if note is not None else None
         except NoteError:
-            return  # said where that month is inspected
+            return  # reported by the inspection of that month
         if earlier is None:
-            words = f"{self.month:%Y-%m} was signed on top of {place}, which is not there"
-            self.report.add(Finding(Verdict.MISSING, "link", words, link.month, link.size - 1))
+            message = f"{self.month:%Y-%m} was signed on top of {place}, which is missing"
+            self.report.add(Finding(Verdict.MISSING, "link", message, link.month, link.size - 1))
         elif earlier.link != link:
-            words = f"{self.month:%Y-%m} was signed on top of another root than that of {place}"
-            self.report.add(Finding(Verdict.TAMPERED, "link", words, link.month, link.size - 1))
+            message = f"{self.month:%Y-%m} was signed on top of a root that differs from {place}"
+            self.report.add(Finding(Verdict.TAMPERED, "link", message, link.month, link.size - 1))
 
-    def _tell_lost_leaves(self) -> None:
+    def _report_lost_leaves(self) -> None:
         if self.leaves_lost:
             first, last = self.leaves_lost
-            words = "The leaf is missing" if first == last else f"The leaves {first} to {last} are missing"
-            self._find(Verdict.MISSING, "leaf", words, first)
+            message = "The leaf is missing" if first == last else f"The leaves {first} to {last} are missing"
+            self._add_finding(Verdict.MISSING, "leaf", message, first)
             self.leaves_lost.clear()
 
-    def _tell_lost_keys(self) -> None:
+    def _report_lost_keys(self) -> None:
         if self.keys_lost:
             first, count = self.keys_lost
-            words = f"{count} archived records have lost their key and were never erased"
-            self._find(Verdict.MISSING, "month", words, first)
+            message = f"{count} archived records have lost their key and were never erased"
+            self._add_finding(Verdict.MISSING, "month", message, first)
 
-    def _tell_lost_rows(self) -> None:
+    def _report_lost_rows(self) -> None:
         if self.rows_lost:
             first, last = self.rows_lost
-            words = "The record is missing"
+            message = "The record is missing"
             if first != last:
-                words = f"The records of leaves {first.leaf_index} to {last.leaf_index} are missing"
-            self._find(Verdict.MISSING, "row", words, first.leaf_index, first.log_id)
+                message = f"The records of leaves {first.leaf_index} to {last.leaf_index} are missing"
+            self._add_finding(Verdict.MISSING, "row", message, first.leaf_index, first.log_id)
             self.rows_lost.clear()
 
-    def _find(
-        self, verdict: Verdict, what: str, words: str, index: int | None = None, log_id: str | None = None
+    def _add_finding(
+        self, verdict: Verdict, what: str, message: str, index: int | None = None, log_id: str | None = None
     ) -> None:
-        self.report.add(Finding(verdict, what, words, self.month, index, log_id))
+        self.report.add(Finding(verdict, what, message, self.month, index, log_id))
 
 
 def _judge(
     row: Row, sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
 ) -> tuple[Verdict, str]:
-    """Whether the record is the one that was sealed."""
+    """Compare a record with its sealed leaf."""
     if row["schema_version"] != SCHEMA_VERSION:
-        words = f"The record is of schema version {row['schema_version']}, whose hash is not known here"
-        return Verdict.CANNOT_TELL, words
+        message = f"The record has schema version {row['schema_version']}, which this program cannot hash"
+        return Verdict.CANNOT_TELL, message
     if row["leaf_hash"] != f"\\x{sealed.hex()}":
-        return Verdict.TAMPERED, "The record's own hash is not the one that was sealed"
+        return Verdict.TAMPERED, "The record's stored hash is not the sealed one"
     if row["erased_at"] is not None:
         return _judge_erased(row, sealed, erasures, keys)
     try:
         is_same = leaf_hash(row) == sealed
     except (ValueError, TypeError):
-        return Verdict.TAMPERED, "The record has no hash: its salt is gone or not a salt"
+        return Verdict.TAMPERED, "The record cannot be hashed: its salt is missing or damaged"
     return (Verdict.VALID, "") if is_same else (Verdict.TAMPERED, "The record is not what was sealed")
 
 
-# An erasure by how far the record of it is: the first that there is counts.
+# The verdict on an erasure by the state of the record that announces it, best first.
 _RECORDED: Mapping[str, tuple[Verdict, str]] = {
     "sealed": (Verdict.ERASED, ""),
     "waiting": (Verdict.ERASED, ""),
-    "late": (Verdict.UNSEALED, "The record was erased, and the record of its erasure is not sealed"),
-    "missing": (Verdict.TAMPERED, "The record was emptied, and the log has no record of its erasure"),
+    "late": (Verdict.UNSEALED, "The record was erased, but the record of its erasure is not sealed"),
+    "missing": (Verdict.TAMPERED, "The record was emptied, but the log has no record of its erasure"),
 }
 
 
 def _judge_erased(
     row: Row, sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
 ) -> tuple[Verdict, str]:
-    """Whoever empties a record must have said so: under the signing key, and in a record of its own that is sealed too."""
+    """A legitimate erasure has a line under the signing key, and a sealed record of its own in the log."""
     if row["salt"] is not None or any(row.get(name) for name in PERSONAL):
-        return Verdict.TAMPERED, "The record says that it was erased, and was not"
+        return Verdict.TAMPERED, "The record is marked as erased, but still has personal values"
     if not erasures:
-        return Verdict.CANNOT_TELL, "The record was erased, and what stands for it in its hash is not there"
+        return Verdict.CANNOT_TELL, "The record was erased, but its stored commitments are missing"
     fitting = [
         one
         for one in erasures
@@ -430,5 +434,5 @@ def _judge_erased(
 def _judge_erasure(erasures: Sequence[Erasure], keys: Sequence[PublicKey]) -> tuple[Verdict, str]:
     signed = [one for one in erasures if one.is_signed(keys)]
     if not signed:
-        return Verdict.TAMPERED, "The record was emptied, and none of the given keys signed its erasure"
+        return Verdict.TAMPERED, "The record was emptied, but none of the given keys signed its erasure"
     return _RECORDED[min((one.event_state for one in signed), key=list(_RECORDED).index)]

@@ -1,4 +1,7 @@
-"""How the log stands, cheaply however long it is: for what looks at it every few seconds. All of it: status.py."""
+"""Gauges of the log for metrics: open, unsealed and spooled records, and months ahead.
+
+Cheap for a log of any length, because they are polled every few seconds. `status.py` reads the full report.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 from audit.checking.status import spool_files
 from audit.ledger import partitions
 
-# What was committed since the last checkpoint. Rows that came late, from a spool, may lie before it: a margin for them.
+# Rows committed since the last checkpoint, with a margin for rows that arrived late, from a spool.
 _UNSEALED = """
 SELECT count(*), coalesce(extract(epoch FROM now() - min(timestamp)), 0)::float FROM audit_logs l
 WHERE timestamp >= coalesce(
@@ -22,12 +25,12 @@ WHERE timestamp >= coalesce(
 """
 _OPEN = "SELECT count(*) FROM audit_open"
 
-Read = Callable[[str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]]  # as the auditor
+Read = Callable[[str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]]  # runs SQL as the auditor
 
 
 @dataclass(frozen=True, slots=True)
 class LogGauges:
-    """What is on its way at one moment."""
+    """Counts of one moment."""
 
     open_records: int
     unsealed_rows: int

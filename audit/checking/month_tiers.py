@@ -1,20 +1,23 @@
-"""Where the records of each month are, and whether any is missing: counts of rows, leaves, signed trees and archives."""
+"""Storage tiers of the months: which tier holds each month, and whether records are missing.
+
+Compares the counts of rows, leaves, signed trees and archived records.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from hashlib import sha256
 from io import SEEK_END
 from typing import Any
 
-from audit.checking.evidence import Period, following
+from audit.checking.evidence import Period, month_start, next_month
 from audit.errors import ArchiveError, VaultError
 from audit.proof.archive_format import Manifest, open_manifest
 from audit.vault import Vault
 
 _AUDITOR = "affidavit_auditor"
 
-# Leaves are evidence and stay for ever: a month that has some has rows, in the log or in a verified archive.
+# Leaves are evidence and are never removed, so a month with leaves must have rows, in the log or in a verified archive.
 _MONTHS = """
 WITH kept AS (
     SELECT date_trunc('month', timestamp AT TIME ZONE 'UTC')::date AS month, count(*) AS rows, count(erased_at) AS erased
@@ -47,31 +50,31 @@ LEFT JOIN (pg_inherits JOIN pg_class c ON c.oid = inhrelid)
 ORDER BY month
 """
 
-Read = Callable[[str, str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]]  # of a role, by a statement
+Read = Callable[[str, str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]]  # runs SQL in a role
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMonth:
-    """A month's records at one moment."""
+    """Counts of one month and the state of its archive, at one moment."""
 
     month: date
     is_attached: bool
     has_table: bool
-    rows: int  # that the log shows
+    rows: int  # in the log
     leaves: int
-    tree_size: int  # that was signed
+    tree_size: int  # signed
     state: str | None  # of its archive
     is_verified: bool
     archived: int | None
     erased: int
-    keyless: int  # of an archive: whose key is lost, and who were never erased
+    keyless: int  # archived records that have lost their key and were never erased
     manifest_key: str | None
     manifest_version: str | None
     manifest_sha256: str | None
 
     def tier(self, hot_from: datetime) -> str:
         if self.is_attached:
-            age = "hot" if _moment(following(self.month)) > hot_from else "warm"
+            age = "hot" if month_start(next_month(self.month)) > hot_from else "warm"
             return "restored" if self.state == "restored" else age
         if not self.is_verified:
             return "missing"
@@ -81,7 +84,7 @@ class StoredMonth:
         return not period.within(self.month).is_empty
 
     @property
-    def counted(self) -> int:
+    def record_count(self) -> int:
         return self.rows if self.is_attached else self.archived or 0
 
 
@@ -90,57 +93,59 @@ async def read_months(read: Read) -> list[StoredMonth]:
 
 
 def tier_rows(months: list[StoredMonth], period: Period, hot_from: datetime) -> list[dict[str, Any]]:
-    """What people are shown: the months that the period touches, as a whole."""
+    """The months that overlap the period, as rows of a table for people."""
     return [
         {
-            "month": f"{kept.month:%Y-%m}", "tier": kept.tier(hot_from), "archive": kept.state, "rows": kept.counted,
-            "leaves": kept.leaves, "signed": kept.tree_size, "erased": kept.erased,
+            "month": f"{stored.month:%Y-%m}", "tier": stored.tier(hot_from), "archive": stored.state, "rows": stored.record_count,
+            "leaves": stored.leaves, "signed": stored.tree_size, "erased": stored.erased,
         }
-        for kept in months if kept.is_of(period)
+        for stored in months if stored.is_of(period)
     ]  # fmt: skip
 
 
 def find_losses(months: list[StoredMonth], vault: Vault) -> list[str]:
-    """What is missing, and what to do. A record of the log without a leaf, or the other way round, is told elsewhere."""
-    return [words for kept in months for words in _losses_of(kept, vault)]
+    """What is missing from the archives, and what to do. `status.gaps` reports leaves without a row and rows without a leaf."""
+    return [message for stored in months for message in _find_losses_of(stored, vault)]
 
 
-def _losses_of(kept: StoredMonth, vault: Vault) -> list[str]:
-    name = f"{kept.month:%Y-%m}"
-    if kept.is_attached:
+def _find_losses_of(stored: StoredMonth, vault: Vault) -> list[str]:
+    name = f"{stored.month:%Y-%m}"
+    if stored.is_attached:
         return []
-    if not kept.is_verified:
-        return [f"the {kept.leaves} records of {name} are in no table of the log and in no verified archive"]
+    if not stored.is_verified:
+        return [
+            f"the {stored.leaves} records of {name} are in no table of the log and in no verified archive"
+        ]
     found = []
-    if not kept.archived == kept.leaves == kept.tree_size:
+    if not stored.archived == stored.leaves == stored.tree_size:
         found.append(
-            f"{name} has {kept.leaves} leaves, a signed tree of {kept.tree_size} and {kept.archived} archived records:"
+            f"{name} has {stored.leaves} leaves, a signed tree of {stored.tree_size} and {stored.archived} archived records:"
             " run `affidavit audit verify`"
         )
-    if kept.keyless:
-        found.append(f"{kept.keyless} records of {name} have lost their key and were never erased")
-    return [*found, *(f"the archive of {name}: {words}" for words in _lost_files(kept, vault))]
+    if stored.keyless:
+        found.append(f"{stored.keyless} records of {name} have lost their key and were never erased")
+    return [*found, *(f"the archive of {name}: {message}" for message in _find_lost_files(stored, vault))]
 
 
-def _lost_files(kept: StoredMonth, vault: Vault) -> list[str]:
-    place = (kept.manifest_key or "", kept.manifest_version or "", kept.manifest_sha256 or "")
+def _find_lost_files(stored: StoredMonth, vault: Vault) -> list[str]:
+    place = (stored.manifest_key or "", stored.manifest_version or "", stored.manifest_sha256 or "")
     try:
         manifest = read_manifest(vault, *place)
-    except (OSError, VaultError, ArchiveError, ValueError) as wrong:  # the last: it is no key of a vault
+    except (OSError, VaultError, ArchiveError, ValueError) as wrong:  # ValueError: not a key of a vault
         return [f"its manifest cannot be read: {wrong}"]
-    return [words for name in manifest.files if (words := _lost(manifest, name, vault))]
+    return [message for name in manifest.files if (message := _check_file(manifest, name, vault))]
 
 
 def read_manifest(vault: Vault, key: str, version: str, digest: str) -> Manifest:
-    """The one that was verified."""
+    """The manifest with the digest that was recorded when the archive was verified."""
     content = vault.get(key, version)
     if sha256(content).hexdigest() != digest:
-        raise ArchiveError("it is not the one that was verified")
+        raise ArchiveError("it is not the manifest that was verified")
     return open_manifest(content)
 
 
-def _lost(manifest: Manifest, name: str, vault: Vault) -> str | None:
-    """Whether the file is there in its whole length; what is in it, `affidavit audit verify --archive` says."""
+def _check_file(manifest: Manifest, name: str, vault: Vault) -> str | None:
+    """Check that the file exists in its full length. `affidavit audit verify --archive` checks its content."""
     file = manifest.files[name]
     try:
         with vault.open(file.key, file.version) as source:
@@ -148,7 +153,3 @@ def _lost(manifest: Manifest, name: str, vault: Vault) -> str | None:
     except (OSError, VaultError) as wrong:
         return f"{name} cannot be read: {wrong}"
     return None if size == file.size else f"{name} has {size} bytes instead of {file.size}"
-
-
-def _moment(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC)

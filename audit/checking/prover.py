@@ -1,6 +1,6 @@
-"""Makes the proof of one record, for the command line and for the interface.
+"""Builds inclusion proofs: the proof bundle of one record, for the command line and for HTTP.
 
-The roots of full chunks of leaves never change, so they are kept: a proof then costs two chunks, not a month.
+The roots of full chunks of leaves never change, so they are cached: a proof then reads two chunks and not a whole month.
 """
 
 import json
@@ -22,7 +22,10 @@ from audit.proof.record import SCHEMA_VERSION, Row, leaf_hash
 CHUNK_LEAVES = 1_024  # a power of two: the tree over the chunks' roots is the tree over the leaves
 SEALED_IN_S = 10  # a sealer needs no longer
 
-_LEAVES_LACK = "Leaves are missing: see `affidavit audit verify`"
+_LEAVES_MISSING = "Leaves of the month are missing, so nothing can be proven. Run `affidavit audit verify`"
+_COMMITMENTS_MISSING = (
+    "The record was erased, but its stored commitments are missing. Run `affidavit audit verify`"
+)
 _COVERED = """
 SELECT l.leaf_index, c.tree_size, c.note FROM public.audit_leaves l
 CROSS JOIN LATERAL (SELECT tree_size, note FROM public.audit_checkpoints c
@@ -38,15 +41,15 @@ SELECT commitments FROM public.audit_erasures WHERE log_id = %s::uuid
 
 
 class Prover:
-    """Reads as an auditor."""
+    """Reads in the auditor's role. Its cache belongs to one process."""
 
     def __init__(self, pool: AsyncConnectionPool) -> None:
         self._pool = pool
-        self._chunks: dict[date, list[bytes]] = defaultdict(list)
+        self._chunk_roots: dict[date, list[bytes]] = defaultdict(list)
 
     async def row(self, query_id: UUID) -> Row:
-        """The record of a query, as it is hashed."""
-        async with self._reading() as connection:
+        """The record of a query, in the form in which it is hashed."""
+        async with self._connected() as connection:
             columns = await (await connection.execute(COLUMNS)).fetchall()
             statement = rows_statement(columns, "query_id = %s")
             found = await (await connection.execute(statement, (query_id,))).fetchone()
@@ -56,11 +59,13 @@ class Prover:
         return row
 
     async def prove(self, row: Row) -> bytes:
-        """The bundle, in the smallest signed tree that holds the record."""
+        """The proof bundle, in the smallest signed tree that contains the record."""
         if row["schema_version"] != SCHEMA_VERSION:
-            raise UnprovenError(f"Records of schema version {row['schema_version']} have no proof")
+            raise UnprovenError(
+                f"This program cannot prove records of schema version {row['schema_version']}"
+            )
         month = month_of(row)
-        async with self._reading() as connection:
+        async with self._connected() as connection:
             found = await (await connection.execute(_COVERED, (row["log_id"], month))).fetchone()
         if found is None:
             raise UnsealedRecordError(f"The record is not sealed yet. Ask again in {SEALED_IN_S} s.")
@@ -70,36 +75,36 @@ class Prover:
         return encode(Bundle(row, index, proof, note, committed))
 
     async def _proof(self, month: date, index: int, size: int) -> list[bytes]:
-        """Within its chunk, then among the chunks' roots."""
+        """The path within the record's chunk, then the path among the chunks' roots."""
         chunk, place = divmod(index, CHUNK_LEAVES)
         begin = chunk * CHUNK_LEAVES
         inside = await self._leaves(month, begin, min(begin + CHUNK_LEAVES, size))
         roots = await self._roots(month, size)
         if len(inside) <= place:
-            raise UnprovenError(_LEAVES_LACK)
+            raise UnprovenError(_LEAVES_MISSING)
         return [*merkle.inclusion_proof(inside, place), *merkle.inclusion_proof(roots, chunk)]
 
     async def _roots(self, month: date, size: int) -> list[bytes]:
-        kept = self._chunks[month]
-        while len(kept) < size // CHUNK_LEAVES:
-            begin = len(kept) * CHUNK_LEAVES
+        roots = self._chunk_roots[month]
+        while len(roots) < size // CHUNK_LEAVES:
+            begin = len(roots) * CHUNK_LEAVES
             leaves = await self._leaves(month, begin, begin + CHUNK_LEAVES)
             if len(leaves) < CHUNK_LEAVES:
-                raise UnprovenError(_LEAVES_LACK)
-            if len(kept) == begin // CHUNK_LEAVES:  # else another proof was faster
-                kept.append(merkle.root(leaves))
+                raise UnprovenError(_LEAVES_MISSING)
+            if len(roots) == begin // CHUNK_LEAVES:  # else another request has cached it meanwhile
+                roots.append(merkle.root(leaves))
         full, rest = divmod(size, CHUNK_LEAVES)
         last = [merkle.root(await self._leaves(month, size - rest, size))] if rest else []
-        return kept[:full] + last
+        return roots[:full] + last
 
     async def _leaves(self, month: date, begin: int, end: int) -> list[bytes]:
-        async with self._reading() as connection:
+        async with self._connected() as connection:
             cursor = await connection.execute(_LEAVES, (month, begin, end), binary=True)
             return [leaf for (leaf,) in await cursor.fetchall()]
 
     @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[psycopg.AsyncConnection]:
-        """The driver's words stay here: they may repeat a row."""
+    async def _connected(self) -> AsyncIterator[psycopg.AsyncConnection]:
+        """A connection. The driver's messages are not passed on: they may contain a row."""
         try:
             async with self._pool.connection() as connection:
                 yield connection
@@ -107,13 +112,13 @@ class Prover:
             raise ProofUnavailableError(f"The database could not be read: {type(failure).__name__}") from None
 
     async def _commitments(self, row: Row) -> dict[str, str]:
-        async with self._reading() as connection:
+        async with self._connected() as connection:
             known = await (await connection.execute("SELECT to_regclass('public.audit_erasures')")).fetchone()
             if known == (None,):
-                raise UnprovenError("The record was erased, and what stands for it is not there")
+                raise UnprovenError(_COMMITMENTS_MISSING)
             rows = await (await connection.execute(_ERASED, (row["log_id"],))).fetchall()
         sealed = row["leaf_hash"].removeprefix("\\x")
         for (commitments,) in rows:
             if are_commitments(commitments) and leaf_hash(row, commitments).hex() == sealed:
                 return dict(commitments)
-        raise UnprovenError("The record was erased, and what stands for it is not there")
+        raise UnprovenError(_COMMITMENTS_MISSING)

@@ -1,7 +1,7 @@
-"""Every quotation of the log, cut again from the stored passages and compared with the record, years later too.
+"""Re-verification of quotations: cuts every excerpt again from the stored passage and compares it with the record.
 
-An excerpt is `passage[start:end]`; its section, page and address are those of the sentence in which it begins. Both stand
-in the record, which is sealed, so a passage that was changed since is found.
+An excerpt is `passage[start:end]`; its section, page and address are those of the sentence in which it begins. Both are in
+the sealed record, so a passage that was changed later is found, even after years.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from audit.checking.evidence import StoredEvidence
 from audit.progress import Progress
 from audit.proof.verdict import Finding, Report, Verdict
 
-_READ_ROWS = 500  # with the passages that they cite, some megabytes
+_READ_ROWS = 500  # some megabytes, with the cited passages
 
 _CITING = """
 SELECT log_id::text, timestamp, citations, index_generation::text, erased_at IS NOT NULL AS erased
@@ -28,7 +28,7 @@ _GENERATIONS = "SELECT generation_id::text FROM public.generations"
 
 
 def check_quotations(evidence: StoredEvidence, query_id: UUID | None, progress: Progress) -> Report:
-    """The verdict on all quotations of the time that is asked for, or of one query."""
+    """The verdict on all quotations of the period, or of one query."""
     report = Report()
     connection = evidence.connection
     known = {generation for (generation,) in connection.execute(_GENERATIONS)}
@@ -53,7 +53,7 @@ def _citing(evidence: StoredEvidence, query_id: UUID | None) -> Iterator[list[di
 
 
 def _cited(citations: Any) -> Iterator[str]:
-    """The passages that are named, also by citations that somebody has spoiled."""
+    """The ids of the cited passages. Tolerates citations that were tampered with."""
     for cited in citations or ():
         if isinstance(cited, dict) and isinstance(cited.get("chunk_id"), str):
             yield cited["chunk_id"]
@@ -69,36 +69,36 @@ def _compare(
     row: Mapping[str, Any], passages: Mapping[str, dict[str, Any]], known: set[str], report: Report
 ) -> None:
     if row["erased"]:
-        report.count("records were erased, and their quotations with them")
+        report.count("records were erased, together with their quotations")
         return
-    if row["index_generation"] not in known:  # outlived ones are dropped; their passages stay
-        report.count("records were answered from a generation that is no longer kept")
+    if row["index_generation"] not in known:  # old generations are dropped; their passages stay
+        report.count("records were answered from an index generation that has been dropped")
     month = row["timestamp"].date().replace(day=1)
     for place, cited in enumerate(row["citations"], 1):
         report.checked += 1
         try:
             differences = list(_differences(cited, passages.get(cited["chunk_id"])))
         except (KeyError, TypeError, ValueError):
-            differences = [(Verdict.TAMPERED, "it is not written as a quotation")]
-        for verdict, words in differences:
-            found = Finding(verdict, "citation", f"Quotation {place}: {words}", month, log_id=row["log_id"])
+            differences = [(Verdict.TAMPERED, "it is not a well-formed citation")]
+        for verdict, message in differences:
+            found = Finding(verdict, "citation", f"Quotation {place}: {message}", month, log_id=row["log_id"])
             report.add(found)
 
 
 def _differences(cited: Mapping[str, Any], passage: dict[str, Any] | None) -> Iterator[tuple[Verdict, str]]:
     if passage is None:
-        yield Verdict.MISSING, f"the passage {cited['chunk_id']} is not there"
+        yield Verdict.MISSING, f"the passage {cited['chunk_id']} is missing"
         return
     if passage["text"][cited["start"] : cited["end"]] != cited["excerpt"] or not cited["excerpt"]:
-        words = f"characters {cited['start']} to {cited['end']} of the passage {cited['chunk_id']} say something else"
-        yield Verdict.TAMPERED, words
+        message = f"characters {cited['start']} to {cited['end']} of the passage {cited['chunk_id']} have another text"
+        yield Verdict.TAMPERED, message
     for name, value in _place(passage, cited["start"]).items():
         if cited[name] != value:
-            yield Verdict.TAMPERED, f"its {name} is not that of the passage {cited['chunk_id']}"
+            yield Verdict.TAMPERED, f"its {name} differs from the passage {cited['chunk_id']}"
 
 
 def _place(passage: dict[str, Any], start: int) -> dict[str, str | None]:
-    """Where the passage says that these words stand."""
+    """Section, page and address of the sentence at this offset."""
     place = {"chapter": passage["chapter"], "filename": passage["filename"]}
     for begin, end, heading, anchor, page in passage["sentences"]:
         if begin <= start < end:

@@ -1,4 +1,7 @@
-"""How the log stands: its months, its evidence, what is still on its way, and what is missing. Changes nothing."""
+"""Status report of the log: months, evidence, backlogs, spool files, and gaps. Read-only.
+
+One report for `affidavit audit status`, so that an auditor sees in one place whether something is missing.
+"""
 
 import asyncio
 import contextlib
@@ -14,8 +17,8 @@ from audit.ledger.partitions import MONTHS_AHEAD, MONTHS_AHEAD_MIN, months_from,
 from audit.ledger.spool import ASIDE_FILE
 from audit.vault import Vault
 
-NEAR_GATE = 0.02  # so close to the threshold another calibration would have decided otherwise
-OVERDUE = timedelta(seconds=60)  # by then a request has ended, and its row is sealed and anchored
+NEAR_GATE = 0.02  # this close to the threshold, another calibration could have decided the other way
+OVERDUE = timedelta(seconds=60)  # by then every request has ended, and its row is sealed and anchored
 
 _AUDITOR, _ENGINE = "affidavit_auditor", "affidavit_engine"
 
@@ -23,7 +26,7 @@ _NEAR = (
     f"(round(abs(best_score - threshold)::numeric, 6) <= {NEAR_GATE})"  # .62 - .60 is more than .02 in binary
 )
 
-# A share that grows says that the questions drift away from what the gate was calibrated for.
+# A growing share near the gate means that the questions drift away from those that it was calibrated for.
 RECORDS = f"""
 SELECT to_char(timestamp AT TIME ZONE 'UTC', 'YYYY-MM') AS month, count(*) AS records,
        sum(repeat_count) AS requests,
@@ -37,9 +40,9 @@ SELECT to_char(timestamp AT TIME ZONE 'UTC', 'YYYY-MM') AS month, count(*) AS re
        round(avg({_NEAR}::int) FILTER (WHERE outcome = 'refused'), 4)::float
            AS refusals_near_gate
 FROM audit_logs GROUP BY month ORDER BY month
-"""  # noqa: S608  our own number
+"""  # noqa: S608  the number is a constant
 
-# From month to month by the index: there is a checkpoint for every few seconds.
+# A recursive loose index scan, month by month: there is a checkpoint for every few seconds.
 _EVIDENCE = """
 WITH RECURSIVE months AS (
     SELECT min(month) AS month FROM audit_checkpoints
@@ -77,12 +80,12 @@ GROUP BY month ORDER BY month
 """
 _OPEN = "SELECT count(*), min(opened_at) FROM audit_open"
 
-Read = Callable[[str, str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]]  # of a role, by a statement
+Read = Callable[[str, str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]]  # runs SQL in a role
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is on its way, and since when its oldest is."""
+    """A number of unfinished records, and the time of the oldest."""
 
     count: int
     oldest: datetime | None
@@ -90,7 +93,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """Records that wait for the database, or that it would not take."""
+    """A file of records that wait for the database, or that the database refused."""
 
     name: str
     size_bytes: int
@@ -100,7 +103,7 @@ class SpoolFile:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What stands where at one moment."""
+    """The state of the log at one moment."""
 
     records: list[dict[str, Any]]  # by month
     evidence: list[dict[str, Any]]  # by month
@@ -110,8 +113,8 @@ class Status:
     open: Backlog
     rowless: list[tuple[str, int, int]]  # month of the log, leaves without a row, the first of them
     spool: list[SpoolFile]
-    months: list[StoredMonth]  # wherever they are
-    lost: list[str]  # of them, in words
+    months: list[StoredMonth]  # of all tiers
+    lost: list[str]  # messages about missing months and files
 
 
 async def read_status(
@@ -134,7 +137,7 @@ async def read_status(
 
 
 def gaps(status: Status, now: datetime) -> list[str]:
-    """What an auditor must hear of, each with what to do; none when all is well."""
+    """Messages about missing or overdue records, each with what to do; empty when all is well."""
     return [
         *_gaps_of_months(status, now.date()),
         *(
@@ -142,12 +145,14 @@ def gaps(status: Status, now: datetime) -> list[str]:
             for month, count, first in status.rowless
         ),
         *(words[0].upper() + words[1:] for words in status.lost),
-        *_overdue(status.unsealed, "records are not sealed: is `affidavit audit seal` running?", now),
         *_overdue(
-            status.open, "requests are open: their process is hung, or dead and nobody closed them", now
+            status.unsealed, "records are not sealed: check that `affidavit audit seal` is running", now
+        ),
+        *_overdue(
+            status.open, "requests are still open: their process hangs or has died; restart the engine", now
         ),
         *(
-            f"{month['month']} is not anchored since {_moment(month['waiting_since'])}: can the vault be written?"
+            f"{month['month']} has not been anchored since {_format_time(month['waiting_since'])}: check that the vault can be written"
             for month in status.evidence
             if month["waiting_since"] and now - month["waiting_since"] > OVERDUE
         ),
@@ -156,7 +161,7 @@ def gaps(status: Status, now: datetime) -> list[str]:
 
 
 def summary(status: Status) -> list[tuple[str, str]]:
-    """What is counted over all months, for people."""
+    """Counts over all months, as lines for people."""
     waiting = [file for file in status.spool if file.entries]
     spooled = f"{sum(file.entries for file in waiting)} entries in {len(waiting)} files"
     return [
@@ -171,23 +176,29 @@ def _gaps_of_months(status: Status, today: date) -> list[str]:
     found = []
     if status.months_ahead < MONTHS_AHEAD_MIN:
         found.append(
-            f"Only {status.months_ahead} of {MONTHS_AHEAD} months are made ahead: run `affidavit audit partitions`"
+            f"Only {status.months_ahead} of {MONTHS_AHEAD} future months have a partition: run `affidavit audit partitions`"
         )
     months = [date(int(name[-7:-3]), int(name[-2:]), 1) for name in status.partitions]
     months += [
         kept.month for kept in status.months if not kept.is_attached
-    ]  # whether they are lost is told by itself
+    ]  # lost months are reported by `find_losses`
     first = min([*months, today])
     count = (today.year - first.year) * 12 + today.month - first.month + 1
     missing = [month for month in months_from(first, count) if month not in months]
-    return [*found, *(f"{month:%Y-%m} has no partition: no record of that month can be" for month in missing)]
+    return [
+        *found,
+        *(
+            f"{month:%Y-%m} has no partition, so its records are missing: run `affidavit audit verify`"
+            for month in missing
+        ),
+    ]
 
 
 def _gaps_of_spool(files: Sequence[SpoolFile], now: datetime) -> list[str]:
     return [
-        f"{file.entries} entries are set aside in {file.name}: damaged, or refused by the database; look at them"
+        f"{file.entries} entries in {file.name} are damaged or were refused by the database: inspect the file"
         if file.name == ASIDE_FILE
-        else f"{file.entries} entries wait in {file.name} since {_moment(file.changed_at)}: start the engine there"
+        else f"{file.entries} entries wait in {file.name} since {_format_time(file.changed_at)}: start the engine on that machine"
         for file in files
         if file.entries and (file.name == ASIDE_FILE or now - file.changed_at > OVERDUE)
     ]
@@ -196,16 +207,16 @@ def _gaps_of_spool(files: Sequence[SpoolFile], now: datetime) -> list[str]:
 def _overdue(waiting: Backlog, what: str, now: datetime) -> list[str]:
     if waiting.oldest is None or now - waiting.oldest <= OVERDUE:
         return []
-    return [f"{waiting.count} {what} (the oldest since {_moment(waiting.oldest)})"]
+    return [f"{waiting.count} {what} (the oldest since {_format_time(waiting.oldest)})"]
 
 
 def spool_files(folder: Path) -> list[SpoolFile]:
     found = []
     for path in sorted([*folder.glob("*.spool"), *folder.glob(ASIDE_FILE)]):
-        with contextlib.suppress(FileNotFoundError):  # its process ended meanwhile, and nothing waited in it
-            about = path.stat()
-            changed_at = datetime.fromtimestamp(about.st_mtime, UTC)
-            found.append(SpoolFile(path.name, about.st_size, _lines_in(path), changed_at))
+        with contextlib.suppress(FileNotFoundError):  # its process has just ended, with an empty spool
+            stat = path.stat()
+            changed_at = datetime.fromtimestamp(stat.st_mtime, UTC)
+            found.append(SpoolFile(path.name, stat.st_size, _lines_in(path), changed_at))
     return found
 
 
@@ -221,8 +232,8 @@ def _named(names: list[str], rows: list[tuple[Any, ...]]) -> list[dict[str, Any]
 def _since(waiting: Backlog) -> str:
     if waiting.oldest is None:
         return "none"
-    return f"{waiting.count}, the oldest since {_moment(waiting.oldest)}"
+    return f"{waiting.count}, the oldest since {_format_time(waiting.oldest)}"
 
 
-def _moment(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,17 +1,14 @@
-"""Forgetting a person, and whatever is older than it may be kept; every older proof stays.
+"""Erasure of personal data: the right to be forgotten, and the end of retention. Every existing proof stays valid.
 
-A record in PostgreSQL loses its personal columns and its salt, and a line of `audit_erasures` keeps what stands for them
-in its hash. An archived one loses its key. Both are one transaction with the line, which is signed; the row of the log that
-says what was done is on disk before it is committed, so a kill leaves either all of a batch or nothing, and the next
-run goes on from there.
+A record in PostgreSQL loses its personal columns and its salt, and a line of `audit_erasures` keeps their commitments. An
+archived record loses its key (crypto-shredding). Each batch is one transaction with its signed lines, and its event in the
+log is durable before the commit: a kill leaves all of a batch or nothing of it, and a retry is safe and goes on from there.
 
-Only what is sealed is erased, and only if it is what was sealed: afterwards nobody could tell.
+Only records that match their sealed leaf are erased, because afterwards a change could not be proven any more.
 """
 
 import asyncio
 import base64
-import contextlib
-import ipaddress
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -25,7 +22,8 @@ from uuid import UUID
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from audit.erasure import personal, spool_erasure
+from audit.erasure import spool_erasure
+from audit.erasure.target import ErasureTarget
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from audit.ledger.spool import ASIDE_FILE
 from audit.proof.checkpoint import erasure_text
@@ -33,11 +31,10 @@ from audit.proof.keys import Signer
 from audit.proof.record import Row, Trail, commitments, leaf_hash
 
 BATCH_ROWS = 1_000  # some 8 MB of records
-KEYS_BATCH = 10_000  # a line of 300 bytes for each
+KEYS_BATCH = 10_000  # each has a line of 300 bytes
 PAUSE_S = 0.25
-LOCK_S = 1.0  # beside what may be waited for anyway
+LOCK_WAIT_S = 1.0  # added to the time limit of the erasure
 ALL = 2**31 - 1
-SHORT = 3  # a name of so few characters stands in any text
 
 log = logging.getLogger(__name__)
 
@@ -51,45 +48,32 @@ _FORGET_OPEN = "SELECT audit_forget_open(%s::text[], %s::uuid[])"
 _FORGET_SESSIONS = "SELECT audit_forget_sessions(%s::text[], %s::uuid[])"
 _FORGET_TURN = "SELECT audit_forget_turn(%s)"
 _LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
-_BEFORE = "SELECT count(DISTINCT log_id) FROM audit_erasures WHERE query_id = %s"
+_ERASED_BEFORE = "SELECT count(DISTINCT log_id) FROM audit_erasures WHERE query_id = %s"
 
-# What was deleted lies in its page, and a sample of it among the statistics, until this is done.
-_UNTIDY = """
+# Deleted values remain in their pages, and samples of them in the statistics, until a table is vacuumed and analyzed.
+_UNVACUUMED = """
 SELECT m.relation::text FROM audit_months m JOIN pg_stat_all_tables s ON s.relid = m.relation
 WHERE EXISTS (SELECT FROM audit_erasures e WHERE e.month = m.month
     AND e.erased_at > coalesce(s.last_vacuum, '-infinity') - interval '1 hour') ORDER BY 1
 """
-_ALWAYS_TIDIED = ("audit_row_keys", "audit_open", "chat_sessions", "chat_messages", "source_citations")
+_ALWAYS_VACUUMED = ("audit_row_keys", "audit_open", "chat_sessions", "chat_messages", "source_citations")
 
-Event = Callable[[], AbstractAsyncContextManager[Trail]]  # a row of the log, written when the block has ended
-
-
-@dataclass(frozen=True, slots=True)
-class ErasureTarget:
-    """Whose records, or of which query."""
-
-    who: tuple[str, ...] = ()  # in each of the spellings in which one may be recorded
-    query_id: UUID | None = None
-
-    @property
-    def queries(self) -> list[UUID]:
-        return [self.query_id] if self.query_id else []
-
-    def concerns(self, told: dict[str, Any]) -> bool:
-        return told.get("end_user") in self.who or told.get("query_id") == str(self.query_id)
+Event = Callable[
+    [], AbstractAsyncContextManager[Trail]
+]  # an event of the log, durable when the block has ended
 
 
 @dataclass(slots=True)
 class ErasureReport:
-    """What was done, and what is left to do."""
+    """Counts of what was erased, and messages about what is left to do."""
 
     erasure_id: UUID
     records: int = 0  # in PostgreSQL
-    archived: int = 0  # whose keys were destroyed
+    archived: int = 0  # their keys were destroyed
     already: int = 0  # erased before
     conversations: int = 0
     open: int = 0  # emptied
-    set_aside: int = 0  # lines of the spool that no database ever took
+    set_aside: int = 0  # dead letters of the spool
     left: list[str] = field(default_factory=list)
 
     @property
@@ -98,24 +82,24 @@ class ErasureReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Records that may be erased, and those that are not what was sealed, or not sealed yet."""
+class _Batch:
+    """Records that may be erased; those that differ from their sealed leaf; those that are not sealed yet."""
 
     rows: list[Row]
     refused: list[str]
     unsealed: list[str]
 
     @property
-    def passed_over(self) -> list[str]:
+    def skipped(self) -> list[str]:
         return self.refused + self.unsealed
 
     @property
     def is_empty(self) -> bool:
-        return not (self.rows or self.passed_over)
+        return not (self.rows or self.skipped)
 
 
 class Eraser:
-    """Works as the archiver, on connections that commit by themselves. `within_s` is what it may wait for records that are still on their way."""
+    """Works in the archiver's role, on autocommit connections. `within_s` limits the wait for records in flight."""
 
     def __init__(
         self,
@@ -133,26 +117,26 @@ class Eraser:
         self._within_s = within_s
         self._monotonic = monotonic
         self._new_id = new_id
-        self._tidying: asyncio.Task[None] | None = None
-        self._is_untidy = False
+        self._vacuuming: asyncio.Task[None] | None = None
+        self._is_vacuum_due = False
 
-    async def forget(self, target: ErasureTarget, basis: str, event: Event) -> ErasureReport:
-        """All that is here of a person, or of one query. `ErasureTooEarlyError` if some of it is not sealed in time."""
+    async def erase(self, target: ErasureTarget, basis: str, event: Event) -> ErasureReport:
+        """Erase all records of a person, or of one query. `ErasureTooEarlyError` if some are not sealed in time."""
         done = ErasureReport(self._new_id(), already=await self._erased_before(target))
         turns = await self._turns(target)
         await self._wait_for(target, turns)
-        refused = await self._forget_conversations(target, turns, basis, event, done)
-        passed_over = list(refused)
+        refused = await self._erase_conversations(target, turns, basis, event, done)
+        skipped = list(refused)
         while True:
-            found = await self._find(target.who, target.queries, passed_over=passed_over)
-            passed_over += found.passed_over
+            found = await self._find_records(target.names, target.queries, skipped=skipped)
+            skipped += found.skipped
             refused += found.refused
-            keys = [] if found.rows else await self._keys(target.who, target.queries)
+            keys = [] if found.rows else await self._keys_to_destroy(target.names, target.queries)
             if found.is_empty and not keys:
                 break
-            await self._erase(found.rows, keys, basis, event, done)
-        done.left += _tampered(refused)
-        self._look_at_spool(target, done)
+            await self._erase_batch(found.rows, keys, basis, event, done)
+        done.left += _describe_refused(refused)
+        self._overwrite_spool(target, done)
         if target.query_id and done.is_empty and not (done.already or done.left):
             raise NothingToEraseError
         return done
@@ -160,122 +144,131 @@ class Eraser:
     async def end_retention(
         self, until: datetime, basis: str, event: Event, progress: Callable[[str, int], None]
     ) -> ErasureReport:
-        """Of all records before this moment. Archived months lose their keys when all of the month is before it."""
+        """Erase all records before this moment. An archived month loses its keys once all of the month is before it."""
         done, refused, unsealed = ErasureReport(self._new_id()), list[str](), list[str]()
         since = datetime.min.replace(tzinfo=UTC)
         while True:
-            found = await self._find((), (), since, until, refused + unsealed)
+            found = await self._find_records((), (), since, until, refused + unsealed)
             if found.is_empty:
                 break
             refused += found.refused
             unsealed += found.unsealed
-            oldest = sorted(found.rows, key=_time)[:BATCH_ROWS]  # each table gives its own first ones
-            await self._erase(oldest, [], basis, event, done)
-            if oldest and not found.passed_over:
-                since = _time(oldest[-1])
+            oldest = sorted(found.rows, key=_timestamp)[
+                :BATCH_ROWS
+            ]  # each partition returns its own oldest rows
+            await self._erase_batch(oldest, [], basis, event, done)
+            if oldest and not found.skipped:
+                since = _timestamp(oldest[-1])
             progress("records", done.records)
-        while keys := await self._keys((), (), until.date().replace(day=1)):
-            await self._erase([], keys, basis, event, done)
+        while keys := await self._keys_to_destroy((), (), until.date().replace(day=1)):
+            await self._erase_batch([], keys, basis, event, done)
             progress("archived records", done.archived)
-        done.left += _tampered(refused)
+        done.left += _describe_refused(refused)
         if unsealed:
-            done.left.append(f"{len(unsealed)} records are not sealed yet: they are erased when they are")
+            done.left.append(f"{len(unsealed)} records are not sealed yet: the next run erases them")
         return done
 
-    async def tidy(self) -> list[str]:
-        """Clear what was erased out of pages and statistics, as the owner; which tables that were."""
+    async def vacuum(self) -> list[str]:
+        """Remove erased values from pages and statistics, in the owner's role. Returns the tables of the log."""
         async with self._connected() as connection:
             await connection.execute("SET ROLE affidavit_owner")
             try:
-                untidy = [name for (name,) in await (await connection.execute(_UNTIDY)).fetchall()]
-                for name in [*untidy, *_ALWAYS_TIDIED]:
+                unvacuumed = [name for (name,) in await (await connection.execute(_UNVACUUMED)).fetchall()]
+                for name in [*unvacuumed, *_ALWAYS_VACUUMED]:
                     await connection.execute(f"VACUUM (ANALYZE) {name}".encode())
-                if untidy:
-                    await connection.execute(await _statement_for_all(connection))
+                if unvacuumed:
+                    await connection.execute(await _analyze_statement(connection))
             finally:
                 await connection.execute("RESET ROLE")
-        return untidy
+        return unvacuumed
 
-    def tidy_soon(self) -> None:
-        """Beside the requests."""
-        self._is_untidy = True
-        if self._tidying is None or self._tidying.done():
-            self._tidying = asyncio.create_task(self._tidy_all())
+    def vacuum_soon(self) -> None:
+        """Start it in the background, so that no request waits for it."""
+        self._is_vacuum_due = True
+        if self._vacuuming is None or self._vacuuming.done():
+            self._vacuuming = asyncio.create_task(self._vacuum_in_background())
 
     async def close(self) -> None:
-        if self._tidying:
-            self._tidying.cancel()
-            await asyncio.wait([self._tidying])
+        if self._vacuuming:
+            self._vacuuming.cancel()
+            await asyncio.wait([self._vacuuming])
 
-    async def _tidy_all(self) -> None:
-        while self._is_untidy:
-            self._is_untidy = False
+    async def _vacuum_in_background(self) -> None:
+        while self._is_vacuum_due:
+            self._is_vacuum_due = False
             try:
-                await self.tidy()
+                await self.vacuum()
             except ErasureUnavailableError as failure:
                 log.warning(
-                    "What was erased still lies in its pages; the next erasure clears it. %s", failure
+                    "Erased values are still in the pages of their tables; the next erasure retries it. %s",
+                    failure,
                 )
 
     async def _wait_for(self, target: ErasureTarget, turns: Sequence[UUID]) -> None:
-        """What is open ends in a row, what is spooled comes, what is a row is sealed: all of it within seconds. Whoever
-        goes on asking meanwhile makes new records, which are not waited for."""
+        """Poll until all records in flight are sealed: open requests, spooled entries and unsealed rows. Takes seconds.
+
+        Does not wait for records of requests that begin after this moment.
+        """
         (now,) = await self._fetch_one("SELECT clock_timestamp()")
-        asked = (list(target.who), [*target.queries, *turns], now)
+        arguments = (list(target.names), [*target.queries, *turns], now)
         deadline = self._monotonic() + self._within_s
         while self._monotonic() < deadline:
-            if not await self._is_on_its_way(target, asked):
+            if not await self._has_pending(target, arguments):
                 return
             await asyncio.sleep(PAUSE_S)
-        (unsealed,) = await self._fetch_one(_UNSEALED, *asked)
+        (unsealed,) = await self._fetch_one(_UNSEALED, *arguments)
         if unsealed:
             raise ErasureTooEarlyError(
-                f"{unsealed} of the records are not sealed yet, so nothing was erased: a proof would be lost."
-                " Is `affidavit audit seal` or the server running? Then try again in some seconds."
+                f"{unsealed} of the records are not sealed yet, so nothing was erased: their proofs would be lost."
+                " Check that the server or `affidavit audit seal` is running, and try again in a few seconds."
             )
 
-    async def _is_on_its_way(self, target: ErasureTarget, asked: tuple[Any, ...]) -> bool:
-        counts = [await self._fetch_one(statement, *asked) for statement in (_OPEN, _UNSEALED)]
+    async def _has_pending(self, target: ErasureTarget, arguments: tuple[Any, ...]) -> bool:
+        counts = [await self._fetch_one(statement, *arguments) for statement in (_OPEN, _UNSEALED)]
         return counts != [(0,), (0,)] or bool(
-            self._spool and spool_erasure.count_waiting(self._spool, target.concerns)
+            self._spool and spool_erasure.count_waiting(self._spool, target.matches)
         )
 
-    async def _forget_conversations(
+    async def _erase_conversations(
         self, target: ErasureTarget, turns: Sequence[UUID], basis: str, event: Event, done: ErasureReport
     ) -> list[str]:
-        """With the records of their turns in one transaction: without the conversation nothing leads to those. Which are
-        not what was sealed."""
-        found = await self._find((), turns, most=ALL)
+        """Erase conversations and the records of their turns in one transaction: only the conversation leads to them.
+
+        Returns the records that differ from their sealed leaf.
+        """
+        found = await self._find_records((), turns, most=ALL)
         if found.unsealed:
             raise ErasureTooEarlyError(
                 f"{len(found.unsealed)} records of a conversation are not sealed yet, so nothing was erased:"
-                " try again in some seconds."
+                " try again in a few seconds."
             )
         in_tables = {row["log_id"] for row in found.rows}
-        keys = [key for key in await self._keys((), turns, most=ALL) if str(key[0]) not in in_tables]
+        keys = [
+            key for key in await self._keys_to_destroy((), turns, most=ALL) if str(key[0]) not in in_tables
+        ]
         async with self._transaction() as connection:
-            who, queries = list(target.who), target.queries
-            done.open = await _one(connection, _FORGET_OPEN, who, queries)
-            done.conversations = await _one(connection, _FORGET_SESSIONS, who, list(turns))
+            names, queries = list(target.names), target.queries
+            done.open = await _scalar(connection, _FORGET_OPEN, names, queries)
+            done.conversations = await _scalar(connection, _FORGET_SESSIONS, names, list(turns))
             if target.query_id:
-                done.conversations += await _one(connection, _FORGET_TURN, target.query_id)
+                done.conversations += await _scalar(connection, _FORGET_TURN, target.query_id)
             if found.rows or done.open or done.conversations:
-                await self._erase_in(connection, found.rows, [], basis, event, done)
+                await self._erase_in_transaction(connection, found.rows, [], basis, event, done)
             if keys:
-                await self._erase_in(connection, [], keys, basis, event, done)
+                await self._erase_in_transaction(connection, [], keys, basis, event, done)
         if done.open:
             done.left.append(
-                f"{done.open} requests are open and their process did not end them. What was recorded of them is erased;"
-                " if their end lies in the spool of another machine, erase again when that is back"
+                f"{done.open} requests are still open because their process has died. Their records so far are erased;"
+                " if another machine has their last entries in its spool, erase again when that machine is back"
             )
         return found.refused
 
     async def _turns(self, target: ErasureTarget) -> list[UUID]:
         async with self._connected() as connection:
-            rows = await (await connection.execute(_TURNS, (list(target.who),))).fetchall()
+            rows = await (await connection.execute(_TURNS, (list(target.names),))).fetchall()
         return [query_id for (query_id,) in rows]
 
-    async def _erase(
+    async def _erase_batch(
         self,
         rows: Sequence[Row],
         keys: Sequence[tuple[Any, ...]],
@@ -285,9 +278,9 @@ class Eraser:
     ) -> None:
         if rows or keys:
             async with self._transaction() as connection:
-                await self._erase_in(connection, rows, keys, basis, event, done)
+                await self._erase_in_transaction(connection, rows, keys, basis, event, done)
 
-    async def _erase_in(
+    async def _erase_in_transaction(
         self,
         connection: psycopg.AsyncConnection,
         rows: Sequence[Row],
@@ -296,69 +289,71 @@ class Eraser:
         event: Event,
         done: ErasureReport,
     ) -> None:
-        """The event's row is durable when its block ends, and only then is this transaction committed."""
+        """The event is durable when its block ends, and only then the caller commits this transaction."""
         async with event() as trail:
-            about = {"erasure_id": done.erasure_id, "event": trail.log_id, "basis": basis}
-            lines = [self._line(about, trail.timestamp, **_of_row(row)) for row in rows]
+            common = {"erasure_id": done.erasure_id, "event": trail.log_id, "basis": basis}
+            lines = [self._line(common, trail.timestamp, **_erasure_fields(row)) for row in rows]
             lines += [
-                self._line(about, trail.timestamp, log_id=log_id, query_id=query_id, month=month)
+                self._line(common, trail.timestamp, log_id=log_id, query_id=query_id, month=month)
                 for log_id, query_id, month in keys
             ]
-            erased = await _one(connection, _ERASE, json.dumps(lines, default=str))
+            erased = await _scalar(connection, _ERASE, json.dumps(lines, default=str))
             trail.reason = f"erasure {done.erasure_id}: {erased} records"
         done.records += erased if rows else 0
         done.archived += erased if keys else 0
 
-    def _line(self, about: dict[str, Any], erased_at: datetime, **record: Any) -> dict[str, Any]:
-        text = erasure_text(about["erasure_id"], UUID(str(record["log_id"])), about["event"], erased_at)
+    def _line(self, common: dict[str, Any], erased_at: datetime, **record: Any) -> dict[str, Any]:
+        text = erasure_text(common["erasure_id"], UUID(str(record["log_id"])), common["event"], erased_at)
         signature = base64.b64encode(self._key.sign(text)).decode()
-        return about | record | {
+        return common | record | {
             "erased_at": erased_at.isoformat(), "key_id": self._key.key_id, "signature": signature
         }  # fmt: skip
 
-    async def _find(
+    async def _find_records(
         self,
-        who: Sequence[str],
+        names: Sequence[str],
         queries: Sequence[UUID],
         since: datetime | None = None,
         until: datetime | None = None,
-        passed_over: Sequence[str] = (),
+        skipped: Sequence[str] = (),
         most: int = BATCH_ROWS,
-    ) -> _Found:
-        asked = (list(who), list(queries), since, until, list(passed_over), most)
+    ) -> _Batch:
+        arguments = (list(names), list(queries), since, until, list(skipped), most)
         async with self._connected() as connection:
-            found = await (await connection.execute(_TO_ERASE, asked)).fetchall()
+            found = await (await connection.execute(_TO_ERASE, arguments)).fetchall()
         sealed = [(leaf, row) for leaf, row in found if leaf is not None]
-        good = [row for leaf, row in sealed if _is_as_sealed(row, leaf)]
-        bad = [row["log_id"] for leaf, row in sealed if not _is_as_sealed(row, leaf)]
-        return _Found(good, bad, [row["log_id"] for leaf, row in found if leaf is None])
+        good = [row for leaf, row in sealed if _matches_leaf(row, leaf)]
+        bad = [row["log_id"] for leaf, row in sealed if not _matches_leaf(row, leaf)]
+        return _Batch(good, bad, [row["log_id"] for leaf, row in found if leaf is None])
 
-    async def _keys(
+    async def _keys_to_destroy(
         self,
-        who: Sequence[str],
+        names: Sequence[str],
         queries: Sequence[UUID],
         before: date | None = None,
         most: int = KEYS_BATCH,
     ) -> list[tuple[Any, ...]]:
         async with self._connected() as connection:
-            cursor = await connection.execute(_KEYS, (list(who), list(queries), before, most))
+            cursor = await connection.execute(_KEYS, (list(names), list(queries), before, most))
             return await cursor.fetchall()
 
-    def _look_at_spool(self, target: ErasureTarget, done: ErasureReport) -> None:
+    def _overwrite_spool(self, target: ErasureTarget, done: ErasureReport) -> None:
         if self._spool is None:
             return
-        names = [*target.who, *map(str, target.queries)]
-        done.set_aside, damaged = spool_erasure.overwrite_set_aside(self._spool, target.concerns, names)
+        names = [*target.names, *map(str, target.queries)]
+        done.set_aside, damaged = spool_erasure.overwrite_set_aside(self._spool, target.matches, names)
         if damaged:
-            done.left.append(f"{damaged} damaged lines are set aside in {ASIDE_FILE}: look whose they are")
+            done.left.append(
+                f"{damaged} damaged lines in {ASIDE_FILE} could be of this person: inspect the file"
+            )
         done.left += [
-            f"{count} entries wait in {name}: a process of this machine has not written them to the database yet;"
-            " erase again when it has"
-            for name, count in spool_erasure.count_waiting(self._spool, target.concerns).items()
+            f"{count} entries in the spool file {name} are not in the database yet: start the engine on this machine,"
+            " then erase again"
+            for name, count in spool_erasure.count_waiting(self._spool, target.matches).items()
         ]
 
     async def _erased_before(self, target: ErasureTarget) -> int:
-        (count,) = await self._fetch_one(_BEFORE, target.query_id)
+        (count,) = await self._fetch_one(_ERASED_BEFORE, target.query_id)
         return int(count)
 
     async def _fetch_one(self, statement: str, *values: Any) -> tuple[Any, ...]:
@@ -367,84 +362,56 @@ class Eraser:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[psycopg.AsyncConnection]:
-        """Whoever makes keys for the archive, or erases too, is waited for, and not for ever."""
+        """A transaction with a lock timeout: an archiver or another erasure may hold the lock for a while."""
         async with self._connected() as connection, connection.transaction():
-            await connection.execute(_LOCK_TIMEOUT, (f"{LOCK_S + self._within_s:.0f}s",))
+            await connection.execute(_LOCK_TIMEOUT, (f"{LOCK_WAIT_S + self._within_s:.0f}s",))
             yield connection
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[psycopg.AsyncConnection]:
-        """The driver's words stay here: they may repeat a row."""
+        """A connection. The driver's messages are not passed on: they may contain a row."""
         try:
             async with self._pool.connection() as connection:
                 yield connection
         except psycopg.errors.LockNotAvailable:
             raise ErasureUnavailableError(
-                "A month is being archived, or somebody else erases: please try again shortly."
+                "Nothing was erased, because a month is being archived or another erasure is running. Try again shortly."
             ) from None
         except (psycopg.Error, PoolTimeout) as failure:
             raise ErasureUnavailableError(
-                f"The database did not do it ({type(failure).__name__}): nothing is half done, try again."
+                f"The database is unavailable ({type(failure).__name__}). Nothing is half done: try again."
             ) from None
 
 
-def spellings(user: str) -> tuple[str, ...]:
-    """All ways in which a reader may stand in the log: as the site named them, and as we write that name."""
-    user = user.strip()
-    name = user.removeprefix("user:").removeprefix("anon:")
-    if not name:
-        raise ValueError("Name a reader: user:<uuid>, anon:<address>, or as the site named them.")
-    names = {name, name.lower(), name.upper()}
-    with contextlib.suppress(ValueError):
-        names |= {str(UUID(name)), str(UUID(name)).upper(), UUID(name).hex}
-    with contextlib.suppress(ValueError):
-        address = ipaddress.ip_address(name)
-        names |= {str(address), address.exploded}
-    kinds = [kind for kind in ("user:", "anon:") if user.startswith(kind)] or ["user:", "anon:"]
-    return tuple(sorted({user, *names, *(f"{kind}{each}" for kind in kinds for each in names)}))
-
-
-def check_basis(basis: str, target: ErasureTarget) -> None:
-    """It stays when everything else is gone. A name is not recognised; who writes one leaves it there."""
-    if not basis.strip():
-        raise ValueError("Say on which basis it is erased: that is recorded.")
-    names = {name.partition(":")[2] or name for name in target.who}
-    is_named = any(name.lower() in basis.lower() for name in names if len(name) > SHORT)
-    if is_named or personal.find(basis):
-        raise ValueError(
-            "The basis stays on record, so it must not name the person: name the request instead."
-        )
-
-
-def _tampered(refused: Sequence[str]) -> list[str]:
+def _describe_refused(refused: Sequence[str]) -> list[str]:
     named = f"{', '.join(refused[:10])}{', …' if len(refused) > 10 else ''}"  # noqa: PLR2004
-    words = f"{len(refused)} records are not what was sealed, and stay as evidence: {named}. See `affidavit audit verify`"
+    words = f"{len(refused)} records differ from what was sealed, so they were kept as evidence: {named}. Run `affidavit audit verify`"
     return [words] if refused else []
 
 
-def _is_as_sealed(row: Row, leaf: bytes) -> bool:
+def _matches_leaf(row: Row, leaf: bytes) -> bool:
     try:
         return leaf_hash(row) == leaf
     except (ValueError, TypeError):
         return False
 
 
-def _of_row(row: Row) -> dict[str, Any]:
+def _erasure_fields(row: Row) -> dict[str, Any]:
     return {
         "log_id": row["log_id"], "query_id": row["query_id"], "timestamp": row["timestamp"],
         "month": f"{row['timestamp'][:7]}-01", "commitments": commitments(row),
     }  # fmt: skip
 
 
-def _time(row: Row) -> datetime:
+def _timestamp(row: Row) -> datetime:
     return datetime.fromisoformat(row["timestamp"])
 
 
-async def _one(connection: psycopg.AsyncConnection, statement: str, *values: Any) -> int:
+async def _scalar(connection: psycopg.AsyncConnection, statement: str, *values: Any) -> int:
     (found,) = await (await connection.execute(statement.encode(), values)).fetchone() or (0,)
     return int(found)
 
 
-async def _statement_for_all(connection: psycopg.AsyncConnection) -> bytes:
-    """The log's own statistics are those of all months together; newer servers need not look at each again."""
+async def _analyze_statement(connection: psycopg.AsyncConnection) -> bytes:
+    """For the statistics of the partitioned table. PostgreSQL 18 need not analyze each partition again for it."""
     return b"ANALYZE ONLY audit_logs" if connection.info.server_version >= 180000 else b"ANALYZE audit_logs"  # noqa: PLR2004

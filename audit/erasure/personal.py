@@ -1,7 +1,7 @@
-"""Recognisers of likely personal data in free text. Pure.
+"""PII recognisers: regular expressions with check digits for likely personal data in free text. Pure.
 
-They know what has a form: an address, a number with a check digit. A name has none: no rule tells "Rubija" from a word of
-a book. So names, places and ages are not found, and free text counts as personal whatever is found in it.
+They recognise data with a fixed form: an address, a number with a check digit. A name has none: no rule tells "Rubija" from
+a word of a book. So names, places and ages are not found, and free text always counts as personal.
 """
 
 import ipaddress
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 KINDS = ("email", "iban", "card", "national_id", "ip", "phone")
-PHONE_DIGITS = range(7, 16)  # fewer is a number of anything, more than 15 no network has
-NEAR = 40  # characters before a number, in which a word says that it is a telephone's
+PHONE_DIGITS = range(7, 16)  # fewer digits could be any number; E.164 allows at most 15
+CONTEXT_CHARACTERS = 40  # before a number, searched for a word like "phone"
 
 _EMAIL = re.compile(r"(?<![\w.+%'-])[\w.+%'-]{0,63}[\w+%]@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}\b")
 _IBAN = re.compile(
@@ -53,13 +53,13 @@ class Detection:
 
 
 def find(text: str) -> list[Detection]:
-    """All of it, in the order of the text. What a surer recogniser took, no other takes."""
+    """All detections, in the order of the text. They never overlap: the more reliable recogniser wins."""
     found: list[Detection] = []
     taken = bytearray(len(text))
-    for kind, form, is_one in _RECOGNISERS:
+    for kind, form, is_valid in _RECOGNISERS:
         for match in form.finditer(text):
             start, end = match.span()
-            if not any(taken[start:end]) and is_one(match):
+            if not any(taken[start:end]) and is_valid(match):
                 found.append(Detection(kind, start, end))
                 taken[start:end] = b"\1" * (end - start)
     return sorted(found, key=lambda one: one.start)
@@ -82,49 +82,49 @@ def _is_card(match: re.Match[str]) -> bool:
     return (sum(doubled) + sum(digits[-1::-2])) % 10 == 0
 
 
-def _is_address(match: re.Match[str]) -> bool:
-    """Unless a word before it says that it is a version."""
+def _is_ip_address(match: re.Match[str]) -> bool:
+    """A valid IP address that is not preceded by a word like "version"."""
     try:
         ipaddress.ip_address(match[0])
     except ValueError:
         return False
-    return not _VERSION.search(_before(match))
+    return not _VERSION.search(_context(match))
 
 
 def _is_dni(match: re.Match[str]) -> bool:
-    """Spain: the letter is that of the number's remainder; X, Y and Z stand for 0, 1 and 2."""
+    """Spain: the letter encodes the number modulo 23; X, Y and Z count as 0, 1 and 2."""
     number = match[0].replace("-", "")
     digits = number[:-1].translate(str.maketrans("XYZ", "012"))
     return len(digits) == 8 and _DNI_LETTERS[int(digits) % 23] == number[-1]  # noqa: PLR2004  by its definition
 
 
 def _is_nir(match: re.Match[str]) -> bool:
-    """France: the last two digits are what the others lack to a multiple of 97."""
+    """France: the last two digits are 97 minus the others modulo 97."""
     digits = match[0].replace(" ", "")
     return 97 - int(digits[:-2]) % 97 == int(digits[-2:])
 
 
 def _is_phone(match: re.Match[str]) -> bool:
-    """Written as one with its area, or after a word for one. Not a date, the number of a book, or thousands."""
+    """A number with its area code, or after a word like "phone". Not a date, an ISBN, or a number with thousands."""
     number = match[0] if ")" in match[0] else match[0].removeprefix("(")
     digits = re.sub(r"\D", "", re.split("x|ext", number)[0])
-    if len(digits) not in PHONE_DIGITS or _DATE.match(number) or _is_book(digits):
+    if len(digits) not in PHONE_DIGITS or _DATE.match(number) or _is_isbn(digits):
         return False
-    if _PHONE_WORD.search(_before(match)):
+    if _PHONE_WORD.search(_context(match)):
         return True
     return _FULL_FORM.fullmatch(number) is not None
 
 
-def _before(match: re.Match[str]) -> str:
-    return match.string[max(0, match.start() - NEAR) : match.start()]
+def _context(match: re.Match[str]) -> str:
+    return match.string[max(0, match.start() - CONTEXT_CHARACTERS) : match.start()]
 
 
-def _is_book(digits: str) -> bool:
+def _is_isbn(digits: str) -> bool:
     weighted = sum(int(digit) * (1, 3)[place % 2] for place, digit in enumerate(digits))
     return len(digits) == 13 and digits.startswith(("978", "979")) and weighted % 10 == 0  # noqa: PLR2004  ISBN-13
 
 
-# The surest first.
+# The most reliable first.
 _RECOGNISERS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool]], ...] = (
     ("email", _EMAIL, _is_any),
     ("iban", _IBAN, _is_iban),
@@ -134,7 +134,7 @@ _RECOGNISERS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool]]
     ("national_id", _DNI, _is_dni),
     ("national_id", _NIR, _is_nir),
     ("national_id", _FISCAL, _is_any),
-    ("ip", _IPV4, _is_address),
-    ("ip", _IPV6, _is_address),
+    ("ip", _IPV4, _is_ip_address),
+    ("ip", _IPV6, _is_ip_address),
     ("phone", _PHONE, _is_phone),
 )

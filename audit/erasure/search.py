@@ -1,4 +1,7 @@
-"""A search for personal data in what readers wrote: which records, and what kind. Never the words themselves."""
+"""PII scan of the log: finds likely personal data in readers' questions, selections and filters.
+
+Reports the record, the column and the kind, and never the text, so that the report itself holds no personal data.
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -10,12 +13,12 @@ from audit.erasure import personal
 from audit.progress import Progress
 
 READ_ROWS = 1_000
-HITS_MAX = 1_000  # as many as somebody may look at; the others are counted
+HITS_MAX = 1_000  # more than a person reads; the others are only counted
 
 _COUNT = """
 SELECT count(*) FROM public.audit_logs WHERE timestamp >= %s AND timestamp < %s AND user_query_text <> ''
 """
-_WRITTEN = """
+_TEXTS = """
 SELECT timestamp, query_id::text, user_query_text, selected_text, filters::text FROM public.audit_logs
 WHERE timestamp >= %s AND timestamp < %s AND user_query_text <> '' ORDER BY timestamp
 """
@@ -24,7 +27,7 @@ _COLUMNS = ("user_query_text", "selected_text", "filters")
 
 @dataclass(frozen=True, slots=True)
 class RecordDetection:
-    """A record that likely names somebody, and where."""
+    """A record with likely personal data in one of its columns."""
 
     timestamp: datetime
     query_id: str
@@ -34,7 +37,7 @@ class RecordDetection:
 
 @dataclass(slots=True)
 class PersonalDataReport:
-    """What was looked at, and what was found."""
+    """Counts of the scan, and its first detections."""
 
     checked: int = 0
     records: int = 0
@@ -47,36 +50,38 @@ class PersonalDataReport:
 
 
 def search(evidence: StoredEvidence, progress: Progress) -> PersonalDataReport:
-    """All questions, selections and filters of the time that is asked for, as far as they stand in PostgreSQL."""
-    searched = PersonalDataReport()
+    """Scan all records of the period that are in PostgreSQL; archived months are not scanned."""
+    report = PersonalDataReport()
     (count,) = evidence.connection.execute(
         _COUNT, (evidence.period.since, evidence.period.until)
     ).fetchone() or (0,)
-    for rows in _written(evidence):
+    for rows in _read_texts(evidence):
         for timestamp, query_id, *texts in rows:
-            _look(searched, timestamp, query_id, texts)
-        progress("records", searched.checked, count)
-    return searched
+            _scan_record(report, timestamp, query_id, texts)
+        progress("records", report.checked, count)
+    return report
 
 
-def _written(evidence: StoredEvidence) -> Iterator[list[tuple[Any, ...]]]:
-    with evidence.connection.cursor("written") as cursor:
-        cursor.execute(_WRITTEN, (evidence.period.since, evidence.period.until))
+def _read_texts(evidence: StoredEvidence) -> Iterator[list[tuple[Any, ...]]]:
+    with evidence.connection.cursor("texts") as cursor:
+        cursor.execute(_TEXTS, (evidence.period.since, evidence.period.until))
         while rows := cursor.fetchmany(READ_ROWS):
             yield rows
 
 
-def _look(searched: PersonalDataReport, timestamp: datetime, query_id: str, texts: list[str | None]) -> None:
+def _scan_record(
+    report: PersonalDataReport, timestamp: datetime, query_id: str, texts: list[str | None]
+) -> None:
     found = {
         column: [one.kind for one in personal.find(text or "")]
         for column, text in zip(_COLUMNS, texts, strict=True)
     }
-    searched.checked += 1
-    searched.records += any(found.values())
+    report.checked += 1
+    report.records += any(found.values())
     for column, kinds in found.items():
         for kind in kinds:
-            searched.by_kind[kind] = searched.by_kind.get(kind, 0) + 1
-        if kinds and len(searched.hits) < HITS_MAX:
-            searched.hits.append(RecordDetection(timestamp, query_id, column, tuple(sorted(set(kinds)))))
+            report.by_kind[kind] = report.by_kind.get(kind, 0) + 1
+        if kinds and len(report.hits) < HITS_MAX:
+            report.hits.append(RecordDetection(timestamp, query_id, column, tuple(sorted(set(kinds)))))
         elif kinds:
-            searched.hits_left_off += 1
+            report.hits_left_off += 1

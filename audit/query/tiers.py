@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from json.encoder import encode_basestring
@@ -30,7 +30,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pyarrow.fs import LocalFileSystem
 
 from audit.archive import parquet
-from audit.checking.evidence import EVER, Period, following
+from audit.checking.evidence import EVER, Period, month_start, next_month
 from audit.checking.month_tiers import read_manifest
 from audit.errors import ArchiveError, QueryError, UnansweredError, VaultError
 from audit.proof import archive_format
@@ -295,9 +295,9 @@ class _Rows:
         """The times between the archived months."""
         begin = self.period.since
         for item in self.archived:
-            if begin < (month := _moment(item.month)):
+            if begin < (month := month_start(item.month)):
                 yield Period(begin, month)
-            begin = _moment(following(item.month))
+            begin = month_start(next_month(item.month))
         if begin < self.period.until:
             yield Period(begin, self.period.until)
 
@@ -350,7 +350,7 @@ class _ArchivedRows(ds.InMemoryDataset):  # type: ignore[misc]
         return _Scan(self, columns, filter)
 
     def batches(self, columns: Sequence[str], condition: ds.Expression | None) -> Iterator[pa.RecordBatch]:
-        whole = [(_moment(item.month), _moment(following(item.month))) for item in self._archived]
+        whole = [(month_start(item.month), month_start(next_month(item.month))) for item in self._archived]
         for number in _fitting(whole, condition, self.schema):
             with self._open(self._archived[number]) as source:
                 yield from _read(pq.ParquetFile(source), self.schema, columns, condition)
@@ -516,10 +516,6 @@ def _typed(name: str, kind: str) -> str:
 def _times(period: Period, table: str = "") -> str:
     since, until = period.since.isoformat(), period.until.isoformat()
     return f"{table}timestamp >= TIMESTAMPTZ '{since}' AND {table}timestamp < TIMESTAMPTZ '{until}'"
-
-
-def _moment(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
 def _quoted(name: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from audit.checking.evidence import LAST_MOMENT, Period
-from audit.erasure.erase import Eraser, ErasureReport, ErasureTarget, check_basis, spellings
+from audit.erasure.erase import Eraser, ErasureReport
 from audit.erasure.search import PersonalDataReport, search
+from audit.erasure.target import ErasureTarget, check_basis, spellings
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from audit.proof.record import Trail
 from engine import wiring
@@ -49,14 +50,14 @@ async def erase(settings: Settings, arguments: Arguments) -> int:
         async with wiring.open_eraser(settings, database) as (eraser, operator_events):
             event = partial(operator_events.event, "audit erase")
             try:
-                done = await eraser.forget(target, arguments.basis, event)
+                done = await eraser.erase(target, arguments.basis, event)
             except (ErasureUnavailableError, ErasureTooEarlyError) as failure:
                 say(str(failure))
                 return FOUND_SOMETHING
             except NothingToEraseError:
                 say(f"There is no record of query {arguments.query}, and none was erased.")
                 return FOUND_SOMETHING
-            await _tidy(eraser, done)
+            await _vacuum(eraser, done)
     _print_erased(done, as_json=arguments.json)
     return FOUND_SOMETHING if done.left else 0
 
@@ -76,15 +77,15 @@ async def retention(settings: Settings, arguments: Arguments) -> int:
             except ErasureUnavailableError as failure:
                 say(str(failure))
                 return FOUND_SOMETHING
-            await _tidy(eraser, done)
+            await _vacuum(eraser, done)
     _print_erased(done, as_json=arguments.json)
     return FOUND_SOMETHING if done.left else 0
 
 
-async def _tidy(eraser: Eraser, done: ErasureReport) -> None:
+async def _vacuum(eraser: Eraser, done: ErasureReport) -> None:
     """What was erased is erased, whether its pages can be cleared now or not."""
     try:
-        await eraser.tidy()
+        await eraser.vacuum()
     except ErasureUnavailableError:
         done.left.append("what was erased still lies in its pages: run the command again to clear them")
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
-from audit.erasure.erase import ErasureTarget, check_basis, spellings
+from audit.erasure.target import ErasureTarget, check_basis, spellings
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from engine.errors import DatabaseUnavailableError, InvalidFieldError, NotSealedError, UnknownRecordError
 from engine.house import House
@@ -68,7 +68,7 @@ async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
         house.operator_events.event, "audit erase", client_id=client.client_id, key_id=client.key_id
     )
     try:
-        done = await house.eraser.forget(target, asked.basis, event)
+        done = await house.eraser.erase(target, asked.basis, event)
     except ErasureTooEarlyError:
         raise NotSealedError(
             "Some of the records are not sealed yet, so nothing was erased. Please ask again shortly."
@@ -78,7 +78,7 @@ async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
     except ErasureUnavailableError as failure:
         raise DatabaseUnavailableError(str(failure)) from None
     finally:
-        house.eraser.tidy_soon()  # also after what was cut off: a part of it may be done
+        house.eraser.vacuum_soon()  # also after what was cut off: a part of it may be done
     return ErasureBody.model_validate(done, from_attributes=True)
 
 

@@ -18,7 +18,8 @@ from psycopg.conninfo import make_conninfo
 from audit.checking.evidence import LAST_MOMENT, Period, StoredEvidence
 from audit.checking.inspection import inspect
 from audit.checking.prover import Prover
-from audit.erasure.erase import Eraser, ErasureReport, ErasureTarget, Event
+from audit.erasure.erase import Eraser, ErasureReport, Event
+from audit.erasure.target import ErasureTarget
 from audit.ledger.ledger import Ledger
 from audit.proof.keys import PublicKey, SigningKey, public_file, read_public_keys
 from audit.proof.record import Row, Trail
@@ -119,7 +120,7 @@ class SealedLog:
     async def erase(self, target: ErasureTarget, basis: str = "a wish", clock: Clock = now) -> ErasureReport:
         """As the commands do it, with a ledger that needs the database itself."""
         async with self.erasing(clock=clock) as (eraser, event):
-            return await eraser.forget(target, basis, event)
+            return await eraser.erase(target, basis, event)
 
     @asynccontextmanager
     async def erasing(

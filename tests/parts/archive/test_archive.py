@@ -28,8 +28,8 @@ from audit.archive import month_table
 from audit.archive.archiver import EMPTY, MonthOutcome
 from audit.archive.verify import verify_archive
 from audit.checking.month_tiers import StoredMonth, find_losses, read_months
-from audit.erasure.erase import ErasureTarget
 from audit.erasure.search import PersonalDataReport
+from audit.erasure.target import ErasureTarget
 from audit.errors import LedgerUnavailableError, MonthNotReadyError, VaultDamagedError, VaultError
 from audit.ledger.database_writer import DatabaseWriter
 from audit.ledger.entry import Entry

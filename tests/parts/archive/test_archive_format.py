@@ -23,7 +23,7 @@ from audit.archive import parquet, rows, verify, worker_process
 from audit.archive.export import export
 from audit.archive.verify import read_rows, verify_archive
 from audit.archive.worker_process import in_order
-from audit.erasure.erase import ErasureTarget
+from audit.erasure.target import ErasureTarget
 from audit.errors import ArchiveError, ArchiveWorkerError, ExportError
 from audit.proof import archive_format
 from audit.proof.archive_format import (

@@ -22,7 +22,7 @@ from psycopg import errors
 
 from audit import auditor
 from audit.archive.archiver import Archiver
-from audit.erasure.erase import ErasureTarget, check_basis, spellings
+from audit.erasure.target import ErasureTarget, check_basis, spellings
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from audit.ledger.entry import Entry
 from audit.ledger.spool import ASIDE_FILE, Spool, line_of
@@ -126,8 +126,8 @@ async def test_g10_who_is_forgotten_is_found_nowhere_any_more(log: SealedLog) ->
         connection.execute("ANALYZE audit_logs, audit_logs_2025_02")
     assert found(log, CANARY, READER) == {"audit_logs_2025_02", "pg_statistic"}
     async with log.erasing() as (eraser, event):
-        done = await eraser.forget(ErasureTarget(spellings(READER)), "GDPR Art. 17, ticket 4711", event)
-        await eraser.tidy()
+        done = await eraser.erase(ErasureTarget(spellings(READER)), "GDPR Art. 17, ticket 4711", event)
+        await eraser.vacuum()
     assert (done.records, done.left) == (2, [])
     assert found(log, CANARY, READER) == set()
 
@@ -190,7 +190,7 @@ def test_nobody_cannot_be_forgotten(nobody: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "basis", ["", "  ", f"wish of {READER}", f"ErasureTarget of {READER.upper()}", "mail of jane@example.org"]
+    "basis", ["", "  ", f"wish of {READER}", f"Wish of {READER.upper()}", "mail of jane@example.org"]
 )
 def test_a_basis_that_names_the_person_is_refused(basis: str) -> None:
     with pytest.raises(ValueError, match="basis"):
@@ -296,7 +296,7 @@ async def test_what_is_not_sealed_is_not_erased(log: SealedLog) -> None:
         with pytest.raises(
             ErasureTooEarlyError, match="1 of the records are not sealed yet, so nothing was erased"
         ):
-            await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
+            await eraser.erase(ErasureTarget(spellings(NAMED)), "a wish", event)
     assert ask(log, "SELECT count(*) FROM audit_erasures") == [(0,)]
 
 
@@ -304,7 +304,7 @@ async def test_a_record_that_is_sealed_while_it_is_waited_for_is_erased(log: Sea
     with psycopg.connect(log.url) as connection:
         write(connection, whole_trail(FEBRUARY, 200, **personal(CANARY)))
     async with log.erasing(within_s=20) as (eraser, event):
-        erasing = asyncio.create_task(eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event))
+        erasing = asyncio.create_task(eraser.erase(ErasureTarget(spellings(NAMED)), "a wish", event))
         assert await log.seal() == {}
         assert (await erasing).records == 3
     assert found(log, CANARY) == set()
@@ -326,7 +326,7 @@ async def test_a_record_that_was_tampered_with_stays_as_evidence(log: SealedLog)
 async def test_two_at_once_erase_once(log: SealedLog) -> None:
     async with log.erasing() as (one, event), log.erasing() as (other, of_other):
         target = ErasureTarget(spellings(NAMED))
-        done = await asyncio.gather(one.forget(target, "a", event), other.forget(target, "b", of_other))
+        done = await asyncio.gather(one.erase(target, "a", event), other.erase(target, "b", of_other))
     assert sum(each.records for each in done) == 2
     assert ask(log, "SELECT count(*) FROM audit_erasures") == [(2,)]
     assert await log.seal() == {}
@@ -364,7 +364,7 @@ async def test_the_archive_makes_no_key_of_a_record_that_is_being_erased(log: Se
     with psycopg.connect(log.url) as making:
         making.execute("SELECT pg_advisory_xact_lock(hashtext('audit_erasure'))")
         async with log.erasing() as (eraser, event):
-            erasing = asyncio.create_task(eraser.forget(ErasureTarget(spellings(NAMED)), "a", event))
+            erasing = asyncio.create_task(eraser.erase(ErasureTarget(spellings(NAMED)), "a", event))
             await until(
                 lambda: bool(ask(log, "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
             )
@@ -410,7 +410,7 @@ async def test_a_process_that_dies_anywhere_leaves_all_or_nothing_and_the_next_r
     async with log.erasing() as (eraser, event):
         monkeypatch.setattr(psycopg.AsyncConnection, "execute", dying)
         with suppress(KilledError, ErasureUnavailableError, Exception):
-            await eraser.forget(target, "a", event)
+            await eraser.erase(target, "a", event)
         monkeypatch.undo()
     ((erased, half),) = ask(
         log, "SELECT count(*) FILTER (WHERE erased_at IS NOT NULL), count(*) FILTER (WHERE (erased_at IS NULL) <> (salt IS NOT NULL))"
@@ -543,7 +543,7 @@ async def test_what_is_open_and_never_ends_is_emptied_and_said(log: SealedLog) -
     """Its machine may come back with the end of it."""
     open_record(log)
     async with log.erasing(within_s=0.3) as (eraser, event):
-        done = await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
+        done = await eraser.erase(ErasureTarget(spellings(NAMED)), "a wish", event)
     assert (done.records, done.open) == (2, 1)
     assert "another machine" in done.left[0]
     assert found(log, CANARY, READER) <= {"pg_statistic"}
@@ -564,7 +564,7 @@ async def test_what_is_open_and_ends_is_waited_for(log: SealedLog) -> None:
         assert await log.seal() == {}
 
     async with log.erasing(within_s=20) as (eraser, event):
-        erasing = asyncio.create_task(eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event))
+        erasing = asyncio.create_task(eraser.erase(ErasureTarget(spellings(NAMED)), "a wish", event))
         await end()
         done = await erasing
     assert (done.records, done.open, done.left) == (3, 0, [])
@@ -585,14 +585,14 @@ async def test_what_was_set_aside_is_blotted_out_in_its_place(log: SealedLog, tm
     lines = [line_of(entry_of()), line_of(other), damaged, stranger + b"\n"]
     (tmp_path / ASIDE_FILE).write_bytes(b"".join(lines))
     async with log.erasing(within_s=0.3, spool=tmp_path) as (eraser, event):
-        done = await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
-        again = await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
+        done = await eraser.erase(ErasureTarget(spellings(NAMED)), "a wish", event)
+        again = await eraser.erase(ErasureTarget(spellings(NAMED)), "a wish", event)
     left = (tmp_path / ASIDE_FILE).read_bytes()
     assert (done.set_aside, again.set_aside, len(left)) == (2, 0, sum(map(len, lines)))
     assert left.splitlines(keepends=True)[1] == lines[1]
     assert READER.encode() not in left
     assert left.startswith(b"erased ") and b"\\x" in left.splitlines()[0]  # its id and hash
-    assert done.left == [f"1 damaged lines are set aside in {ASIDE_FILE}: look whose they are"]
+    assert done.left == [f"1 damaged lines in {ASIDE_FILE} could be of this person: inspect the file"]
 
 
 async def test_what_a_living_process_has_not_written_yet_is_said(log: SealedLog, tmp_path: Path) -> None:
@@ -600,12 +600,14 @@ async def test_what_a_living_process_has_not_written_yet_is_said(log: SealedLog,
     try:
         await spool.append([entry_of(), entry_of(end_user=None)])
         async with log.erasing(within_s=0.3, spool=tmp_path) as (eraser, event):
-            done = await eraser.forget(ErasureTarget(spellings(NAMED)), "a wish", event)
+            done = await eraser.erase(ErasureTarget(spellings(NAMED)), "a wish", event)
     finally:
         spool.close()
     assert done.records == 2
     (words,) = done.left
-    assert words.startswith(f"1 entries wait in {spool.path.name}: a process of this machine")
+    assert words.startswith(
+        f"1 entries in the spool file {spool.path.name} are not in the database yet: start the engine"
+    )
 
 
 # --- records that have left, or are on their way

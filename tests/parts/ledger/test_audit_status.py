@@ -124,7 +124,10 @@ def test_an_empty_log_says_so(shelf_settings: Settings, empty: Database) -> None
     """And that it has no month to write to."""
     said = run(shelf_settings)
     assert said.stdout.startswith("No records yet.\nNothing is sealed yet.\n")
-    assert "GAP           Only 0 of 3 months are made ahead: run `affidavit audit partitions`" in said.stdout
+    assert (
+        "GAP           Only 0 of 3 future months have a partition: run `affidavit audit partitions`"
+        in said.stdout
+    )
     assert said.returncode == 1
     assert json.loads(run(shelf_settings, "--json").stdout)["records"] == []
 
@@ -218,7 +221,7 @@ async def test_what_is_not_anchored_for_a_minute_is_a_gap(
          "anchored_at": NOW - timedelta(seconds=290), "waiting_since": None},
     ]  # fmt: skip
     (gap,) = gaps(found, NOW)
-    assert gap.startswith("2031-01 is not anchored since")
+    assert gap.startswith("2031-01 has not been anchored since")
     assert gaps(found, NOW - timedelta(seconds=11)) == []
 
 
@@ -304,7 +307,7 @@ def test_a_log_that_begins_later_has_no_gap_before() -> None:
         ("aa.spool", 3, 61, "3 entries wait in aa.spool since"),
         ("aa.spool", 3, 59, None),
         ("aa.spool", 0, 999, None),
-        (ASIDE_FILE, 2, 1, f"2 entries are set aside in {ASIDE_FILE}"),
+        (ASIDE_FILE, 2, 1, f"2 entries in {ASIDE_FILE} are damaged"),
         (ASIDE_FILE, 0, 1, None),
     ],
 )  # fmt: skip

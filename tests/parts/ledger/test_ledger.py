@@ -212,11 +212,11 @@ async def test_a_row_stands_in_the_month_of_its_utc_time(
 
 
 async def test_the_next_month_is_there_before_it_begins(ledger: Ledger, rows: Records) -> None:
-    first, following = partitions.months_from(now().date(), 2)
-    asked = trail(timestamp=datetime(following.year, following.month, 1, tzinfo=UTC))
+    first, next_month = partitions.months_from(now().date(), 2)
+    asked = trail(timestamp=datetime(next_month.year, next_month.month, 1, tzinfo=UTC))
     await ledger.close(asked, now())
     (row,) = rows.of(asked.query_id)
-    assert row["partition"] == partitions.partition_name(following) != partitions.partition_name(first)
+    assert row["partition"] == partitions.partition_name(next_month) != partitions.partition_name(first)
 
 
 # Seen red with the record deleted in a transaction of its own: it was gone without a row.

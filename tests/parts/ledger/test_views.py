@@ -76,11 +76,11 @@ def test_requests_are_counted_by_utc_day_and_outcome(log: psycopg.Connection, zo
         asked(outcome="failed", repeat_count=40), asked(outcome="failed"),
         asked(NEXT, client_id="a", total_latency_ms=7),
     )  # fmt: skip
-    day, following = date(2031, 5, 10), date(2031, 5, 11)
+    day, next_month = date(2031, 5, 10), date(2031, 5, 11)
     assert rows == [
         (day, "answered", 3, 3, 2, 1, 20, 1000),
         (day, "failed", 41, 2, 0, 0, None, None),
-        (following, "answered", 1, 1, 1, 0, 7, 7),
+        (next_month, "answered", 1, 1, 1, 0, 7, 7),
     ]
 
 

@@ -17,7 +17,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from audit.checking.evidence import Period, leaves_key, note_key
-from audit.erasure.erase import ErasureTarget
+from audit.erasure.target import ErasureTarget
 from audit.proof.checkpoint import Checkpoint, Link, erasure_text, open_note, sign_note
 from audit.proof.keys import SigningKey
 from audit.proof.merkle import root

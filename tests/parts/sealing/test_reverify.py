@@ -82,7 +82,7 @@ def test_a_passage_that_was_moved_is_found(database: Database, answer: dict[str,
     with changed(database, "chunks", column, "/elsewhere", "chunk_id", answer["citations"][0]["chunk_id"]):
         report = reverified(database, answer["query_id"])
     assert report.verdict is Verdict.TAMPERED
-    assert f"its {column} is not that of the passage" in report.findings[0].words
+    assert f"its {column} differs from the passage" in report.findings[0].words
 
 
 @pytest.mark.parametrize(
