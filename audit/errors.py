@@ -32,7 +32,7 @@ AuditError
 ├── UnansweredError               an auditor's SQL may be right, but what it needs cannot be read now
 ├── ExportError                   a month is not what was sealed, or not all of it
 ├── MonthNotReadyError            a month cannot take its next step towards the archive yet
-└── ArchiveWorkerError            the worker process of the archive died
+└── WorkerEndedError              a worker process ended, or was killed at its deadline, before it replied
 """
 
 from typing import ClassVar, Literal
@@ -160,5 +160,10 @@ class MonthNotReadyError(AuditError):
     """The month cannot take its next step yet. The message says why, and what to do."""
 
 
-class ArchiveWorkerError(AuditError):
-    """The worker process of the archive died. The month can be tried again."""
+class WorkerEndedError(AuditError):
+    """A worker process ended before it replied, by itself or because it missed its deadline."""
+
+    def __init__(self, exit_code: int, *, is_late: bool) -> None:
+        super().__init__(f"A worker process ended in the middle of its work (exit code {exit_code})")
+        self.exit_code = exit_code
+        self.is_late = is_late

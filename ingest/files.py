@@ -9,7 +9,7 @@ from audit.progress import Progress
 from ingest.read import UnreadableError, is_read
 from ingest.read.document import Document
 from ingest.read.export import FILENAME
-from ingest.read.sandbox import Sandbox, load
+from ingest.read.sandbox import FILE_BYTES_MAX, MIB, Sandbox
 
 
 async def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Document], list[dict[str, str]]]:
@@ -56,3 +56,21 @@ def _walk(root: Path) -> Iterator[Path]:
         for path in (Path(folder, name) for name in sorted(names)):
             if is_read(PurePosixPath(path.relative_to(root).as_posix())):
                 yield path
+
+
+def inside(root: Path, path: Path) -> bool:
+    """Whether a file is in the folder, once all links are resolved."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+
+
+def load(root: Path, path: Path, file_bytes_max: int = FILE_BYTES_MAX) -> bytes:
+    """The bytes of a file of the book, read only if it is a regular file in the book's folder and below the size limit."""
+    if not inside(root, path):
+        raise UnreadableError("is a link that leads out of the book's folder")
+    if not path.is_file():
+        raise UnreadableError("is not a file")
+    with path.open("rb") as file:
+        content = file.read(file_bytes_max + 1)
+    if len(content) > file_bytes_max:
+        raise UnreadableError(f"is larger than {file_bytes_max // MIB} MiB")
+    return content

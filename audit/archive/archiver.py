@@ -33,11 +33,11 @@ from audit.archive.verify import read_rows, verify_archive
 from audit.checking.evidence import next_month
 from audit.errors import (
     ArchiveError,
-    ArchiveWorkerError,
     ExportError,
     LedgerUnavailableError,
     MonthNotReadyError,
     VaultError,
+    WorkerEndedError,
 )
 from audit.progress import Progress
 from audit.proof.archive_format import MANIFEST, Manifest, object_key, open_manifest, sign_manifest
@@ -52,7 +52,7 @@ SEALER_PAUSE_S = 1.0
 SOUND = {Verdict.VALID, Verdict.ERASED}
 NOT_VERIFIED = {None, "frozen", "uploaded"}
 _TROUBLES = (
-    MonthNotReadyError, VaultError, ArchiveError, ExportError, ArchiveWorkerError, FileNotFoundError, LedgerUnavailableError,
+    MonthNotReadyError, VaultError, ArchiveError, ExportError, WorkerEndedError, FileNotFoundError, LedgerUnavailableError,
 )  # fmt: skip
 EMPTY = "has no records, and stays as it is"
 

@@ -18,7 +18,7 @@ from audit.archive.parquet import TYPES, SortedWriter
 from audit.archive.rows import SealedRecords, encode_records
 from audit.archive.worker_process import in_order
 from audit.checking.evidence import COLUMNS, rows_statement
-from audit.errors import ArchiveError, ArchiveWorkerError, ExportError, NoteError
+from audit.errors import ArchiveError, ExportError, NoteError, WorkerEndedError
 from audit.progress import Progress
 from audit.proof.archive_format import (
     CHECKPOINT,
@@ -113,7 +113,7 @@ def _write_rows(
                 for leaf in piece.leaves:
                     tree.append(leaf)
                 progress(tree.size)
-        except (ArchiveError, ArchiveWorkerError) as wrong:
+        except (ArchiveError, WorkerEndedError) as wrong:
             raise ExportError(str(wrong)) from None
     return tree
 

@@ -24,7 +24,7 @@ from audit.archive.rows import (
     read_row_group,
 )
 from audit.archive.worker_process import in_order
-from audit.errors import ArchiveError, ArchiveWorkerError, NoteError, VaultDamagedError, VaultError
+from audit.errors import ArchiveError, NoteError, VaultDamagedError, VaultError, WorkerEndedError
 from audit.progress import Progress
 from audit.proof.archive_format import (
     CHECKPOINT,
@@ -239,7 +239,7 @@ class _Archive:
         seen = bytearray(self.manifest.rows)
         try:
             self._read_copy(seen)
-        except (ArchiveError, ArchiveWorkerError) as wrong:
+        except (ArchiveError, WorkerEndedError) as wrong:
             self._add_finding(Verdict.TAMPERED, "file", f"{PARQUET}: {wrong}")
         for first, end in _runs(seen, 0):
             message = f"{PARQUET} lacks the rows of the leaves {first} to {end - 1}"
@@ -312,7 +312,7 @@ class _Archive:
                 for found in results:
                     expected = self._place(found, expected, seen)
                 self.progress(EVIDENCE, expected, self.manifest.rows)
-        except (ArchiveWorkerError, MemoryError) as wrong:
+        except (WorkerEndedError, MemoryError) as wrong:
             self._add_finding(
                 Verdict.CANNOT_TELL, "file", f"{EVIDENCE} cannot be read ({type(wrong).__name__})"
             )

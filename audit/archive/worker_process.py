@@ -1,101 +1,99 @@
-"""One more process, for work that is bound to a core. It is started anew: it shares nothing, and holds only what it needs."""
+"""A worker process for the archive: packs and checks chunks beside the parent, so that both cores work.
+
+It is started anew instead of forked, so it shares nothing with the parent and holds only what it needs. It also limits its
+memory, because it reads archives that may be forged.
+"""
 
 import pickle
 import resource
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from subprocess import PIPE, Popen
 from typing import Any, Self, TypeVar
 
-from audit.errors import ArchiveWorkerError
+from audit import worker
+from audit.worker import Message, Worker
 
-WAITING_MAX = 4  # results that are done and must wait for an earlier one, or are on their way
+WAITING_MAX = 4  # results that wait for an earlier one, or are on their way
 
-MEMORY_BYTES_MAX = 2**31  # a file that somebody made to expand for ever ends there
-
-_START = "import sys; sys.path[:] = {path!r}; from audit.archive.worker_process import serve; serve()"
+MEMORY_BYTES_MAX = 2**31  # a file that was made to expand for ever is stopped here
+TASK_S = 3600.0  # a chunk takes seconds
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Work = Callable[[Item], Result]
+Task = Callable[[Item], Result]
 
 
-def in_order(work: Work[Item, Result], items: Iterable[Item], *, alone: bool = False) -> Iterator[Result]:
-    """The results in the order of the items. Both processes work, or the other one alone; what work raises is raised here."""
-    with _Second() as second:
+def in_order(task: Task[Item, Result], items: Iterable[Item], *, alone: bool = False) -> Iterator[Result]:
+    """The results in the order of the items. Both processes work, or the worker alone; what a task raises is raised here."""
+    with _Pool() as pool:
         waiting: deque[Future[Result]] = deque()
-        theirs: Future[Result] | None = None
+        in_worker: Future[Result] | None = None
         for place, item in enumerate(items):
-            if alone or (place and (theirs is None or theirs.done())):
-                theirs = second.ask(work, item)
-                waiting.append(theirs)
+            if alone or (place and (in_worker is None or in_worker.done())):
+                in_worker = pool.submit(task, item)
+                waiting.append(in_worker)
             else:
-                waiting.append(_done(work, item))
+                waiting.append(_done(task, item))
             while waiting and (waiting[0].done() or len(waiting) > WAITING_MAX):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
-def serve() -> None:
-    """What the other process does, until there is no more."""
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr
-    while True:
-        try:
-            work, item = pickle.load(source)  # noqa: S301  from the process that started this one
-        except EOFError:
-            return
-        try:
-            answer = (True, work(item))
-        except Exception as failure:  # noqa: BLE001  it is raised where it was asked for
-            answer = (False, failure)
-        pickle.dump(answer, sink, pickle.HIGHEST_PROTOCOL)
-        sink.flush()
-
-
-class _Second:
-    """The other process, from the first time that it is asked."""
+class _Pool:
+    """A pool of one worker, which is started by the first task."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self._process: Popen[bytes] | None = None
+        self._worker: Worker | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process:
-            self._process.kill()  # it has nothing to finish
+        if self._worker:
+            self._worker.kill()  # it has nothing to finish
         self._thread.shutdown()
-        if self._process:
-            with self._process:
-                pass
+        if self._worker:
+            self._worker.end()
 
-    def ask(self, work: Work[Item, Result], item: Item) -> Future[Result]:
-        if self._process is None:
-            command = [sys.executable, "-c", _START.format(path=sys.path)]
-            self._process = Popen(command, stdin=PIPE, stdout=PIPE)
-        return self._thread.submit(_asked, self._process, work, item)
+    def submit(self, task: Task[Item, Result], item: Item) -> Future[Result]:
+        if self._worker is None:
+            self._worker = Worker(worker.command(__name__))
+        return self._thread.submit(_result, self._worker, task, item)
 
 
-def _asked(process: Popen[bytes], work: Work[Item, Result], item: Item) -> Any:
-    assert process.stdin and process.stdout
-    try:
-        pickle.dump((work, item), process.stdin, pickle.HIGHEST_PROTOCOL)
-        process.stdin.flush()
-        is_well, answer = pickle.load(process.stdout)  # noqa: S301  from the process that we started
-    except (OSError, EOFError, pickle.UnpicklingError):
-        raise ArchiveWorkerError("The second process ended in the middle of its work") from None
-    if not is_well:
-        raise answer
-    return answer
+def _result(process: Worker, task: Task[Item, Result], item: Item) -> Any:
+    _, reply = process.request(b"", _pickled((task, item)), deadline_s=TASK_S)
+    is_returned, result = pickle.loads(reply)  # noqa: S301  from the process that we started
+    if not is_returned:
+        raise result
+    return result
 
 
-def _done(work: Work[Item, Result], item: Item) -> Future[Result]:
+def _done(task: Task[Item, Result], item: Item) -> Future[Result]:
     future: Future[Result] = Future()
-    future.set_result(work(item))
+    future.set_result(task(item))
     return future
+
+
+# In the worker's process
+
+
+def _perform(_: bytes, request: bytes) -> Message:
+    task, item = pickle.loads(request)  # noqa: S301  from the process that started this one
+    try:
+        reply = _pickled((True, task(item)))
+    except Exception as failure:  # noqa: BLE001  it is raised in the parent
+        reply = _pickled((False, failure))
+    return b"", reply
+
+
+def _pickled(value: object) -> bytes:
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    worker.serve(*worker.channel(), _perform)

@@ -1,8 +1,7 @@
-"""Qdrant Edge, the embedded vector store, seen from the engine.
+"""Client of the embedded vector store, Qdrant Edge, which runs in worker processes behind a Unix socket (edge_worker.py).
 
-The store holds the interpreter's lock while it searches, and only one process may own a folder. So it lives in worker
-processes (edge_worker.py) that are reached by a Unix socket: one that serves, shared by every process that uses the
-data folder, and a private one for each generation being built, so that building never holds up a search.
+The store holds the interpreter's lock while it searches, and only one process may own a folder. So one worker serves all
+processes that use the data folder, and each generation is built by a worker of its own: a build never delays a search.
 """
 
 import asyncio
@@ -12,8 +11,6 @@ import json
 import os
 import shutil
 import signal
-import struct
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
@@ -24,22 +21,23 @@ from uuid import UUID
 
 import numpy as np
 
+from audit import worker
 from engine.data_folder import socket_folder
 from engine.errors import IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector
 from engine.providers.points import check, point_id
 
 START_S = 10.0  # a cold start of the worker takes about 0.5 s
-AGAIN_S = 2.0  # a worker without a word by then may have died on the way; one too many leaves by itself
-PAUSE_S = 0.02  # between two tries to reach a worker that is starting
+RESTART_S = (
+    2.0  # a worker that has not answered by then may have died; should it live, the second one ends by itself
+)
+RETRY_S = 0.02  # between two attempts to connect to a worker that is starting
 SEARCH_S = 1.5  # below the retrieval budget, so that a hung worker is noticed within it and replaced
-OPEN_S = 60.0  # 100,000 passages of 1024 dimensions take 1.6 s on a busy machine: more than a search may
-SEARCHES_MAX = 64  # on their way at once, two batches of the worker: more would look like a hang
-UPSERT_S = 60.0  # for one batch of passages: a slow disk is no hang
+OPEN_S = 60.0  # 100,000 passages of 1024 dimensions take 1.6 s on a busy machine, longer than a search may
+SEARCHES_MAX = 64  # at once, two batches of the worker: with more, waiting would look like a hang
+UPSERT_S = 60.0  # one batch of passages on a slow disk
 SEAL_S = 900.0  # 100,000 passages of 1024 dimensions take 6 to 9 s
-FRAME_BYTES_MAX = 256 * 1024 * 1024  # 1,000 passages of 15 windows of 1024 dimensions are 61 MB
-
-_FRAME = struct.Struct("!II")
+MESSAGE_BYTES_MAX = 256 * 1024 * 1024  # 1,000 passages of 15 windows of 1024 dimensions are 61 MB
 
 Reply = tuple[dict[str, Any], bytes]
 
@@ -50,15 +48,15 @@ class EdgeIndex:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._serving = Worker(folder, "serve")
-        self._building: dict[UUID, Worker] = {}
+        self._serving = WorkerClient(folder, "serve")
+        self._building: dict[UUID, WorkerClient] = {}
         self._slots = asyncio.Semaphore(SEARCHES_MAX)
 
     async def create(self, generation: UUID, dimension: int) -> None:
         await self._stop_building(generation)
         await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
-        worker = self._building[generation] = Worker(self._folder, f"build-{generation}")
-        await worker.call(
+        builder = self._building[generation] = WorkerClient(self._folder, f"build-{generation}")
+        await builder.call(
             {"do": "create", "generation": str(generation), "dimension": dimension}, timeout_s=START_S
         )
 
@@ -84,7 +82,7 @@ class EdgeIndex:
         await self._building[generation].call(call, body, timeout_s=UPSERT_S)
 
     async def seal(self, generation: UUID) -> int:
-        """Counted by the worker that will serve it: no search has to wait until it is open."""
+        """The serving worker counts the points, so that it has the generation open before the first search."""
         try:
             await self._building[generation].call(
                 {"do": "seal", "generation": str(generation)}, timeout_s=SEAL_S
@@ -94,10 +92,10 @@ class EdgeIndex:
         return await self.count(generation)
 
     async def announce(self, book_id: str, generation: UUID) -> None:
-        """Nothing to do: the registry's switch is what readers see, and Edge has no tools that look for a name."""
+        """Does nothing: readers follow the registry, and Edge has no tools that look for a collection by name."""
 
     async def drop(self, generation: UUID) -> None:
-        """Closed by the workers that build and serve it, then deleted."""
+        """Deletes the folder after the workers that build and serve the generation have closed it."""
         await self._stop_building(generation)
         await self._serving.call({"do": "close", "generation": str(generation)}, timeout_s=START_S)
         await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
@@ -136,33 +134,34 @@ class EdgeIndex:
 
     @contextlib.asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        """A crowd is no fault of the worker: who waits too long for a turn is told so, and nothing is killed."""
+        """Limits concurrency. A search that gets no slot in time fails without blaming the worker, which is not killed."""
         try:
             async with asyncio.timeout(SEARCH_S):
                 await self._slots.acquire()
-        except TimeoutError as crowded:
-            raise IndexUnavailableError from crowded
+        except TimeoutError as busy:
+            raise IndexUnavailableError from busy
         try:
             yield
         finally:
             self._slots.release()
 
     async def _stop_building(self, generation: UUID) -> None:
-        worker = self._building.pop(generation, None)
-        if worker is not None:
-            await worker.end()
+        builder = self._building.pop(generation, None)
+        if builder is not None:
+            await builder.end()
 
 
-class Worker:
-    """The way to a worker process. A dead worker is replaced by the next call, a hung one is killed first.
+class WorkerClient:
+    """Calls one worker process. The next call replaces a dead worker, and kills a hung one first.
 
-    One that is opening a generation is late and not hung: who asked is told that there is no answer, and it goes on.
+    A worker that is opening a generation does not answer for longer than a search may take, but does not hang: the call
+    fails and the worker lives.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
         self._name = name
-        self._lock = folder / f"{name}.lock"
+        self._lease = Lease(folder / f"{name}.lock")
         self._socket = socket_folder(folder, f"build-{UUID(int=0)}.sock", os.geteuid()) / f"{name}.sock"
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
@@ -173,30 +172,30 @@ class Worker:
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await self._connected()
-                reply = await connection.ask(header, body)
+                reply = await connection.request(header, body)
         except TimeoutError as late:
-            if not is_excused(self._lock):
-                await self._give_up(connection)
-                kill_owner(self._lock)
+            if not self._lease.is_excused():
+                await self._drop(connection)
+                self._lease.kill_owner()
             raise IndexUnavailableError from late
         except (OSError, EOFError) as gone:
-            await self._give_up(connection)
+            await self._drop(connection)
             raise IndexUnavailableError from gone
         if "error" in reply[0]:
             raise IndexUnavailableError from RuntimeError(reply[0]["error"])
         return reply
 
     async def close(self) -> None:
-        """Let go of the worker; it ends by itself when nobody holds it."""
-        await self._give_up(self._connection)
+        """Disconnects; the worker ends by itself after its last client."""
+        await self._drop(self._connection)
 
     async def end(self) -> None:
-        """At once and for good; only then may its folder be thrown away."""
+        """Kills the worker and waits for its end; only then may its folder be deleted."""
         await self.close()
-        kill_owner(self._lock)
-        await asyncio.to_thread(wait_until_free, self._lock)
+        self._lease.kill_owner()
+        await asyncio.to_thread(self._lease.wait_until_free)
         self._socket.unlink(missing_ok=True)
-        self._lock.unlink(missing_ok=True)
+        self._lease.path.unlink(missing_ok=True)
 
     async def _connected(self) -> "Connection":
         async with self._connecting:
@@ -205,26 +204,26 @@ class Worker:
             return self._connection
 
     async def _connect(self) -> "Connection":
-        """Reach the worker, starting it where there is none. Whoever starts one too many ends up with the same."""
-        started_at = -AGAIN_S
+        """Retries until the worker answers, and starts one if there is none. Of two that start at once, one ends by itself."""
+        started_at = -RESTART_S
         while True:
             try:
                 return await Connection.open(self._socket)
-            except (OSError, EOFError):  # none, or one that is just dying
-                if time.monotonic() - started_at > AGAIN_S:
+            except (OSError, EOFError):  # there is no worker, or it is ending
+                if time.monotonic() - started_at > RESTART_S:
                     started_at = time.monotonic()
                     await self._start()
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(RETRY_S)
 
     async def _start(self) -> None:
-        """The worker leaves our family at once: it serves others too, and may outlive us."""
+        """Starts a daemon, not a child: it also serves other processes, and may outlive this one."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "engine.providers.edge_worker", str(self._folder), self._name, str(self._socket),
+            *worker.command("engine.providers.edge_worker", str(self._folder), self._name, str(self._socket)),
             start_new_session=True, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         await process.wait()
 
-    async def _give_up(self, connection: "Connection | None") -> None:
+    async def _drop(self, connection: "Connection | None") -> None:
         if connection is not None:
             await connection.close()
         if connection is self._connection:
@@ -232,7 +231,7 @@ class Worker:
 
 
 class Connection:
-    """Many requests at once over one socket, each reply to its own."""
+    """Multiplexes requests over one socket; a number links each reply to its request."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -242,12 +241,12 @@ class Connection:
 
     @classmethod
     async def open(cls, socket: Path) -> Self:
-        """Connected only when the worker has said a word: a dying process still accepts."""
+        """Waits for the worker's greeting: a process that is ending still accepts connections."""
         reader, writer = await asyncio.open_unix_connection(str(socket))
         try:
-            await read_frame(reader)
+            await read_message(reader)
         except BaseException:
-            await _close(writer)
+            await _abort(writer)
             raise
         return cls(reader, writer)
 
@@ -255,84 +254,88 @@ class Connection:
     def is_closed(self) -> bool:
         return self._reading.done()
 
-    async def ask(self, header: dict[str, Any], body: bytes) -> Reply:
+    async def request(self, header: dict[str, Any], body: bytes) -> Reply:
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            self._writer.write(frame(header | {"number": number}, body))
+            self._writer.writelines(message(header | {"number": number}, body))
             await self._writer.drain()
             reply: Reply = await future
         finally:
             del self._waiting[number]
             if future.done() and not future.cancelled():
-                future.exception()  # read even if sending failed first
+                future.exception()  # retrieved even if sending failed first, or asyncio would log it
         return reply
 
     async def close(self) -> None:
         self._reading.cancel()
         await asyncio.wait([self._reading])
-        await _close(self._writer)
+        await _abort(self._writer)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
-                reply = await read_frame(reader)
+                reply = await read_message(reader)
                 future = self._waiting.get(reply[0]["number"])
                 if future is not None and not future.done():
                     future.set_result(reply)
-                await asyncio.sleep(0)  # a batch of replies is there at once: the loop has others to serve
+                await asyncio.sleep(
+                    0
+                )  # replies come in batches: the loop has other requests to serve between them
         except (OSError, EOFError):
-            pass  # the worker has gone; all who wait for it are told below
+            pass  # the worker has ended; the requests that wait for it fail below
         finally:
             self._writer.close()
             for future in self._waiting.values():
                 if not future.done():
-                    future.set_exception(EOFError("The index worker has gone"))
+                    future.set_exception(EOFError("The index worker has ended"))
 
 
-async def _close(writer: asyncio.StreamWriter) -> None:
-    """At once: a worker that does not read would let us wait for our last bytes for ever."""
+async def _abort(writer: asyncio.StreamWriter) -> None:
+    """Without flushing: a worker that does not read would make us wait for ever."""
     writer.transport.abort()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
 
 
-def signature(silent_s: float = 0.0) -> bytes:
-    """What a worker writes into its lock: its pid, and until when it may be silent. Always of one length."""
-    return b"%10d %15.3f" % (os.getpid(), time.monotonic() + silent_s)
+class Lease:
+    """A worker's lock file: the lock says that it lives, the text gives its pid and until when it may be silent.
+
+    A worker that opens a generation blocks its event loop, so it says so before; killed, it would never get it open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def text(silent_s: float = 0.0) -> bytes:
+        """Always of one length, because it is overwritten in place."""
+        return b"%10d %15.3f" % (os.getpid(), time.monotonic() + silent_s)
+
+    def is_excused(self) -> bool:
+        with contextlib.suppress(FileNotFoundError, ValueError, IndexError):
+            return time.monotonic() < float(self.path.read_bytes().split()[1])
+        return False
+
+    def kill_owner(self) -> None:
+        """Kills the process that holds the lock, if there is one: it does not answer."""
+        with contextlib.suppress(FileNotFoundError, ValueError, IndexError), self.path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(file.read().split()[0]), signal.SIGKILL)
+
+    def wait_until_free(self) -> None:
+        """The kernel frees the lock when its owner ends."""
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def is_excused(lock: Path) -> bool:
-    """The worker has said that it opens a generation and hears nobody meanwhile: killed, it would never get it open."""
-    with contextlib.suppress(FileNotFoundError, ValueError, IndexError):
-        return time.monotonic() < float(lock.read_bytes().split()[1])
-    return False
+def message(header: dict[str, Any], body: bytes = b"") -> tuple[bytes, bytes]:
+    return worker.frame(json.dumps(header, separators=(",", ":")).encode(), body)
 
 
-def kill_owner(lock: Path) -> None:
-    """End the process that holds this lock, if any: it does not answer."""
-    with contextlib.suppress(FileNotFoundError, ValueError, IndexError), lock.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(file.read().split()[0]), signal.SIGKILL)
-
-
-def wait_until_free(lock: Path) -> None:
-    """The kernel frees it when its owner is gone."""
-    with contextlib.suppress(FileNotFoundError), lock.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-
-
-def frame(header: dict[str, Any], body: bytes = b"") -> bytes:
-    head = json.dumps(header, separators=(",", ":")).encode()
-    return _FRAME.pack(len(head), len(body)) + head + body
-
-
-async def read_frame(reader: asyncio.StreamReader) -> Reply:
-    head_bytes, body_bytes = _FRAME.unpack(await reader.readexactly(_FRAME.size))
-    if head_bytes + body_bytes > FRAME_BYTES_MAX:
-        raise EOFError("A frame beyond the limit")
-    header: dict[str, Any] = json.loads(await reader.readexactly(head_bytes))
-    return header, await reader.readexactly(body_bytes)
+async def read_message(reader: asyncio.StreamReader) -> Reply:
+    header, body = await worker.read(reader, MESSAGE_BYTES_MAX)
+    return json.loads(header), body

@@ -1,4 +1,7 @@
-"""The process that owns Qdrant Edge shards. Started by edge.py; ends by itself when its last client is gone."""
+"""Worker process that owns Qdrant Edge shards: a server on a Unix socket that answers searches in batches.
+
+edge.py starts it, and it ends by itself after its last client: it serves several processes, so none of them can own it.
+"""
 
 import asyncio
 import contextlib
@@ -8,7 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +19,10 @@ from typing import Any
 import numpy as np
 import qdrant_edge as edge
 
-from engine.providers.edge import OPEN_S, SEARCH_S, Reply, frame, read_frame, signature
+from engine.providers.edge import OPEN_S, SEARCH_S, Lease, Reply, message, read_message
 
-ALONE_S = 2.0  # how long to wait for the next client: a restarting engine finds its worker warm
-BATCH_MAX = 32  # searches at once: nobody waits for hundreds of others, and no client gets hundreds of replies at once
+IDLE_S = 2.0  # to wait for the next client: an engine that restarts finds its worker warm
+BATCH_MAX = 32  # searches at once: no search waits for hundreds of others, and no client gets hundreds of replies at once
 EXACT_POINTS_MAX = 10_000  # 1.2 ms at 1024 dimensions; up to here nothing is approximated, as on a cluster
 OVERSAMPLING = 16.0  # .99 of the best 50 are found even in pure noise, where eightfold finds .96
 QUICK = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING))
@@ -34,25 +37,25 @@ FILTERED = {  # without an index of each, a filter reads every passage: 280 ms a
 }
 
 Hits = list[edge.ScoredPoint]
-Found = tuple[Hits, Hits, Hits]
-Wanted = tuple[edge.QueryRequest, edge.QueryRequest, edge.QueryRequest]
+Wanted = list[edge.QueryRequest]  # by plain vectors, by windows, by terms
+Payload = list[str] | None
 
 
 async def main(folder: Path, name: str, socket: Path) -> None:
-    """Serve until nobody is left. A second worker of the same name sees the lock and leaves."""
+    """Serves until the last client has left. A second worker of the same name finds the lock taken and ends."""
     with os.fdopen(os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600), "r+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        os.pwrite(lock.fileno(), signature(), 0)
+        os.pwrite(lock.fileno(), Lease.text(), 0)
         socket.unlink(missing_ok=True)
         shards = Shards(folder, lock.fileno())
-        doorman = Doorman(shards)
-        server = await asyncio.start_unix_server(doorman.receive, str(socket), backlog=128)
+        dispatcher = Dispatcher(shards)
+        server = await asyncio.start_unix_server(dispatcher.receive, str(socket), backlog=128)
         async with server, asyncio.TaskGroup() as tasks:
-            answering = tasks.create_task(doorman.answer())
-            await doorman.wait_until_alone()
+            answering = tasks.create_task(dispatcher.answer())
+            await dispatcher.wait_until_idle()
             answering.cancel()
             socket.unlink(missing_ok=True)
         shards.close()
@@ -60,7 +63,7 @@ async def main(folder: Path, name: str, socket: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a client asks, and the way back to it."""
+    """A client's request, and the connection for the reply."""
 
     header: dict[str, Any]
     body: bytes
@@ -68,11 +71,11 @@ class Call:
 
     def reply(self, reply: Reply) -> None:
         header, body = reply
-        self.writer.write(frame(header | {"number": self.header["number"]}, body))
+        self.writer.writelines(message(header | {"number": self.header["number"]}, body))
 
 
-class Doorman:
-    """Counts the clients and brings their calls to the shards, all that are waiting at once."""
+class Dispatcher:
+    """Queue between the clients and the shards: passes on all waiting calls at once, and counts the clients."""
 
     def __init__(self, shards: "Shards") -> None:
         self._shards = shards
@@ -83,18 +86,18 @@ class Doorman:
     async def receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count(1)
         try:
-            writer.write(frame({"hello": os.getpid()}))
+            writer.writelines(message({"hello": os.getpid()}))
             while True:
-                self._waiting.put_nowait(Call(*await read_frame(reader), writer))
+                self._waiting.put_nowait(Call(*await read_message(reader), writer))
                 await writer.drain()
         except (OSError, EOFError):
-            pass  # the client has gone; that is how a conversation ends
+            pass  # the client has disconnected
         finally:
             self._count(-1)
             writer.close()
 
     async def answer(self) -> None:
-        """Searches of one generation that wait share a pass over its vectors; a lone one waits for no company."""
+        """Batches waiting searches of one generation into one pass over its vectors; a single search is not delayed."""
         while True:
             calls = [await self._waiting.get()]
             while len(calls) < BATCH_MAX and not self._waiting.empty():
@@ -105,15 +108,15 @@ class Doorman:
                     searches.setdefault(call.header["generation"], []).append(call)
                 else:
                     call.reply(self._shards.answer(call.header, call.body))
-            for together in searches.values():
-                self._shards.answer_searches(together)
+            for batch in searches.values():
+                self._shards.answer_searches(batch)
             await asyncio.sleep(0)  # the replies go out, and new calls come in
 
-    async def wait_until_alone(self) -> None:
+    async def wait_until_idle(self) -> None:
         while True:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), ALONE_S if not self._clients else None)
+                await asyncio.wait_for(self._changed.wait(), IDLE_S if not self._clients else None)
             if not self._clients and not self._changed.is_set():
                 return
 
@@ -123,7 +126,7 @@ class Doorman:
 
 
 class Shards:
-    """The generations that this process has open."""
+    """The generations that this process has open, as a cache of open shards by generation."""
 
     def __init__(self, folder: Path, lock: int) -> None:
         self._folder = folder
@@ -140,14 +143,14 @@ class Shards:
         }
         try:
             return actions[header["do"]](header, body), b""
-        except Exception as fault:  # noqa: BLE001  the client must hear of it, whatever it is
+        except Exception as fault:  # noqa: BLE001  every fault is reported to the client
             return _fault(fault)
 
     def answer_searches(self, calls: Sequence[Call]) -> None:
-        """One bad search fails the batch of all; then each is searched for itself, and it fails alone."""
+        """One bad search fails its whole batch; each is then retried alone, so that only the bad one fails."""
         try:
             replies = self.search(calls)
-        except Exception as fault:  # noqa: BLE001  the client must hear of it, whatever it is
+        except Exception as fault:  # noqa: BLE001  every fault is reported to the client
             if len(calls) > 1:
                 for call in calls:
                     self.answer_searches([call])
@@ -184,12 +187,11 @@ class Shards:
         return {}
 
     def seal(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
-        """Optimise, bring to disk, and give the folder free for the serving worker."""
+        """Optimises the shard, syncs it to disk, and releases the folder for the serving worker."""
         shard = self._shard(header["generation"])
         shard.optimize()
         shard.flush()
-        shard.close()
-        del self._open[header["generation"]]
+        self.release(header, b"")
         _sync(self._folder / header["generation"])
         return {}
 
@@ -203,38 +205,32 @@ class Shards:
         return {"points": self._shard(header["generation"]).count(edge.CountRequest(exact=True))}
 
     def search(self, calls: Sequence[Call]) -> list[Reply]:
-        """Both top lists of each, then the missing score of each hit: the unions with both scores exact."""
+        """Two rounds: the top hits by either score, then the other score of each hit, so that both are exact."""
         shard = self._shard(calls[0].header["generation"])
         params = EXACT if shard.info().points_count <= EXACT_POINTS_MAX else QUICK
         searches = [Search(call.header, call.body) for call in calls]
-        for search, found in zip(
-            searches, _query(shard, [search.tops(params) for search in searches]), strict=True
-        ):
-            search.keep(found)
-        for search, found in zip(
-            searches, _query(shard, [search.missing() for search in searches]), strict=True
-        ):
-            search.keep(found)
+        _query(shard, searches, [search.tops(params) for search in searches])
+        _query(shard, searches, [search.missing() for search in searches])
         return [search.reply() for search in searches]
 
     def close(self) -> None:
-        """Nothing to save: what is served is only read, and what was never sealed is thrown away."""
+        """Without saving: a served generation is read-only, and one that was never sealed is discarded."""
         for shard in self._open.values():
             shard.close()
 
     def _shard(self, generation: str) -> edge.EdgeShard:
-        """Opening takes longer than a search may and answers nobody: the lock excuses it, and those who waited for it."""
+        """Opening blocks the event loop for longer than a search may take, so the lease extends the timeout meanwhile."""
         if generation not in self._open:
-            os.pwrite(self._lock, signature(OPEN_S), 0)
+            os.pwrite(self._lock, Lease.text(OPEN_S), 0)
             try:
                 self._open[generation] = edge.EdgeShard.load(str(self._folder / generation))
             finally:
-                os.pwrite(self._lock, signature(SEARCH_S), 0)
+                os.pwrite(self._lock, Lease.text(SEARCH_S), 0)
         return self._open[generation]
 
 
 class Search:
-    """One search on its way through the two rounds."""
+    """One search and what its two rounds have found so far."""
 
     def __init__(self, header: dict[str, Any], body: bytes) -> None:
         self._limit = header["limit"]
@@ -256,9 +252,8 @@ class Search:
         )
         return self._wanted(no_cosine, no_weight, EXACT, None)
 
-    def keep(self, found: Found) -> None:
-        """A passage is plain or has windows, so the best of each hold the best of all."""
-        plain, windows, by_sparse = found
+    def keep(self, plain: Hits, windows: Hits, by_sparse: Hits) -> None:
+        """A passage has either a plain vector or windows, so the best of the two lists hold the best of all."""
         by_dense = heapq.nlargest(self._limit, [*plain, *windows], key=lambda hit: hit.score)
         for hits, scores in ((by_dense, self._cosines), (by_sparse, self._weights)):
             for hit in hits:
@@ -268,7 +263,7 @@ class Search:
                     self._names[point] = payload["chunk_id"]
 
     def reply(self) -> Reply:
-        """All cosines, then all BM25 scores; a passage without any of the words has no second."""
+        """All cosines, then all BM25 scores, which are 0 for a passage without any of the words."""
         cosines = [self._cosines[point] for point in self._names]
         weights = [self._weights.get(point, 0.0) for point in self._names]
         return {"hits": list(self._names.values())}, np.array([cosines, weights], "<f4").tobytes()
@@ -278,27 +273,21 @@ class Search:
         by_dense: edge.Filter | None,
         by_sparse: edge.Filter | None,
         params: edge.SearchParams,
-        payload: list[str] | None,
+        payload: Payload,
     ) -> Wanted:
-        def request(query: edge.Query, where: edge.Filter | None) -> edge.QueryRequest:
-            return edge.QueryRequest(
-                self._limit, query=query, filter=where, params=params, with_payload=payload
-            )
-
-        return (
-            request(self._plain, by_dense),
-            request(self._windows, by_dense),
-            request(self._sparse, by_sparse),
-        )
+        queries = ((self._plain, by_dense), (self._windows, by_dense), (self._sparse, by_sparse))
+        return [
+            edge.QueryRequest(self._limit, query=query, filter=where, params=params, with_payload=payload)
+            for query, where in queries
+        ]
 
 
-def _query(shard: edge.EdgeShard, wanted: Sequence[Wanted]) -> Iterator[Found]:
-    """One kind after the other: only neighbours of one kind share a pass over the vectors."""
-    found = shard.query_batch(
-        edge.QueryBatchRequest([item for kind in zip(*wanted, strict=True) for item in kind])
-    )
-    searches = len(wanted)
-    return zip(found[:searches], found[searches : 2 * searches], found[2 * searches :], strict=True)
+def _query(shard: edge.EdgeShard, searches: Sequence[Search], wanted: Sequence[Wanted]) -> None:
+    """Ordered by kind of vector: only neighbouring queries of one kind share a pass over the vectors."""
+    requests = [request for kind in zip(*wanted, strict=True) for request in kind]
+    found = shard.query_batch(edge.QueryBatchRequest(requests))
+    for number, search in enumerate(searches):
+        search.keep(*found[number :: len(searches)])
 
 
 def _config(dimension: int) -> edge.EdgeConfig:
@@ -323,7 +312,7 @@ def _config(dimension: int) -> edge.EdgeConfig:
             for name, multivector in ((PLAIN, None), (WINDOWS, max_sim))
         },
         sparse_vectors={SPARSE: edge.EdgeSparseVectorParams()},
-        max_search_threads=1,  # the other core is the engine's; more threads only wait for each other
+        max_search_threads=1,  # the other core is the engine's; more threads would only wait for each other
     )
 
 
@@ -368,6 +357,6 @@ def _sync(folder: Path) -> None:
 
 if __name__ == "__main__":
     if os.fork():
-        os._exit(0)  # whoever started us does not wait for us, and is not our parent any more
+        os._exit(0)  # a daemon: the process that started this one is no longer its parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asyncio.run(main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])))

@@ -24,7 +24,7 @@ from audit.archive.export import export
 from audit.archive.verify import read_rows, verify_archive
 from audit.archive.worker_process import in_order
 from audit.erasure.target import ErasureTarget
-from audit.errors import ArchiveError, ArchiveWorkerError, ExportError
+from audit.errors import ArchiveError, ExportError, WorkerEndedError
 from audit.proof import archive_format
 from audit.proof.archive_format import (
     CHECKPOINT,
@@ -615,7 +615,7 @@ def test_the_process_that_reads_what_nobody_vouches_for_has_only_so_much_memory(
 def test_what_the_second_process_raises_and_its_end_are_told() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         list(in_order(int, ["1", "x"], alone=True))
-    with pytest.raises(ArchiveWorkerError):
+    with pytest.raises(WorkerEndedError):
         list(in_order(os._exit, [1], alone=True))
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from ingest.files import inside, load
 from ingest.read import READERS, UnreadableError, read, sandbox
 from ingest.read.document import Document
-from ingest.read.sandbox import MIB, Sandbox, inside, load
+from ingest.read.sandbox import MIB, Sandbox
 
 PAGE = PurePosixPath("docs/walking.md")
 TEXT = b"---\ntitle: Walking\nmodule: 2\ntags: [gait]\n---\n\nIt walks.\n\n## Falling\n\nIt falls. It \xe2\x80\x9crises\xe2\x80\x9d.\n"

@@ -20,6 +20,7 @@ import httpx
 import psycopg
 import pytest
 
+from audit import worker
 from engine import wiring
 from engine.cli import serving
 from engine.database import Database
@@ -53,12 +54,11 @@ class Served:
         return os.pread(self._stderr.fileno(), 1 << 20, 0).decode().splitlines()
 
     def workers(self) -> set[int]:
-        """Its processes that serve: those that were spawned, but not the tracker of their resources."""
+        """Its processes that serve."""
         return {
             int(path.parent.name)
             for path in PROC.glob("[0-9]*/cmdline")
-            if "spawn_main" in (words := told(path)) and parent_of(int(path.parent.name)) == self.process.pid
-            and "resource_tracker" not in words
+            if "engine.cli.serving" in told(path) and parent_of(int(path.parent.name)) == self.process.pid
         }  # fmt: skip
 
     def stop(self) -> int:
@@ -161,20 +161,14 @@ def test_a_dead_worker_is_replaced_while_the_other_serves(two: Served, key: str)
     assert any("another takes its place" in line for line in two.said)
 
 
-# Seen red with an `ended` that waits for ever.
-async def test_a_worker_that_hangs_is_killed(
-    data_dir: Path, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(serving, "HUNG_S", 3.0)
+# Seen red with a `wait_for_end` that waits for ever.
+async def test_a_worker_that_hangs_is_killed(database: Database, tmp_path: Path) -> None:
     with contextlib.closing(serving.listen("127.0.0.1", 0)) as listening:
-        worker = await serving._Worker.started(database.settings, listening, tmp_path)
-        try:
-            assert await worker.is_ready()
-            os.kill(worker.process.pid or 0, signal.SIGSTOP)
-            async with asyncio.timeout(SOON_S):
-                assert await worker.ended() == -signal.SIGKILL
-        finally:
-            worker.process.kill()
+        process = await serving._Supervisor(database.settings, listening, tmp_path).start()
+        assert await serving._is_ready(process)
+        process.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(SOON_S):
+            assert await worker.wait_for_end(process, 3.0) == -signal.SIGKILL
 
 
 def test_an_orderly_end_leaves_no_process_and_the_requests_in_flight_are_answered(
