@@ -13,105 +13,7 @@ from functools import lru_cache
 
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Always mid-sentence: something has to follow.
-_INTRODUCING = _words(
-    "e.g i.e eg cf vs viz ca esp aka a.k.a w.r.t op z.b d.h u.a bzw ggf vgl inkl bspw evtl sog einschl insb "
-    "p.ex c.-à-d"
-)
-_TITLES = _words(
-    "Dr Drs Mr Mrs Ms Mx Prof Gen Col Capt Lt Sgt Rev Sen Rep Gov Hon Messrs Mme Mlle MM Hr Fr Ing Dipl Mt"
-)
-
-# Mid-sentence before a number or a letter: "Fig. 3", "Eq. (2)", "Figs. A and B". What is also an English
-# word needs more: a digit ("no. 5"), or a capital of its own ("App. B").
-_NUMBERED = _words(
-    "fig figs eq eqs eqn eqns secs sect sects ch chap vol vols pp thm lem alg refs nr abb kap §"
-)
-_NUMBERED_BY_DIGIT = _words("no nos sec p pg l ll n v ver vers c b d col cols par para pos ref tab rev ed")
-_NUMBERED_IF_CAPITAL = _words(
-    "App Apps Tab Tabs Art Arts Def Defs Prop Props Cor Ex Exs Ref Pt Sec Ch Alg Abs Bd S Cat Mod Ser Suppl "
-    "Std Rel Dwg Pat Hwy Rm Bldg Ver Col Pos Par Para Sat Sun"
-)
-
-_REVISIONS = _words("rev ver col par pos ref tab")
-
-# The last of its phrase: mid-sentence before a number or a small letter, never before a capital.
-_LAST_OF_PHRASE = _words("al jr sr b.c a.d jan feb mar apr jun jul aug sep sept oct nov dec")
-
-# Parts of the names of journals and institutes: "Phys. Rev. Lett. 5"
-_OF_NAMES = _words(
-    "Int Natl Acad Sci Res Adv Appl Autom Comput Commun Electr Electron Eng Lett Mach Math Mech Phys Proc "
-    "Soc Symp Syst Technol Theor Trans Bull Conf"
-)
-
-# Mid-sentence before a small letter, at the end before a capital: "5 min. later", "arms, legs, etc. They".
-_CLIPPED = _words(
-    "etc usw a.m p.m sec secs min mins hr hrs yr yrs wk wks mo mos ft in lb lbs oz gal deg cit ibid no p "
-    "fig ex accel attn calc curr desc distr elec elev encl ident impl init instr neg obj obs prev prob proj "
-    "qual quant req seq sq struct subj subst sys tot util vel"
-)
-_AFTER_CLOCK = _words(
-    "monday tuesday wednesday thursday friday saturday sunday mon tue wed thu fri sat sun january february "
-    "march april may june july august september october november december utc gmt est edt cst cdt mst mdt "
-    "pst pdt cet cest bst ist jst eastern central mountain pacific"
-)
-
-# Mid-sentence or at the end: Punkt decides by the word that follows.
-_ABBREVIATIONS = _words(
-    "approx incl excl resp max min avg temp freq coeff coord coords diam dia dim dims ext horiz vert qty "
-    "misc orig alt med equiv cont abbrev mgmt mfg std typ rd bldg apt rm hwy tel env av mio mrd al inc ltd "
-    "co corp llc gmbh jr sr st ave blvd dept univ inst assoc assn bros intl natl govt proc conf symp trans "
-    "lett phys chem biol comput technol syst jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed "
-    "thu fri u.s u.k u.n e.u u.s.a d.c ph.d b.sc m.sc b.a m.a m.d b.c a.d est eds repr fig figs eq eqs eqn "
-    "eqns sect sects vol vols pp thm lem"
-)
-
-# What begins a sentence wherever it has a capital, even after "U.S." or "the matrix A."
-_STARTERS = _words(
-    "the this that these those it its he she they we you i a an in on at for from with by to as if when "
-    "while where after before since because although though however therefore thus hence then there here "
-    "also moreover furthermore finally both each every all some most many several not only our their his "
-    "her your my what why how who which is are does do can so but and or yet see use note let unlike "
-    "despite during without within between until unless once another other otherwise instead others nobody "
-    "nothing everyone everything someone something anyone neither either any few more such no one two three "
-    "four five six seven eight nine ten today now later still even again often sometimes usually always "
-    "never similarly additionally consequently nevertheless meanwhile eventually generally typically about "
-    "above below under over through against according given whether der die das ein eine es er sie wir dies "
-    "diese dieser dann danach aber le la les un une il elle ils ce cette puis"
-)
-
-# What, written small, needs something before it: no sentence starts with it.
-_NEEDS_MORE = _words(
-    "and or nor but of is are was were be been has have had can cannot could may might must shall should "
-    "will would than that which whose by from with per via into to et und oder ist sind"
-)
-
-# A letter after one of these is a label, not the initial of a name: "Plan B. Robots", "it is C. Robots"
-_LABELLED = _words(
-    "answer appendix array axis bit block box branch bus button case category cell channel choice class "
-    "client cluster coefficient column component condition constant curve dataset device dimension "
-    "direction drive edge element endpoint equation event experiment factor field figure file flag format "
-    "formula frame function gate grade graph group hepatitis host hypothesis index input instance interval "
-    "item job key lane language layer letter level line link list loop machine matrix method mode model "
-    "module network node number object operator option origin output page panel parameter part partition "
-    "path phase pin plan point pool port position process product program programming quantity queue rack "
-    "range region register replica resistor room route row rule run sample scenario section sector segment "
-    "sequence series server service set shape side signal site slot solution source space stage state "
-    "station step stream string subset switch symbol system table target task team tensor term terminal "
-    "test theorem thread tier track tree trial tube type unit value variable variant vector version vertex "
-    "vitamin volume zone is are was were equals at in on onto into than = + - * / < > × ∈ ⊂ ≤ ≥ ≈ ≠ →"
-)
-
-# Before the stop of a German ordinal: "im 19. Jahrhundert"
-_ORDINAL = _words("der das dem den des im vom zum zur beim")
-_ORDINAL_LIKELY = _words("am die ab bis")
-
-_PARTICLES = _words("von van de del della der den di da do dos du el la le ten ter zu al bin ibn")
+from ingest import word_lists
 
 _OPENING = r"""["'“”„‚‘’«»‹›()\[{<*_`#¿¡「『（【《]"""
 _EMOJI = r"[\u203c\u2049\u2600-\u2604\u2611-\u26a0\u26a2-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
@@ -183,7 +85,7 @@ class _Stop:
 
     @property
     def starts_anew(self) -> bool:
-        return self.token[:1].isupper() and self.token.lower() in _STARTERS
+        return self.token[:1].isupper() and self.token.lower() in word_lists.STARTERS
 
     @property
     def before_small(self) -> bool:
@@ -243,7 +145,9 @@ def _seen(text: str, match: re.Match[str], start: int, following: int) -> _Stop:
     before = text[begin : match.start()]
     words = _BETWEEN_WORDS.split(before)
     word, previous = words[-1].strip("'’,"), words[-2] if len(words) > 1 else ""
-    if _INITIAL.fullmatch(previous) and (_SINGLE.fullmatch(word) or previous + word in _INTRODUCING):
+    if _INITIAL.fullmatch(previous) and (
+        _SINGLE.fullmatch(word) or previous + word in word_lists.INTRODUCING
+    ):
         word = previous + word  # "z. B." is "z.B."
     after = text[following : following + _WINDOW]
     token = _FOLLOWING.match(after)
@@ -349,7 +253,7 @@ def _asked(stop: _Stop) -> bool | None:
     if stop.mark[-1] == ".":
         return None
     is_factorial = stop.mark == "!" and not _LETTER.search(stop.word[1:])
-    return not (stop.before_small and (stop.closing or stop.token in _NEEDS_MORE or is_factorial))
+    return not (stop.before_small and (stop.closing or stop.token in word_lists.NEEDS_MORE or is_factorial))
 
 
 def _counted(stop: _Stop) -> bool | None:
@@ -363,9 +267,11 @@ def _counted(stop: _Stop) -> bool | None:
 
 
 def _introduced(stop: _Stop) -> bool | None:
-    if stop.key in _INTRODUCING:
+    if stop.key in word_lists.INTRODUCING:
         return False
-    is_title = stop.word in _TITLES and not (stop.starts_anew and len(stop.token) > 1)  # "in Ocean Dr. They"
+    is_title = stop.word in word_lists.TITLES and not (
+        stop.starts_anew and len(stop.token) > 1
+    )  # "in Ocean Dr. They"
     return False if is_title else None
 
 
@@ -373,11 +279,11 @@ def _numbered(stop: _Stop) -> bool | None:
     if stop.is_quantity:
         return None  # "5 sec. 3 robots"
     key = stop.word.lower()
-    if key in _NUMBERED or stop.word in _NUMBERED_IF_CAPITAL:
+    if key in word_lists.NUMBERED or stop.word in word_lists.NUMBERED_IF_CAPITAL:
         return False if _NUMBER.match(stop.token) else None
-    if key in _REVISIONS and re.fullmatch(r"[B-Z]", stop.token):
+    if key in word_lists.REVISIONS and re.fullmatch(r"[B-Z]", stop.token):
         return False  # "rev. B", but "the rev. A new one"
-    return False if key in _NUMBERED_BY_DIGIT and _DIGIT.match(stop.token) else None
+    return False if key in word_lists.NUMBERED_BY_DIGIT and _DIGIT.match(stop.token) else None
 
 
 def _lettered(stop: _Stop) -> bool | None:
@@ -387,27 +293,31 @@ def _lettered(stop: _Stop) -> bool | None:
     if re.match(r"(?:[^\W\d_]|[a-zà-ÿ]{2,3})\.(?:[\s-]|\Z)", stop.following):
         return False  # "J. R. Smith", "p. ex. Linux"
     if stop.before_small:
-        return False if stop.word.isupper() and stop.token in _PARTICLES else None  # "J. von Neumann"
-    is_label = stop.word.islower() or stop.is_quantity or stop.previous.lower() in _LABELLED
-    is_name = _NAME.fullmatch(stop.token) and (not stop.starts_anew or stop.token.lower() in _PARTICLES)
+        return (
+            False if stop.word.isupper() and stop.token in word_lists.PARTICLES else None
+        )  # "J. von Neumann"
+    is_label = stop.word.islower() or stop.is_quantity or stop.previous.lower() in word_lists.LABELLED
+    is_name = _NAME.fullmatch(stop.token) and (
+        not stop.starts_anew or stop.token.lower() in word_lists.PARTICLES
+    )
     return True if is_label or not is_name else None
 
 
 def _clipped(stop: _Stop) -> bool | None:
-    if stop.key not in _CLIPPED or (stop.key == "min" and not stop.is_quantity):
+    if stop.key not in word_lists.CLIPPED or (stop.key == "min" and not stop.is_quantity):
         return None
     if stop.closing[:1] in tuple(")]}") and not stop.starts_inset:
         return False
-    if stop.key in {"a.m", "p.m"} and stop.token.lower() in _AFTER_CLOCK:
+    if stop.key in {"a.m", "p.m"} and stop.token.lower() in word_lists.AFTER_CLOCK:
         return False
     if not stop.before_small:
         return True
-    return not (stop.token in _NEEDS_MORE or stop.key not in {"no", "p", "in"} or stop.is_quantity)
+    return not (stop.token in word_lists.NEEDS_MORE or stop.key not in {"no", "p", "in"} or stop.is_quantity)
 
 
 def _abbreviated(stop: _Stop) -> bool | None:
     """The stop of an abbreviation that ends a bracket belongs to the abbreviation."""
-    known = stop.key in _ABBREVIATIONS or _DOTTED.fullmatch(stop.word)
+    known = stop.key in word_lists.ABBREVIATIONS or _DOTTED.fullmatch(stop.word)
     goes_on = stop.before_small or (stop.closing[:1] == ")" and not stop.starts_inset)
     return False if known and goes_on else None
 
@@ -416,21 +326,23 @@ def _named(stop: _Stop) -> bool | None:
     """A capital begins a sentence behind "et al." and goes on with the name of a journal."""
     if not stop.token[:1].isupper():
         return None
-    if stop.key in _LAST_OF_PHRASE:
+    if stop.key in word_lists.LAST_OF_PHRASE:
         return True
-    return False if stop.word in _OF_NAMES and not stop.starts_anew else None
+    return False if stop.word in word_lists.OF_NAMES and not stop.starts_anew else None
 
 
 def _acronym(stop: _Stop) -> bool | None:
     """Punkt knows no capitals: it would take EST for "est."."""
-    return True if stop.word.lower() in _ABBREVIATIONS and stop.key != stop.word.lower() else None
+    return True if stop.word.lower() in word_lists.ABBREVIATIONS and stop.key != stop.word.lower() else None
 
 
 def _ordinal(stop: _Stop) -> bool | None:
     if not re.fullmatch(r"\d{1,3}", stop.word):
         return None
     previous = stop.previous.lower()
-    likely = previous in _ORDINAL or (previous in _ORDINAL_LIKELY and not stop.starts_anew)
+    likely = previous in word_lists.ORDINAL or (
+        previous in word_lists.ORDINAL_LIKELY and not stop.starts_anew
+    )
     return False if likely and stop.token[:1].isalpha() else None
 
 
@@ -439,7 +351,7 @@ def _small(stop: _Stop) -> bool | None:
     if not stop.before_small:
         return None
     likely = _UNPRONOUNCEABLE.fullmatch(stop.word) and not stop.word.isupper()
-    return not (likely or stop.closing.strip("*_~") or stop.token in _NEEDS_MORE)
+    return not (likely or stop.closing.strip("*_~") or stop.token in word_lists.NEEDS_MORE)
 
 
 _RULES: tuple[Callable[[_Stop], bool | None], ...] = (
@@ -450,8 +362,8 @@ _RULES: tuple[Callable[[_Stop], bool | None], ...] = (
 
 def _tokenizer() -> PunktSentenceTokenizer:
     parameters = PunktParameters()
-    parameters.abbrev_types = set(_ABBREVIATIONS)
-    parameters.sent_starters = set(_STARTERS)
+    parameters.abbrev_types = set(word_lists.ABBREVIATIONS)
+    parameters.sent_starters = set(word_lists.STARTERS)
     return PunktSentenceTokenizer(parameters)
 
 

@@ -37,7 +37,8 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from ingest import sentences
 from ingest.read import address
 from ingest.read.document import Document, Kind, Piece, Section
-from ingest.read.markdown import TOP_LEVEL, difficulty, label, module, storable, tags
+from ingest.read.front_matter import difficulty, label, module, storable, tags
+from ingest.read.markdown import TOP_LEVEL
 
 FILENAME = "affidavit-content.json"
 

@@ -4,27 +4,21 @@ address.py knows where a page stands, mdx.py what is Markdown; here is what a re
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import accumulate
 from pathlib import PurePosixPath
 from typing import Any
 
-import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from ingest import sentences
-from ingest.read import address, mdx
+from ingest.read import address, front_matter, jsx, mdx
 from ingest.read.document import Document, Kind, Piece, Section
 
 TOP_LEVEL = 2  # `##` begins a top-level section
-FRONT_MATTER_CHARACTERS = 65_536
-LARGEST_MODULE = 2**31 - 1  # what the database can hold
 
-_FRONT_MATTER = re.compile(r"\A---[ \t]*$(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
-_NOT_STORED = re.compile("[\0\ud800-\udfff]")
 _MARKS = re.compile(r"[\\`*_\[<&{$\n~]|:[A-Za-z]")
 _SPACES = re.compile(r"[ \t\n\r\f]+")
 _LINE_BREAK = "\v"  # stands for `<br/>` until it is known what follows
@@ -67,22 +61,22 @@ def read(content: bytes, path: PurePosixPath) -> Document:
         raise ValueError("brackets, quotes or lists lie too deep in one another") from wrong
     front = page.front
     return Document(
-        filename=storable(path.as_posix(), "the file's name"),
+        filename=front_matter.storable(path.as_posix(), "the file's name"),
         title=page.title,
         url=page.url,
         sha256=sha256(content).hexdigest(),
         sections=tuple(Section(heading, tuple(pieces)) for heading, pieces in page.sections if pieces),
-        module=module(front),
-        difficulty=difficulty(front),
-        tags=tuple(tags(front)),
+        module=front_matter.module(front),
+        difficulty=front_matter.difficulty(front),
+        tags=tuple(front_matter.tags(front)),
     )
 
 
 def _page(content: bytes, path: PurePosixPath) -> "_Page":
     text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-    storable(text, "the text")
-    front, body = _front_matter(text)
-    markdown = _PARSERS[_format(front, path)]
+    front_matter.storable(text, "the text")
+    front, body = front_matter.split(text)
+    markdown = _PARSERS[front_matter.format_of(front, path)]
     environment: dict[str, Any] = {}
     tokens = markdown.parse(body, environment)
     _check_depth(tokens)
@@ -90,93 +84,6 @@ def _page(content: bytes, path: PurePosixPath) -> "_Page":
     if front.get("draft") is not True:
         page.walk(tokens)
     return page
-
-
-# --- Front matter
-
-
-def _front_matter(text: str) -> tuple[dict[str, Any], str]:
-    found = _FRONT_MATTER.match(text)
-    if not found:
-        return {}, text
-    if len(found[1]) > FRONT_MATTER_CHARACTERS:
-        raise ValueError(f"the front matter is longer than {FRONT_MATTER_CHARACTERS} characters")
-    match _yaml(found[1]):
-        case None:
-            return {}, text[found.end() :]
-        case dict() as front:
-            return front, text[found.end() :]
-        case _:
-            raise ValueError("the front matter is not a list of names and values")
-
-
-def _yaml(text: str) -> Any:
-    """An alias can stand for any number of aliases, so there are none."""
-    if _nesting(text) > mdx.DEEPEST:
-        raise ValueError("the brackets of the front matter lie too deep in one another")
-    try:
-        aliases = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader))
-        loaded = None if aliases else yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as wrong:
-        raise ValueError(f"the front matter is not YAML: {wrong}") from wrong
-    if aliases:
-        raise ValueError("the front matter holds aliases (*name), which are not read")
-    return loaded
-
-
-def _nesting(text: str) -> int:
-    """PyYAML's time grows with the square of it."""
-    return max(accumulate((sign in "[{") - (sign in "]}") for sign in text), default=0)
-
-
-def _format(front: Mapping[str, Any], path: PurePosixPath) -> str:
-    """Docusaurus reads `.md` as MDX unless the page says otherwise."""
-    match front.get("mdx"):
-        case {"format": "md"}:
-            return "md"
-        case {"format": "detect"} if path.suffix.lower() == ".md":
-            return "md"
-    return "mdx"
-
-
-def _text(front: Mapping[str, Any], name: str) -> str:
-    value = front.get(name)
-    if value is None or isinstance(value, (dict, list, set)):
-        return ""
-    return storable(str(value).strip(), f"“{name}” in the front matter")
-
-
-def difficulty(front: Mapping[str, Any]) -> str | None:
-    return _text(front, "difficulty") or None
-
-
-def label(front: Mapping[str, Any]) -> str:
-    """Of the page, as its author wants it cited."""
-    return _text(front, "page")
-
-
-def module(front: Mapping[str, Any]) -> int | None:
-    given = front.get("module")
-    if not isinstance(given, int) or isinstance(given, bool):
-        return None
-    if abs(given) > LARGEST_MODULE:
-        raise ValueError("“module” in the front matter is too large a number")
-    return given
-
-
-def tags(front: Mapping[str, Any]) -> Iterator[str]:
-    """Of words, or of words with an address."""
-    given = front.get("tags")
-    for tag in given if isinstance(given, list) else ():
-        name = tag.get("label") if isinstance(tag, dict) else tag
-        if isinstance(name, str):
-            yield storable(name, "“tags” in the front matter")
-
-
-def storable(text: str, name: str) -> str:
-    if found := _NOT_STORED.search(text):
-        raise ValueError(f"{name} holds the character U+{ord(found[0]):04X}, which the database cannot store")
-    return text
 
 
 # --- The page
@@ -204,7 +111,7 @@ class _Page:
     words: list[str] = field(
         default_factory=list
     )  # of the paragraph, or of the heading that is open as a tag
-    heading_tag: mdx.Tag | None = None
+    heading_tag: jsx.Tag | None = None
     hidden: bool = False
     as_it_is: bool = False
     notes: dict[str, list[Token]] = field(default_factory=dict)
@@ -212,11 +119,17 @@ class _Page:
 
     def __post_init__(self) -> None:
         name = address.base_id(self.path, self.front)
-        self.title = _text(self.front, "title") or self.first_heading or storable(name, "the page's id")
-        self.url = storable(address.permalink(self.path, self.front), "the page's address")
+        self.title = (
+            front_matter.text(self.front, "title")
+            or self.first_heading
+            or front_matter.storable(name, "the page's id")
+        )
+        self.url = front_matter.storable(address.permalink(self.path, self.front), "the page's address")
         last = self.url.rstrip("/").rsplit("/", 1)[-1]
         entry = self.url.rstrip("/") == address.ROUTE
-        self.page = label(self.front) or (address.slug(self.title) or self.title if entry else last)
+        self.page = front_matter.label(self.front) or (
+            address.slug(self.title) or self.title if entry else last
+        )
         self.sections.append((self.title, []))
 
     def walk(self, tokens: Sequence[Token]) -> None:
@@ -289,7 +202,7 @@ class _Page:
         else:
             self.flow(_without_task(token.content, atoms) if before == "paragraph_open" else atoms)
 
-    def atoms(self, content: str) -> Iterator[_Word | mdx.Tag]:
+    def atoms(self, content: str) -> Iterator[_Word | jsx.Tag]:
         if not _MARKS.search(content):
             yield _Word(content, content)
             return
@@ -323,10 +236,10 @@ class _Page:
 
     # Text
 
-    def flow(self, atoms: Iterator[_Word | mdx.Tag]) -> None:
+    def flow(self, atoms: Iterator[_Word | jsx.Tag]) -> None:
         """A paragraph, or tags around paragraphs."""
         for atom in atoms:
-            if isinstance(atom, mdx.Tag):
+            if isinstance(atom, jsx.Tag):
                 self.tag(atom)
             elif not self.hidden:
                 self.words.append(atom.seen)
@@ -335,7 +248,7 @@ class _Page:
         else:
             self.flush()
 
-    def tag(self, tag: mdx.Tag) -> None:
+    def tag(self, tag: jsx.Tag) -> None:
         if tag.name in _HIDDEN_TAGS:
             self.hidden = not tag.closing and not tag.alone
         elif level := _heading_level(tag, self.heading_tag):
@@ -349,7 +262,7 @@ class _Page:
         else:
             self.words.append(_in_line(tag))
 
-    def heading_border(self, tag: mdx.Tag, level: int) -> None:
+    def heading_border(self, tag: jsx.Tag, level: int) -> None:
         if self.heading_tag and tag.closing:
             text, opened = _seen(self.words), self.heading_tag
             self.words, self.heading_tag = [], None
@@ -416,7 +329,7 @@ def _check_depth(tokens: Sequence[Token]) -> None:
         raise ValueError(f"quotes or lists lie more than {mdx.DEEPEST // 2} deep in one another")
 
 
-def _atoms(token: Token) -> Iterator[_Word | mdx.Tag]:
+def _atoms(token: Token) -> Iterator[_Word | jsx.Tag]:
     match token.type:
         case "text" | "text_special" | "code_inline":
             yield _Word(token.content, token.content)
@@ -431,24 +344,24 @@ def _atoms(token: Token) -> Iterator[_Word | mdx.Tag]:
                 yield _Word(token.content, "")
 
 
-def _items(items: Sequence[mdx.Item]) -> Iterator[_Word | mdx.Tag]:
+def _items(items: Sequence[jsx.Item]) -> Iterator[_Word | jsx.Tag]:
     for item in items:
         match item:
-            case mdx.Tag():
+            case jsx.Tag():
                 yield item
-            case mdx.Expression(source):
-                yield _Word(mdx.literal(source) or "", source)
+            case jsx.Expression(source):
+                yield _Word(jsx.literal(source) or "", source)
 
 
-def _html(content: str) -> Iterator[_Word | mdx.Tag]:
-    for item in mdx.html_items(content):
+def _html(content: str) -> Iterator[_Word | jsx.Tag]:
+    for item in jsx.html_items(content):
         if isinstance(item, str):
             yield _Word(item, item)
-        elif isinstance(item, mdx.Tag):
+        elif isinstance(item, jsx.Tag):
             yield item
 
 
-def _in_line(atom: _Word | mdx.Tag) -> str:
+def _in_line(atom: _Word | jsx.Tag) -> str:
     if isinstance(atom, _Word):
         return atom.seen
     if atom.name == "br":
@@ -458,7 +371,7 @@ def _in_line(atom: _Word | mdx.Tag) -> str:
     return " " if atom.name in _BLOCK_TAGS else ""
 
 
-def _shown(tag: mdx.Tag) -> list[str]:
+def _shown(tag: jsx.Tag) -> list[str]:
     """A component's label or title is on the page; that of an HTML tag is a tooltip."""
     if not tag.name[:1].isupper():
         return []
@@ -473,7 +386,7 @@ def _seen(words: Iterator[str] | Sequence[str]) -> str:
     return _SPACES.sub(" ", text).strip()
 
 
-def _without_task(content: str, atoms: Iterator[_Word | mdx.Tag]) -> Iterator[_Word | mdx.Tag]:
+def _without_task(content: str, atoms: Iterator[_Word | jsx.Tag]) -> Iterator[_Word | jsx.Tag]:
     """The box of a task is not text."""
     box = _TASK.match(content)
     for atom in atoms:
@@ -484,7 +397,7 @@ def _without_task(content: str, atoms: Iterator[_Word | mdx.Tag]) -> Iterator[_W
             yield atom
 
 
-def _heading_level(tag: mdx.Tag, opened: mdx.Tag | None) -> int:
+def _heading_level(tag: jsx.Tag, opened: jsx.Tag | None) -> int:
     """0 for a tag that is no heading's. `<Heading as="h3">` is the theme's."""
     if tag.closing:
         return _heading_level(opened, None) if opened and opened.name == tag.name else 0
@@ -498,5 +411,5 @@ def _comment_id(markdown: MarkdownIt, content: str, environment: dict[str, Any])
         return None
     last = mdx.inside(markdown, content, environment)[-1:]
     item = last[0].meta.get("item") if last else None
-    words = item.source.strip()[2:-2].split() if isinstance(item, mdx.Expression) else []
+    words = item.source.strip()[2:-2].split() if isinstance(item, jsx.Expression) else []
     return words[0][1:] or None if words and words[0].startswith("#") else None

@@ -7,35 +7,22 @@ expression is text.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from html import unescape
-from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt, helpers
 from markdown_it.rules_block import StateBlock, list_block
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
+from ingest.read import jsx
+
 DEEPEST = 100  # how deep quotes, lists and marks may lie in one another; each level is a few calls
 INDENTED = 4  # columns that make code in CommonMark, and nothing in MDX
 
 _BLOCK_RULES = ["paragraph", "reference", "blockquote", "list"]
 
-_TAG = re.compile(r"<(/?)([A-Za-z_$][\w$.-]*+(?::[A-Za-z_$][\w$-]*+)?+)")
-_FRAGMENT = re.compile(r"</?>")
-_TAG_END = re.compile(r"\s*+/?>")
-_ATTRIBUTE = re.compile(
-    r"""\s*+([A-Za-z_$:][\w$:.-]*+)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|(?={)|([^\s"'=<>`{]++)))?+"""
-)
-_SPREAD = re.compile(r"\s*+(?={)")
-_SCRIPT = re.compile(
-    r"""\\.|"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+'|`(?:[^`\\]|\\.)*+`"""
-    r"""|(?<!:)//[^\n]*+|/\*(?:.*?\*/|.*+)|[{}()\[\]]|\n(?=[ \t]*+(?:\n|\Z))""",
-    re.DOTALL,
-)
 _EMPTY_LINE = re.compile(r"\n[ \t]*+(?:\n|\Z)")
-_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _MODULE = re.compile(
     r"import\s*+(?:[\w$*{},\s]{1,500}?\bfrom\s*+)?[\"'][^\"'\n]+[\"']"
     r"|export\s++(?:default|const|let|var|function|async|class|type|interface|enum|[{*])"
@@ -62,32 +49,6 @@ _MATHS = re.compile(r"\$(?=\S)[^$\n]*?(?<=\S)\$(?![0-9])")
 _MATHS_SIGN = re.compile(r"[\\^_{]")
 _BRACKETS = re.compile(r"\\.|`+|[\[\]]", re.DOTALL)
 
-Environment = MutableMapping[str, Any]
-
-
-class Tag(NamedTuple):
-    """`<Name attribute="text">`; only attributes that are plain text are known."""
-
-    name: str
-    closing: bool
-    alone: bool
-    attributes: dict[str, str]
-
-
-class Expression(NamedTuple):
-    """`{source}`."""
-
-    source: str
-
-
-class Comment(NamedTuple):
-    """`<!-- source -->`."""
-
-    source: str
-
-
-Item = Tag | Expression | Comment
-
 
 def parser(*, mdx: bool) -> MarkdownIt:
     """Blocks only: whoever walks over them asks for the inside of a line with `inside`."""
@@ -100,37 +61,14 @@ def parser(*, mdx: bool) -> MarkdownIt:
     return markdown
 
 
-def inside(markdown: MarkdownIt, content: str, environment: Environment) -> list[Token]:
+def inside(markdown: MarkdownIt, content: str, environment: jsx.Environment) -> list[Token]:
     """The tokens of a line or a paragraph."""
-    known: Environment = {name: environment[name] for name in ("references", "notes") if name in environment}
+    known: jsx.Environment = {
+        name: environment[name] for name in ("references", "notes") if name in environment
+    }
     tokens: list[Token] = []
     markdown.inline.parse(content, markdown, known, tokens)
     return tokens
-
-
-def literal(source: str) -> str | None:
-    """What an expression shows if it is a plain text or number."""
-    text = source.strip()
-    if _NUMBER.fullmatch(text):
-        return text
-    quoted = len(text) > 1 and text[0] in "\"'`" and text[0] == text[-1]
-    inner = text[1:-1]
-    plain = quoted and text[0] not in inner and "\\" not in inner and "${" not in inner
-    return inner if plain else None
-
-
-def html_items(text: str) -> Iterator[Item | str]:
-    """A block of HTML as its tags and the text between them."""
-    environment: Environment = {}
-    start = 0
-    for found in re.finditer("<", text):
-        if found.start() < start:
-            continue
-        if scanned := _item(text, found.start(), environment):
-            yield unescape(text[start : found.start()])
-            item, start = scanned
-            yield item
-    yield unescape(text[start:])
 
 
 def _add_block_rules(markdown: MarkdownIt, *, mdx: bool) -> None:
@@ -156,74 +94,6 @@ def _add_inline_rules(markdown: MarkdownIt, *, mdx: bool) -> None:
     if mdx:
         ruler.disable("html_inline")
         ruler.before("autolink", "expression", _scanned_rule("{"))
-
-
-# --- Tags, expressions and comments: a text and where they start give them and where they end
-
-
-def _item(text: str, start: int, environment: Environment) -> tuple[Item, int] | None:
-    if text.startswith("{", start):
-        end = _expression_end(text, start, environment)
-        return (Expression(text[start + 1 : end - 1]), end) if end else None
-    if text.startswith("<!--", start):
-        return _comment(text, start, environment)
-    return _tag(text, start, environment)
-
-
-def _comment(text: str, start: int, environment: Environment) -> tuple[Item, int] | None:
-    end = -1 if "<!--" in _unclosed(environment) else text.find("-->", start + 4)
-    if end < 0:
-        _unclosed(environment).add("<!--")
-        return None
-    return Comment(text[start + 4 : end]), end + 3
-
-
-def _tag(text: str, start: int, environment: Environment) -> tuple[Item, int] | None:
-    if fragment := _FRAGMENT.match(text, start):
-        return Tag("", "/" in fragment[0], alone=False, attributes={}), fragment.end()
-    opening = _TAG.match(text, start)
-    if not opening:
-        return None
-    attributes: dict[str, str] = {}
-    position = _attributes(text, opening.end(), attributes, environment)
-    ending = _TAG_END.match(text, position) if position else None
-    if not ending:
-        return None
-    return Tag(opening[2], bool(opening[1]), "/" in ending[0], attributes), ending.end()
-
-
-def _attributes(text: str, position: int, attributes: dict[str, str], environment: Environment) -> int:
-    """Fills the attributes and says where they end, or 0 if one of them does not."""
-    while found := _ATTRIBUTE.match(text, position) or _SPREAD.match(text, position):
-        position = found.end()
-        value = next((group for group in found.groups()[1:] if group is not None), None)
-        if value is None and text.startswith("{", position):
-            end = _expression_end(text, position, environment)
-            if not end:
-                return 0
-            value, position = literal(text[position + 1 : end - 1]), end
-        if found.re is _ATTRIBUTE and value is not None:
-            attributes[found[1]] = unescape(value)
-    return position
-
-
-def _expression_end(text: str, start: int, environment: Environment) -> int:
-    """Behind the brace that closes this one, 0 if none does."""
-    if "{" in _unclosed(environment) or text.startswith("{#", start):  # `{#id}` is a heading's id
-        return 0
-    depth = 0
-    for found in _SCRIPT.finditer(text, start):
-        depth += (found[0] == "{") - (found[0] == "}")
-        if not depth:
-            return found.end()
-    _unclosed(environment).add("{")
-    return 0
-
-
-def _unclosed(environment: Environment) -> set[str]:
-    """What was opened and never closed is not looked for again: looking costs the whole rest of the text."""
-    unclosed: set[str] = environment.setdefault("unclosed", set())
-    return unclosed
 
 
 # --- Rules for blocks
@@ -254,13 +124,13 @@ def _flow(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noq
     return True
 
 
-def _flow_items(text: str, position: int, environment: Environment) -> tuple[list[Item], int] | None:
+def _flow_items(text: str, position: int, environment: jsx.Environment) -> tuple[list[jsx.Item], int] | None:
     items = []
     while position < len(text) and text[position] != "\n":
         if text[position] in " \t":
             position += 1
             continue
-        scanned = _item(text, position, environment) if text[position] in "<{" else None
+        scanned = jsx.scan(text, position, environment) if text[position] in "<{" else None
         if not scanned:
             return None
         items.append(scanned[0])
@@ -287,15 +157,15 @@ def _module(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # n
 def _module_end(state: StateBlock, begin: int) -> int:
     """The first empty line outside of brackets, or the first of all if they are never closed."""
     depth = 0
-    if "(" in _unclosed(state.env):
+    if "(" in jsx.unclosed(state.env):
         return _first_empty(state.src, begin)
-    for found in _SCRIPT.finditer(state.src, begin):
+    for found in jsx.SCRIPT.finditer(state.src, begin):
         depth += (found[0] in "{([") - (found[0] in "})]")
         if depth <= 0 and found[0] == "\n":
             return found.start()
     if depth <= 0:
         return len(state.src)
-    _unclosed(state.env).add("(")
+    jsx.unclosed(state.env).add("(")
     return _first_empty(state.src, begin)
 
 
@@ -353,12 +223,12 @@ def _maths_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _maths_end(state: StateBlock, line: int, end: int) -> int:
-    if "$$" in _unclosed(state.env):
+    if "$$" in jsx.unclosed(state.env):
         return end
     while line < end and state.sCount[line] >= 0 and not _line(state, line).rstrip().endswith("$$"):
         line += 1
     if line >= state.lineMax:
-        _unclosed(state.env).add("$$")
+        jsx.unclosed(state.env).add("$$")
     return line
 
 
@@ -424,7 +294,7 @@ def _scanned_rule(sign: str) -> Callable[[StateInline, bool], bool]:
     def rule(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
         if state.src[state.pos] != sign:
             return False
-        scanned = _item(state.src, state.pos, state.env)
+        scanned = jsx.scan(state.src, state.pos, state.env)
         if not scanned or scanned[1] > state.posMax:
             return False
         if not silent:

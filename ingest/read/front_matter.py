@@ -1,0 +1,103 @@
+"""Parser for YAML front matter: the fields of a page above its text. Pure.
+
+A page comes from the book's author and not from us, so depth, length and aliases are limited.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from pathlib import PurePosixPath
+from typing import Any
+
+import yaml
+
+CHARACTERS_MAX = 65_536
+DEPTH_MAX = 100
+MODULE_MAX = 2**31 - 1  # what the database can hold
+
+_FRONT_MATTER = re.compile(r"\A---[ \t]*$(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_NOT_STORED = re.compile("[\0\ud800-\udfff]")
+
+
+def split(page: str) -> tuple[dict[str, Any], str]:
+    found = _FRONT_MATTER.match(page)
+    if not found:
+        return {}, page
+    if len(found[1]) > CHARACTERS_MAX:
+        raise ValueError(f"the front matter is longer than {CHARACTERS_MAX} characters")
+    match _yaml(found[1]):
+        case None:
+            return {}, page[found.end() :]
+        case dict() as front:
+            return front, page[found.end() :]
+        case _:
+            raise ValueError("the front matter is not a list of names and values")
+
+
+def _yaml(text: str) -> Any:
+    """An alias can stand for any number of aliases, so there are none."""
+    if _nesting(text) > DEPTH_MAX:
+        raise ValueError("the brackets of the front matter lie too deep in one another")
+    try:
+        aliases = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader))
+        loaded = None if aliases else yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as wrong:
+        raise ValueError(f"the front matter is not YAML: {wrong}") from wrong
+    if aliases:
+        raise ValueError("the front matter holds aliases (*name), which are not read")
+    return loaded
+
+
+def _nesting(text: str) -> int:
+    """PyYAML's time grows with the square of it."""
+    return max(accumulate((sign in "[{") - (sign in "]}") for sign in text), default=0)
+
+
+def format_of(front: Mapping[str, Any], path: PurePosixPath) -> str:
+    """Docusaurus reads `.md` as MDX unless the page says otherwise."""
+    match front.get("mdx"):
+        case {"format": "md"}:
+            return "md"
+        case {"format": "detect"} if path.suffix.lower() == ".md":
+            return "md"
+    return "mdx"
+
+
+def text(front: Mapping[str, Any], name: str) -> str:
+    value = front.get(name)
+    if value is None or isinstance(value, (dict, list, set)):
+        return ""
+    return storable(str(value).strip(), f"“{name}” in the front matter")
+
+
+def difficulty(front: Mapping[str, Any]) -> str | None:
+    return text(front, "difficulty") or None
+
+
+def label(front: Mapping[str, Any]) -> str:
+    """Of the page, as its author wants it cited."""
+    return text(front, "page")
+
+
+def module(front: Mapping[str, Any]) -> int | None:
+    given = front.get("module")
+    if not isinstance(given, int) or isinstance(given, bool):
+        return None
+    if abs(given) > MODULE_MAX:
+        raise ValueError("“module” in the front matter is too large a number")
+    return given
+
+
+def tags(front: Mapping[str, Any]) -> Iterator[str]:
+    """Of words, or of words with an address."""
+    given = front.get("tags")
+    for tag in given if isinstance(given, list) else ():
+        name = tag.get("label") if isinstance(tag, dict) else tag
+        if isinstance(name, str):
+            yield storable(name, "“tags” in the front matter")
+
+
+def storable(text: str, name: str) -> str:
+    if found := _NOT_STORED.search(text):
+        raise ValueError(f"{name} holds the character U+{ord(found[0]):04X}, which the database cannot store")
+    return text
