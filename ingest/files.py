@@ -1,4 +1,4 @@
-"""Which files are a book, and each of them read: a bad one is named and left out, never the end of the run."""
+"""Finds the files of a book and reads each in the sandbox. A bad file is reported and skipped, and never ends the run."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from ingest.read.sandbox import FILE_BYTES_MAX, MIB, Sandbox
 
 
 async def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Document], list[dict[str, str]]]:
-    """The documents in an order that does not change, and what could not be read."""
+    """The documents in a stable order, and an error for each file that could not be read."""
     documents: dict[str, Document] = {}
     errors = []
     found = list(_files(paths))
@@ -23,7 +23,7 @@ async def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Docu
             name = PurePosixPath(path.relative_to(root).as_posix())
             try:
                 for document in await asyncio.to_thread(_read, sandbox, root, path, name):
-                    _keep(documents, document)
+                    _add(documents, document)
             except (UnreadableError, OSError) as wrong:
                 errors.append({"file": name.as_posix(), "error": str(wrong)})
     return list(documents.values()), errors
@@ -33,14 +33,14 @@ def _read(sandbox: Sandbox, root: Path, path: Path, name: PurePosixPath) -> list
     return sandbox.documents(load(root, path), name)
 
 
-def _keep(documents: dict[str, Document], document: Document) -> None:
+def _add(documents: dict[str, Document], document: Document) -> None:
     if document.filename in documents:
-        raise UnreadableError("another file of this name is in the book already")
+        raise UnreadableError("has the same name as another file of the book: rename one of them")
     documents[document.filename] = document
 
 
 def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
-    """Each file to read with the folder that its name is relative to. A site's export stands for all its pages."""
+    """Each file with the folder that its name is relative to. A site's export replaces the files of its pages."""
     for given in paths:
         if not given.is_dir():
             yield given.parent, given

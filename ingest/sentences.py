@@ -1,10 +1,9 @@
-"""Prose to sentences, the same for the same bytes for ever. Pure.
+"""Sentence splitter: a chain of rules around the Punkt algorithm, deterministic for ever. Pure.
 
-Punkt's algorithm with fixed parameters: parameters trained on a corpus would move with it, and a sentence
-that moves breaks every citation of it. Around Punkt stand the rules it cannot know without training; the
-first that has an answer decides, and Punkt decides about the rest.
+Punkt's parameters are fixed here, because parameters trained on a corpus would change with it, and a sentence that changes
+breaks every citation of it. The rules replace the training: the first one with an answer decides, and Punkt decides the rest.
 """
-# ruff: noqa: RUF001 - quotes, dashes and full-width marks are what is looked for
+# ruff: noqa: RUF001 - the patterns look for quotes, dashes and full-width punctuation
 
 import re
 from collections.abc import Callable, Iterator
@@ -17,19 +16,19 @@ from ingest import word_lists
 
 _OPENING = r"""["'“”„‚‘’«»‹›()\[{<*_`#¿¡「『（【《]"""
 _EMOJI = r"[\u203c\u2049\u2600-\u2604\u2611-\u26a0\u26a2-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
-_ANNOUNCING = "⚠ℹ👉➡💡📝📌🚨⛔🚫🔒🔧🛠📦📢📣❗❓"  # these signs belong to what follows
+_BEFORE_TEXT = "⚠ℹ👉➡💡📝📌🚨⛔🚫🔒🔧🛠📦📢📣❗❓"  # these emoji belong to the text after them
 
 _STOP = re.compile(
     rf"""
     (?P<mark>\.(?:[ \u00a0]\.){{2,}}+|[.!?…‼⁇⁈⁉؟۔।॥։።။．。！？｡]++)
     (?P<closing>(?:["'”’“»«›‹)\]}}」』）】》〉*_~\u200b\ufeff]|[ \u00a0\u202f][»›](?=[\s.,;:)]|\Z))*+)
-    (?:                                                        # marks of notes and sources
+    (?:                                                        # footnote marks and references
         \[\^?\d{{1,4}}(?:[,–-][ ]?\d{{1,4}})*\]
       | [⁰¹²³⁴⁵⁶⁷⁸⁹†‡]
       | [ ]\[\d{{1,4}}(?:[,–-][ ]?\d{{1,4}})*\](?=\s{{1,3}}[^\W\d_a-z]|\s?\Z)
     )*+
     (?P<cheer>(?:\s{{0,2}}(?:
-        (?![{_ANNOUNCING}]){_EMOJI}[\ufe0e\ufe0f\u200d\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*+
+        (?![{_BEFORE_TEXT}]){_EMOJI}[\ufe0e\ufe0f\u200d\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*+
       | [:;]-?[()DP](?!\w)|<3(?!\w)
     ))*+)
     """,
@@ -58,14 +57,14 @@ _UNPRONOUNCEABLE = re.compile(r"[b-df-hj-np-tv-xz]{2,5}", re.IGNORECASE)
 _IDENTIFIER = re.compile(r".*(?:[A-Z0-9_(@]|[./:=]\w).*")
 
 _WINDOW = 80
-"""Characters looked at on each side of a stop: it keeps the time linear."""
-_LONGEST_INSET = 300
-"""A bracket or quotation that closes later than this was probably never meant to."""
+"""Characters of context on each side of a stop. The limit keeps the time linear."""
+_INSET_CHARACTERS_MAX = 300
+"""A bracket or quotation that closes after more characters was probably left open by mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stop:
-    """One place where a sentence may end, and what stands around it."""
+    """One place where a sentence may end, and its context."""
 
     mark: str
     closing: str
@@ -73,23 +72,23 @@ class _Stop:
     previous: str
     is_first: bool
     is_inset: bool
-    starts_inset: bool
+    starts_in_bracket: bool
     following: str
     token: str
 
     @property
     def key(self) -> str:
-        """The word as the lists have it; EST and SEC are names of something else."""
+        """The word as it is in the word lists, which do not mean acronyms such as EST and SEC."""
         is_acronym = self.word.isupper() and self.word.isalpha() and len(self.word) > 1
         return self.word if is_acronym else self.word.lower()
 
     @property
-    def starts_anew(self) -> bool:
+    def is_before_starter(self) -> bool:
         return self.token[:1].isupper() and self.token.lower() in word_lists.STARTERS
 
     @property
-    def before_small(self) -> bool:
-        """Whether a small word follows that is no identifier: no iOS, no ros2_control, no f(x)."""
+    def is_before_lowercase(self) -> bool:
+        """Whether a lower-case word follows that is not an identifier such as iOS, ros2_control or f(x)."""
         return self.token[:1].islower() and not _IDENTIFIER.fullmatch(self.token)
 
     @property
@@ -98,7 +97,7 @@ class _Stop:
 
 
 def spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where each sentence of a paragraph starts and ends, without the space around it."""
+    """The start and end of each sentence of a paragraph, without surrounding white space."""
     visible = _VISIBLE.search(text)
     if visible is None:
         return
@@ -109,14 +108,14 @@ def spans(text: str) -> Iterator[tuple[int, int]]:
         following = _position(_VISIBLE, text, end)
         if match.start() < letter or following > last_letter or not _may_end(text, match, end, following):
             continue  # a sentence has a letter or a digit
-        if not insets.around(match, letter) and _ends(_seen(text, match, start, following)):
+        if not insets.contain(match, letter) and _ends(_stop(text, match, start, following)):
             yield start, end
             start, letter = following, _position(_LETTER, text, following)
     yield start, len(text.rstrip())
 
 
 def _end(text: str, match: re.Match[str], start: int) -> int:
-    """A cheer belongs to the sentence before it, unless it is the bullet of a list of such."""
+    """An emoji belongs to the sentence before it, unless it is the bullet of the next item."""
     is_bullet = match["cheer"][:1].isspace() and _BULLET.match(text, start)
     return match.start("cheer") if is_bullet else match.end()
 
@@ -132,7 +131,7 @@ def _last_letter(text: str) -> int:
 
 
 def _may_end(text: str, match: re.Match[str], end: int, following: int) -> bool:
-    """A stop inside a word, a number or an address ends nothing; only Chinese and Japanese need no space."""
+    """A stop inside a word, a number or an address ends no sentence. Only Chinese and Japanese need no space after it."""
     if following > end:
         return True
     if match["mark"][-1] in _NO_SPACE_NEEDED:
@@ -140,7 +139,7 @@ def _may_end(text: str, match: re.Match[str], end: int, following: int) -> bool:
     return match["mark"][-1] in "!?" and _WIDE.match(text, following) is not None
 
 
-def _seen(text: str, match: re.Match[str], start: int, following: int) -> _Stop:
+def _stop(text: str, match: re.Match[str], start: int, following: int) -> _Stop:
     begin = max(start, match.start() - _WINDOW)
     before = text[begin : match.start()]
     words = _BETWEEN_WORDS.split(before)
@@ -158,14 +157,14 @@ def _seen(text: str, match: re.Match[str], start: int, following: int) -> _Stop:
         previous=previous,
         is_first=begin == start and not previous,
         is_inset=before[-1:] in "([{" and match["closing"][:1] in tuple(")]}"),
-        starts_inset=text[start] in "([{",
+        starts_in_bracket=text[start] in "([{",
         following=after,
         token=token["token"].rstrip(".,;:!?)]}\"'”’*_") if token else "",
     )
 
 
 class _Insets:
-    """Brackets, quotations and code inside a sentence: a stop in them does not end that sentence."""
+    """Brackets, quotations and code inside a sentence: a stop inside them does not end the sentence."""
 
     def __init__(self, text: str) -> None:
         self._pairs = sorted(_pairs(text))
@@ -173,8 +172,8 @@ class _Insets:
         self._end = 0
         self._code_end = 0
 
-    def around(self, match: re.Match[str], letter: int) -> bool:
-        """Whether the stop stands in an inset that was opened behind the first letter of the sentence."""
+    def contain(self, match: re.Match[str], letter: int) -> bool:
+        """Whether an inset that begins after the first letter of the sentence contains the stop. Call it with rising stops."""
         while self._next < len(self._pairs) and self._pairs[self._next][0] < match.start():
             begin, end, is_code = self._pairs[self._next]
             self._next += 1
@@ -192,7 +191,7 @@ _CLOSES = {
 
 
 def _pairs(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Where brackets, quotations and code open and close, and whether it is code."""
+    """The positions where brackets, quotations and code open and close, and whether it is code."""
     opened: dict[str, list[int]] = {}
     for match in _EDGE.finditer(text):
         edge, position = match[0], match.start()
@@ -200,14 +199,14 @@ def _pairs(text: str) -> Iterator[tuple[int, int, bool]]:
         waiting = opened.get(opening)
         if waiting and (edge in _CLOSES or edge in {opening, "“"}):
             begin = waiting.pop()
-            if position - begin <= _LONGEST_INSET:
+            if position - begin <= _INSET_CHARACTERS_MAX:
                 yield begin, position, edge[0] == "`"
         else:
             opened.setdefault(edge, []).append(position)
 
 
 def _opening(edge: str, opened: dict[str, list[int]]) -> str:
-    """What this edge closes, if anything: a German quotation closes with what opens an English one."""
+    """The sign that this one closes, if any. A German quotation closes with the sign that opens an English one."""
     if edge in "“”" and opened.get("„"):
         return "„"
     if edge == "«" and opened.get("»"):
@@ -226,37 +225,38 @@ def _ends(stop: _Stop) -> bool:
     return _punkt_ends(word[-_WINDOW:], re.split(r"\W", stop.token, maxsplit=1)[0] or stop.following[:1])
 
 
-def _goes_on(stop: _Stop) -> bool | None:
-    """A comma, a closing bracket or a sign of equality never begins a sentence; a mark alone in
-    brackets, "(!)", never ends one."""
+def _continuation(stop: _Stop) -> bool | None:
+    """A comma, a closing bracket or an equals sign never begins a sentence; a mark alone in brackets, "(!)", ends none."""
     smiles = re.match(r"[:;]-?[()DP]", stop.following)
     return False if stop.is_inset or (stop.following[0] in ",;:)]}=≤≥≈≠，、；：" and not smiles) else None
 
 
-def _wide(stop: _Stop) -> bool | None:
-    """Chinese and Japanese stops are never abbreviations; a quoting particle goes on."""
+def _cjk_stop(stop: _Stop) -> bool | None:
+    """A Chinese or Japanese stop is never an abbreviation's. After a quotation, a quoting particle continues the sentence."""
     if stop.mark[-1] not in _NO_SPACE_NEEDED:
         return None
     return not (stop.closing and stop.following[0] in "とっ")
 
 
-def _omitted(stop: _Stop) -> bool | None:
-    """An ellipsis ends a sentence before a capital, but not that of a row ("x1, ..., Xn")."""
+def _ellipsis(stop: _Stop) -> bool | None:
+    """An ellipsis ends a sentence before a capital, but not inside an enumeration ("x1, ..., Xn")."""
     if not re.fullmatch(r"…+|\.[. \u00a0]*\.", stop.mark):
         return None
     return not (stop.token[:1].islower() or stop.token[:1].isdigit() or stop.previous.endswith(","))
 
 
-def _asked(stop: _Stop) -> bool | None:
-    """After a question or a shout a small letter may begin a sentence ("numpy does."), but not behind a
-    quotation ("Stop!" she said), with a word that needs more (Yahoo! is) or behind a factorial (n! grows)."""
+def _question_or_exclamation(stop: _Stop) -> bool | None:
+    """After "?" or "!" a lower-case letter may begin a sentence ("numpy does."), but not after a quotation ("Stop!" she
+    said), with a word that needs something before it (Yahoo! is), or after a factorial (n! grows)."""
     if stop.mark[-1] == ".":
         return None
     is_factorial = stop.mark == "!" and not _LETTER.search(stop.word[1:])
-    return not (stop.before_small and (stop.closing or stop.token in word_lists.NEEDS_MORE or is_factorial))
+    return not (
+        stop.is_before_lowercase and (stop.closing or stop.token in word_lists.NEEDS_MORE or is_factorial)
+    )
 
 
-def _counted(stop: _Stop) -> bool | None:
+def _list_number(stop: _Stop) -> bool | None:
     """ "1. Open it. 2. Close it." and "Steps: 1. Open it; 2. Close it." """
     is_counter = (
         (stop.is_first and _COUNTER.fullmatch(stop.word))
@@ -266,16 +266,16 @@ def _counted(stop: _Stop) -> bool | None:
     return False if is_counter and not stop.closing else None
 
 
-def _introduced(stop: _Stop) -> bool | None:
+def _introduction(stop: _Stop) -> bool | None:
     if stop.key in word_lists.INTRODUCING:
         return False
     is_title = stop.word in word_lists.TITLES and not (
-        stop.starts_anew and len(stop.token) > 1
+        stop.is_before_starter and len(stop.token) > 1
     )  # "in Ocean Dr. They"
     return False if is_title else None
 
 
-def _numbered(stop: _Stop) -> bool | None:
+def _reference_number(stop: _Stop) -> bool | None:
     if stop.is_quantity:
         return None  # "5 sec. 3 robots"
     key = stop.word.lower()
@@ -286,53 +286,53 @@ def _numbered(stop: _Stop) -> bool | None:
     return False if key in word_lists.NUMBERED_BY_DIGIT and _DIGIT.match(stop.token) else None
 
 
-def _lettered(stop: _Stop) -> bool | None:
-    """A single letter is the initial of a name, or a label: "J. Smith", "the matrix A. Robots"."""
+def _single_letter(stop: _Stop) -> bool | None:
+    """A single letter is either the initial of a name, "J. Smith", or a label, "the matrix A. Robots"."""
     if not _SINGLE.fullmatch(stop.word):
         return None
     if re.match(r"(?:[^\W\d_]|[a-zà-ÿ]{2,3})\.(?:[\s-]|\Z)", stop.following):
         return False  # "J. R. Smith", "p. ex. Linux"
-    if stop.before_small:
+    if stop.is_before_lowercase:
         return (
             False if stop.word.isupper() and stop.token in word_lists.PARTICLES else None
         )  # "J. von Neumann"
     is_label = stop.word.islower() or stop.is_quantity or stop.previous.lower() in word_lists.LABELLED
     is_name = _NAME.fullmatch(stop.token) and (
-        not stop.starts_anew or stop.token.lower() in word_lists.PARTICLES
+        not stop.is_before_starter or stop.token.lower() in word_lists.PARTICLES
     )
     return True if is_label or not is_name else None
 
 
-def _clipped(stop: _Stop) -> bool | None:
+def _clipping(stop: _Stop) -> bool | None:
     if stop.key not in word_lists.CLIPPED or (stop.key == "min" and not stop.is_quantity):
         return None
-    if stop.closing[:1] in tuple(")]}") and not stop.starts_inset:
+    if stop.closing[:1] in tuple(")]}") and not stop.starts_in_bracket:
         return False
     if stop.key in {"a.m", "p.m"} and stop.token.lower() in word_lists.AFTER_CLOCK:
         return False
-    if not stop.before_small:
+    if not stop.is_before_lowercase:
         return True
     return not (stop.token in word_lists.NEEDS_MORE or stop.key not in {"no", "p", "in"} or stop.is_quantity)
 
 
-def _abbreviated(stop: _Stop) -> bool | None:
+def _abbreviation(stop: _Stop) -> bool | None:
     """The stop of an abbreviation that ends a bracket belongs to the abbreviation."""
     known = stop.key in word_lists.ABBREVIATIONS or _DOTTED.fullmatch(stop.word)
-    goes_on = stop.before_small or (stop.closing[:1] == ")" and not stop.starts_inset)
+    goes_on = stop.is_before_lowercase or (stop.closing[:1] == ")" and not stop.starts_in_bracket)
     return False if known and goes_on else None
 
 
-def _named(stop: _Stop) -> bool | None:
-    """A capital begins a sentence behind "et al." and goes on with the name of a journal."""
+def _name(stop: _Stop) -> bool | None:
+    """A capital begins a sentence after "et al.", but continues the name of a journal."""
     if not stop.token[:1].isupper():
         return None
     if stop.key in word_lists.LAST_OF_PHRASE:
         return True
-    return False if stop.word in word_lists.OF_NAMES and not stop.starts_anew else None
+    return False if stop.word in word_lists.OF_NAMES and not stop.is_before_starter else None
 
 
 def _acronym(stop: _Stop) -> bool | None:
-    """Punkt knows no capitals: it would take EST for "est."."""
+    """Punkt ignores case: it would take EST for "est."."""
     return True if stop.word.lower() in word_lists.ABBREVIATIONS and stop.key != stop.word.lower() else None
 
 
@@ -341,22 +341,22 @@ def _ordinal(stop: _Stop) -> bool | None:
         return None
     previous = stop.previous.lower()
     likely = previous in word_lists.ORDINAL or (
-        previous in word_lists.ORDINAL_LIKELY and not stop.starts_anew
+        previous in word_lists.ORDINAL_LIKELY and not stop.is_before_starter
     )
     return False if likely and stop.token[:1].isalpha() else None
 
 
-def _small(stop: _Stop) -> bool | None:
-    """A small letter begins a sentence ("numpy is fast.") unless the stop is likely an abbreviation's."""
-    if not stop.before_small:
+def _lowercase_start(stop: _Stop) -> bool | None:
+    """A lower-case letter begins a sentence ("numpy is fast.") unless the stop probably belongs to an abbreviation."""
+    if not stop.is_before_lowercase:
         return None
     likely = _UNPRONOUNCEABLE.fullmatch(stop.word) and not stop.word.isupper()
     return not (likely or stop.closing.strip("*_~") or stop.token in word_lists.NEEDS_MORE)
 
 
 _RULES: tuple[Callable[[_Stop], bool | None], ...] = (
-    _goes_on, _wide, _omitted, _asked, _counted, _ordinal, _introduced, _numbered, _lettered, _clipped,
-    _abbreviated, _small, _named, _acronym,
+    _continuation, _cjk_stop, _ellipsis, _question_or_exclamation, _list_number, _ordinal, _introduction, _reference_number, _single_letter, _clipping,
+    _abbreviation, _lowercase_start, _name, _acronym,
 )  # fmt: skip
 
 

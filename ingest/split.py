@@ -1,6 +1,7 @@
-"""Sections to passages with stable ids. Pure.
+"""Chunking with overlap: sections to passages with stable, content-based ids. Pure.
 
-About 512 tokens each, the last fifth repeated in the next, never inside a sentence, never across a top-level section.
+A passage has about 512 tokens and repeats the last fifth of the one before. It never cuts a sentence and never crosses a
+top-level section, so that a quotation is always whole.
 """
 
 import json
@@ -36,7 +37,7 @@ def passages(
 
 
 def cuts(costs: Sequence[int], size: Size) -> Iterator[tuple[int, int]]:
-    """Runs of sentences, as (first, after the last). `before[n]` is what the first n sentences cost together."""
+    """Ranges of sentences, as (first, after the last). `before[n]` is the number of tokens in the first n sentences."""
     before = [0, *accumulate(costs)]
     start, last = 0, len(costs)
     while start < last:
@@ -54,16 +55,16 @@ def cuts(costs: Sequence[int], size: Size) -> Iterator[tuple[int, int]]:
 
 
 def _end_from(start: int, before: Sequence[int], size: Size) -> int:
-    """As many sentences as fit; more if that is too short; one at least: a sentence is never cut."""
+    """As many sentences as fit, more if that is too short, and at least one, because a sentence is never cut."""
     fits = bisect_right(before, before[start] + size.tokens) - 1
     enough = bisect_left(before, before[start] + size.tokens_min)
     return min(max(fits, enough, start + 1), len(before) - 1)
 
 
 def _passage(document: Document, section: Section, start: int, end: int, book_id: str, index: int) -> Passage:
-    """Sentences are counted within the section, so that an edit elsewhere leaves this passage what it is.
+    """Sentences are numbered within the section, so that an edit in another section does not change this passage.
 
-    The id covers all that is stored of the passage: another heading, page or tag is another passage.
+    The id is a hash of all that is stored of the passage: a new heading, page or tag makes a new passage.
     """
     pieces = section.pieces[start:end]
     text, sentences = _joined(pieces)
@@ -92,7 +93,7 @@ def _passage(document: Document, section: Section, start: int, end: int, book_id
 
 
 def _joined(pieces: Sequence[Piece]) -> tuple[str, tuple[Sentence, ...]]:
-    """Sentences of a paragraph stand behind one another, paragraphs and rows below one another."""
+    """Joins sentences of a paragraph with a space, rows with a line break, and paragraphs with an empty line."""
     text = ""
     sentences = []
     for number, piece in enumerate(pieces):

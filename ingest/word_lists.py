@@ -2,14 +2,14 @@
 
 Fixed here instead of trained, so that the same text always has the same sentences.
 """
-# ruff: noqa: RUF001 - signs that look like letters are what is looked for
+# ruff: noqa: RUF001 - some signs look like letters
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Always mid-sentence: something has to follow.
+# Never at the end of a sentence: something has to follow.
 INTRODUCING = _words(
     "e.g i.e eg cf vs viz ca esp aka a.k.a w.r.t op z.b d.h u.a bzw ggf vgl inkl bspw evtl sog einschl insb "
     "p.ex c.-à-d"
@@ -18,8 +18,8 @@ TITLES = _words(
     "Dr Drs Mr Mrs Ms Mx Prof Gen Col Capt Lt Sgt Rev Sen Rep Gov Hon Messrs Mme Mlle MM Hr Fr Ing Dipl Mt"
 )
 
-# Mid-sentence before a number or a letter: "Fig. 3", "Eq. (2)", "Figs. A and B". What is also an English
-# word needs more: a digit ("no. 5"), or a capital of its own ("App. B").
+# Mid-sentence before a number or a letter: "Fig. 3", "Eq. (2)", "Figs. A and B". One that is also an English
+# word needs a digit after it ("no. 5") or a capital of its own ("App. B").
 NUMBERED = _words(
     "fig figs eq eqs eqn eqns secs sect sects ch chap vol vols pp thm lem alg refs nr abb kap §"
 )
@@ -31,7 +31,7 @@ NUMBERED_IF_CAPITAL = _words(
 
 REVISIONS = _words("rev ver col par pos ref tab")
 
-# The last of its phrase: mid-sentence before a number or a small letter, never before a capital.
+# The last word of a phrase: mid-sentence before a number or a lower-case letter, never before a capital.
 LAST_OF_PHRASE = _words("al jr sr b.c a.d jan feb mar apr jun jul aug sep sept oct nov dec")
 
 # Parts of the names of journals and institutes: "Phys. Rev. Lett. 5"
@@ -40,7 +40,7 @@ OF_NAMES = _words(
     "Soc Symp Syst Technol Theor Trans Bull Conf"
 )
 
-# Mid-sentence before a small letter, at the end before a capital: "5 min. later", "arms, legs, etc. They".
+# Mid-sentence before a lower-case letter, at the end before a capital: "5 min. later", "arms, legs, etc. They".
 CLIPPED = _words(
     "etc usw a.m p.m sec secs min mins hr hrs yr yrs wk wks mo mos ft in lb lbs oz gal deg cit ibid no p "
     "fig ex accel attn calc curr desc distr elec elev encl ident impl init instr neg obj obs prev prob proj "
@@ -52,7 +52,7 @@ AFTER_CLOCK = _words(
     "pst pdt cet cest bst ist jst eastern central mountain pacific"
 )
 
-# Mid-sentence or at the end: Punkt decides by the word that follows.
+# Mid-sentence or at the end: Punkt decides by the next word.
 ABBREVIATIONS = _words(
     "approx incl excl resp max min avg temp freq coeff coord coords diam dia dim dims ext horiz vert qty "
     "misc orig alt med equiv cont abbrev mgmt mfg std typ rd bldg apt rm hwy tel env av mio mrd al inc ltd "
@@ -62,7 +62,7 @@ ABBREVIATIONS = _words(
     "eqns sect sects vol vols pp thm lem"
 )
 
-# What begins a sentence wherever it has a capital, even after "U.S." or "the matrix A."
+# Words that begin a sentence wherever they have a capital, even after "U.S." or "the matrix A."
 STARTERS = _words(
     "the this that these those it its he she they we you i a an in on at for from with by to as if when "
     "while where after before since because although though however therefore thus hence then there here "
@@ -76,13 +76,13 @@ STARTERS = _words(
     "diese dieser dann danach aber le la les un une il elle ils ce cette puis"
 )
 
-# What, written small, needs something before it: no sentence starts with it.
+# Words that, in lower case, begin no sentence: they need something before them.
 NEEDS_MORE = _words(
     "and or nor but of is are was were be been has have had can cannot could may might must shall should "
     "will would than that which whose by from with per via into to et und oder ist sind"
 )
 
-# A letter after one of these is a label, not the initial of a name: "Plan B. Robots", "it is C. Robots"
+# A letter after one of these words is a label, not the initial of a name: "Plan B. Robots", "it is C. Robots"
 LABELLED = _words(
     "answer appendix array axis bit block box branch bus button case category cell channel choice class "
     "client cluster coefficient column component condition constant curve dataset device dimension "
@@ -98,7 +98,7 @@ LABELLED = _words(
     "vitamin volume zone is are was were equals at in on onto into than = + - * / < > × ∈ ⊂ ≤ ≥ ≈ ≠ →"
 )
 
-# Before the stop of a German ordinal: "im 19. Jahrhundert"
+# Words before a German ordinal, which ends with a stop: "im 19. Jahrhundert"
 ORDINAL = _words("der das dem den des im vom zum zur beim")
 ORDINAL_LIKELY = _words("am die ab bis")
 

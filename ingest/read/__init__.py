@@ -1,4 +1,7 @@
-"""Bytes of a file to documents. A new format is a new file here and one line in `READERS`."""
+"""Registry of readers: bytes of a file to documents. A new format is a new file here and one line in `READERS`.
+
+A reader imports no database and no network, so that it can run in the sandbox.
+"""
 
 from collections.abc import Callable
 from pathlib import PurePosixPath
@@ -19,7 +22,7 @@ READERS: dict[str, Callable[[bytes, PurePosixPath], Document]] = {
 
 
 def documents(content: bytes, path: PurePosixPath) -> list[Document]:
-    """A file is one document, but a site's export holds all its pages. What says nothing, such as a draft, is none."""
+    """A file is one document, but a site's export holds all its pages. A page without text, such as a draft, is left out."""
     found = export.read(content, path) if path.name == export.FILENAME else [read(content, path)]
     return [document for document in found if document.sections]
 
@@ -29,12 +32,10 @@ def read(content: bytes, path: PurePosixPath) -> Document:
     try:
         reader = READERS.get(path.suffix.lower())
         if reader is None:
-            raise UnreadableError(
-                f"a format that cannot be read; those that can: {', '.join(sorted(READERS))}"
-            )
+            raise UnreadableError(f"has an unsupported format; supported are {', '.join(sorted(READERS))}")
         return reader(content, path)
     except UnicodeDecodeError as wrong:
-        raise UnreadableError(f"not UTF-8: the byte at {wrong.start} cannot be read") from wrong
+        raise UnreadableError(f"is not UTF-8 (invalid byte at {wrong.start}): save it as UTF-8") from wrong
     except ValueError as wrong:
         raise UnreadableError(str(wrong)) from wrong
 

@@ -1,4 +1,4 @@
-"""What every reader gives: a page of the book as sections of sentences that know where they stand."""
+"""The common result of all readers: a page of the book as sections of sentences with their anchor, heading and page."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,8 +12,8 @@ Kind = Literal["prose", "list", "table", "code"]
 class Piece:
     """A sentence, a row of a table, or a block of code.
 
-    `block` is the same for all of one paragraph, list item, table or block of code; `heading` is the nearest one above,
-    `anchor` leads to it on the page ("" if nothing does), and `page` is the label a reader would look for.
+    All pieces of one paragraph, list item, table or block of code share a `block`. `heading` is the nearest one above,
+    `anchor` leads to it on the page ("" if there is none), and `page` is the label that a reader looks for.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A top-level section of a document. Passages never cross its border."""
+    """A top-level section of a document. No passage crosses its boundary."""
 
     heading: str
     pieces: tuple[Piece, ...]
@@ -47,4 +47,4 @@ class Document:
 
 
 class UnreadableError(AffidavitError):
-    """This file cannot be read, and why, in words for whoever wrote it."""
+    """A file cannot be read. The message tells its author why, and is shown after the file's name."""
