@@ -1,4 +1,7 @@
-"""Where Docusaurus puts a page, and the anchor it gives a heading. Pure."""
+"""URL and slug rules of Docusaurus: the address of a page and the anchor of a heading. Pure.
+
+A citation links to the page that the site serves, so these must be exactly its rules.
+"""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from unicodedata import category
 
-ROUTE = "/docs"  # Docusaurus' default place for its docs
+ROUTE = "/docs"  # Docusaurus' default route for its docs
 
 _NUMBER_PREFIX = re.compile(r"[0-9]+\s*[-_.]+\s*(?=[^-_.\s])")
 _VERSION_OR_DATE = re.compile(r"[0-9]+[-_.][0-9]+")
@@ -26,26 +29,26 @@ def permalink(path: PurePosixPath, front: Mapping[str, Any]) -> str:
 
 
 def base_id(path: PurePosixPath, front: Mapping[str, Any]) -> str:
-    """What stands for the page where it has neither title nor slug: its id, or its file's name."""
+    """The id in the front matter, or the file's name without its number prefix."""
     given = front.get("id")
     return without_prefix(path.stem, front) if given is None else str(given)
 
 
 def without_prefix(name: str, front: Mapping[str, Any]) -> str:
-    """`07-walking` is `walking`, but neither a date (`2026-01-news`) nor a version (`1.2-notes`) loses a thing."""
+    """`07-walking` becomes `walking`; a date (`2026-01-news`) and a version (`1.2-notes`) stay as they are."""
     if front.get("parse_number_prefixes") is False or _VERSION_OR_DATE.match(name):
         return name
     return _NUMBER_PREFIX.sub("", name, count=1) if _NUMBER_PREFIX.match(name) else name
 
 
 def is_page(path: PurePosixPath) -> bool:
-    """By its name alone: Docusaurus leaves out hidden and `_` names, tests, and other suffixes (case counts)."""
-    left_out = any(part.startswith(("_", ".")) or part == "__tests__" for part in path.parts)
-    return path.suffix in _PAGES and not left_out
+    """By its name alone: Docusaurus skips hidden names, names with `_`, tests, and other suffixes (case-sensitive)."""
+    is_skipped = any(part.startswith(("_", ".")) or part == "__tests__" for part in path.parts)
+    return path.suffix in _PAGES and not is_skipped
 
 
 def _slug(path: PurePosixPath, front: Mapping[str, Any]) -> str:
-    """Slug before id before file name; a folder's own page has the folder's address."""
+    """The slug if there is one, else the id, else the file's name; an index page has the address of its folder."""
     folder = "".join(f"{without_prefix(part, front)}/" for part in path.parent.parts)
     given = front.get("slug")
     slug = "" if given is None else str(given)
@@ -57,7 +60,7 @@ def _slug(path: PurePosixPath, front: Mapping[str, Any]) -> str:
 
 
 def _resolved(address: str) -> str:
-    """`.` and `..` taken away; what ends in one of them is a folder."""
+    """Resolves `.` and `..`; an address that ends in one of them is a folder."""
     parts: list[str] = []
     steps = address.split("/")
     for step in steps:
@@ -69,14 +72,14 @@ def _resolved(address: str) -> str:
 
 
 class Anchors:
-    """github-slugger 1.5.0 for one page: the second `Setup` is `setup-1`."""
+    """Unique anchors of one page, as github-slugger 1.5.0 makes them: the second `Setup` is `setup-1`."""
 
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
-    def of(self, heading: str) -> str:
+    def add(self, heading: str) -> str:
         wanted = found = slug(heading)
         while found in self._seen:
             self._seen[wanted] += 1
@@ -88,17 +91,17 @@ class Anchors:
 def slug(heading: str) -> str:
     lower = heading.lower()
     if not _PLAIN.fullmatch(lower):
-        lower = "".join(filter(_stays, lower))
+        lower = "".join(filter(_is_kept, lower))
     return lower.replace(" ", "-")
 
 
-def _stays(character: str) -> bool:
+def _is_kept(character: str) -> bool:
     known = character in "- " or category(character) in _WORD_CATEGORIES
     return known or _LETTER_IN_SHAPE.match(character) is not None
 
 
 def custom_id(heading: str) -> tuple[str, str | None]:
-    """A heading's text and the id written behind it: `Why robots fall {#why}`."""
+    """A heading's text and the id written after it: `Why robots fall {#why}`."""
     text = heading.rstrip()
     start = text.rfind("{#")
     given = text[start + 2 : -1]

@@ -1,7 +1,7 @@
-"""The reader of `affidavit-content.json`: a whole site as Docusaurus itself resolved it. Pure.
+"""Reader for `affidavit-content.json`: a whole site as Docusaurus itself resolved it. Pure.
 
-A Docusaurus plugin writes the file in `postBuild`. What only a build knows is right in it: imported parts, evaluated
-expressions, the addresses of a configured site. Version 1, as JSON in UTF-8:
+A Docusaurus plugin writes the file in `postBuild`, because only a build knows imported parts, evaluated expressions and
+the addresses of a configured site. Version 1, as JSON in UTF-8:
 
     {
       "version": 1,
@@ -24,7 +24,7 @@ expressions, the addresses of a configured site. Version 1, as JSON in UTF-8:
     }
 
 A block is a paragraph, an item of a list, a table (a row a line, its cells joined by " | "), or a piece of code as it
-is. Names that are not listed are let pass, so that a later plugin may say more.
+is. Unknown names are ignored, so that a later plugin may add some.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ class Block(BaseModel):
 
 
 class Part(BaseModel):
-    """What stands under one heading, up to the next."""
+    """The content under one heading, up to the next."""
 
     level: int = Field(ge=1, le=6)
     anchor: Text | None
@@ -80,7 +80,7 @@ class Page(BaseModel):
 
 
 class Site(BaseModel):
-    """Where the pages stand."""
+    """The addresses of the site."""
 
     title: str
     url: str
@@ -89,7 +89,7 @@ class Site(BaseModel):
 
 
 class Export(BaseModel):
-    """The file."""
+    """The whole file."""
 
     version: Literal[1]
     site: Site
@@ -97,13 +97,15 @@ class Export(BaseModel):
 
 
 def read(content: bytes, path: PurePosixPath) -> list[Document]:
-    """One document a page, in the order of the file; `path` is only named if the file cannot be read."""
+    """One document for each page, in the order of the file; `path` is only for the error message."""
     try:
         export = Export.model_validate_json(content.decode("utf-8-sig"))
     except ValidationError as wrong:
-        raise ValueError(f"{path.name} is not what the plugin writes: {_first_error(wrong)}") from wrong
+        raise ValueError(
+            f"{path.name} is not what the plugin writes ({_first_error(wrong)}): build the site again"
+        ) from wrong
     _check_sources(export.pages)
-    return [_named(page) for page in export.pages]
+    return [_document_or_error(page) for page in export.pages]
 
 
 def _first_error(wrong: ValidationError) -> str:
@@ -113,16 +115,16 @@ def _first_error(wrong: ValidationError) -> str:
 
 
 def _check_sources(pages: list[Page]) -> None:
-    """A file's name stands for its page; two of one name are two versions or locales, which are two books."""
+    """File names identify pages. Two of the same name are two versions or locales, which must be two books."""
     seen: set[str] = set()
     for page in pages:
         if page.source in seen:
-            raise ValueError(f"{page.source} is there twice; export one version and one locale at a time")
+            raise ValueError(f"{page.source} is there twice: export one version and one locale at a time")
         seen.add(page.source)
 
 
-def _named(page: Page) -> Document:
-    """One page can keep a whole site out, so it is named."""
+def _document_or_error(page: Page) -> Document:
+    """One bad page fails the whole site, so the error names it."""
     try:
         return _document(page)
     except ValueError as wrong:
@@ -130,7 +132,7 @@ def _named(page: Page) -> Document:
 
 
 def _document(page: Page) -> Document:
-    title = page.title.strip() or _last(page.permalink) or page.source
+    title = page.title.strip() or _last_segment(page.permalink) or page.source
     return Document(
         filename=page.source,
         title=title,
@@ -144,8 +146,8 @@ def _document(page: Page) -> Document:
 
 
 def _sections(page: Page, title: str) -> Iterator[Section]:
-    """The parts up to the next heading of the first or second level, together."""
-    shown = label(page.frontMatter) or _last(page.permalink) or address.slug(title) or title
+    """Groups the parts up to the next heading of the first or second level."""
+    shown = label(page.frontMatter) or _last_segment(page.permalink) or address.slug(title) or title
     heading, pieces, block = title, list[Piece](), 0
     for part in page.sections:
         if part.level <= TOP_LEVEL and pieces:
@@ -177,7 +179,7 @@ def _texts(block: Block) -> Iterator[str]:
             yield from (block.text[start:end] for start, end in sentences.spans(block.text) if end > start)
 
 
-def _last(permalink: str) -> str:
-    """The last part of an address; a site's entry page has none."""
+def _last_segment(permalink: str) -> str:
+    """The last segment of an address; a site's entry page has none."""
     last = permalink.rstrip("/").rsplit("/", 1)[-1]
     return "" if f"/{last}" == address.ROUTE else last

@@ -1,6 +1,6 @@
-"""HTML pages to sections of sentences: what a reader of the page sees in its main part. Pure.
+"""Reader for HTML: the visible text of a page's main part as sections of sentences. Pure.
 
-The tree is walked with a stack of our own: a page may be nested more deeply than Python may call.
+It walks the tree with an explicit stack, because a page may be nested more deeply than Python's call stack.
 """
 
 import re
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from ingest.read.document import Document, UnreadableError
-from ingest.read.text import Line, Place, Writing, site_path
+from ingest.read.text import Line, Place, SectionBuilder, site_path
 
 TOP_LEVEL = 2  # `h2` begins a top-level section
 
@@ -31,12 +31,9 @@ _LISTS = frozenset(_LIST_TAGS.split())
 _BLOCKS = frozenset(_BLOCK_TAGS.split()) | _LISTS
 _OUT = frozenset(_OUT_TAGS.split())
 _INVISIBLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
-_NOT_SHOWN = {
-    0xAD: None,
-    0x200B: None,
-    0x2060: None,
-    0xFEFF: None,
-}  # places where a line may or may not break
+_INVISIBLE_CHARACTERS = dict.fromkeys(
+    (0xAD, 0x200B, 0x2060, 0xFEFF)
+)  # soft hyphens, zero-width spaces and joiners
 _RAISED = str.maketrans("0123456789+-−=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱ")  # noqa: RUF001
 _LOWERED = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")  # noqa: RUF001
 
@@ -44,13 +41,13 @@ _CHARSET = re.compile(rb"<meta\s[^>]*?charset\s*=\s*[\"']?\s*([\w.:+-]+)", re.IG
 _XML_ENCODING = re.compile(rb"\A\s*<\?xml\s[^>]*?encoding\s*=\s*[\"']([\w.:+-]+)", re.IGNORECASE)
 _CHARSET_WITHIN = 1024  # bytes: where browsers look for it
 _MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
-# Names that browsers know. Python's own list also has names that are no encodings of text, such as "zip".
+# The names that browsers accept. Python's own list also has codecs that are not for text, such as "zip".
 _ENCODINGS = {
     **{name: name for name in ("utf-8", "koi8-r", "koi8-u", "gbk", "gb18030", "big5", "shift_jis", "euc-jp")},
     **{name: name for name in ("iso-2022-jp", "euc-kr", "macintosh", "tis-620")},
     **{f"iso-8859-{number}": f"iso-8859-{number}" for number in (*range(2, 9), 10, 13, 14, 15, 16)},
     **{f"windows-{number}": f"cp{number}" for number in (874, *range(1250, 1259))},
-    "utf8": "utf-8", "utf-16": "utf-8", "utf-16le": "utf-8", "utf-16be": "utf-8",  # it was read as ASCII so far
+    "utf8": "utf-8", "utf-16": "utf-8", "utf-16le": "utf-8", "utf-16be": "utf-8",  # browsers read a declared UTF-16 as UTF-8
     "us-ascii": "cp1252", "ascii": "cp1252", "iso-8859-1": "cp1252", "latin1": "cp1252", "latin-1": "cp1252",
     "gb2312": "gbk", "x-sjis": "shift_jis", "iso-8859-9": "cp1254", "iso-8859-11": "cp874",
 }  # fmt: skip
@@ -58,9 +55,9 @@ _ENCODINGS = {
 
 @dataclass(slots=True)
 class _Page:
-    """What is known while the nodes of a page go by."""
+    """State of the walk over the nodes of a page."""
 
-    writing: Writing
+    builder: SectionBuilder
     place: Place
     line: list[str] = field(default_factory=list)
     lists: int = 0
@@ -77,14 +74,14 @@ class _Page:
                 stack.extend((child, False) for child in reversed(_children(node)))
 
     def _enter(self, node: LexborNode, tag: str) -> bool:
-        """Whether what is inside the node is still to be seen."""
-        if (word := _word(node, " ")) is not None:
+        """Begins a node; false if its children must not be visited."""
+        if (word := _own_text(node, " ")) is not None:
             self.line.append(word)
         elif not _is_shown(node):
             return False
         elif tag in _HEADINGS or tag == "pre" or (tag == "table" and not _is_layout(node)):
             self._end_block()
-            _WHOLE.get(tag, _Page.heading)(self, node)
+            _HANDLERS.get(tag, _Page.heading)(self, node)
         else:
             if tag in _BLOCKS:
                 self._end_block()
@@ -102,32 +99,32 @@ class _Page:
         text = _joined(self.line)
         self.line = []
         if text:
-            self.writing.block -= self.follows_term  # a term and what it means are one block
-            self.writing.add_prose([Line(text, self.place)], "list" if self.lists else "prose")
+            self.builder.block -= self.follows_term  # a term and its definition are one block
+            self.builder.add_prose([Line(text, self.place)], "list" if self.lists else "prose")
             self.follows_term = False
 
     def heading(self, node: LexborNode) -> None:
-        if text := _joined(_words(node, " ")):
+        if text := _joined(_texts(node, " ")):
             self.place = Place(_anchor(node), self.place.page)
-            self.writing.enter(text, top=_HEADINGS[node.tag or ""] <= TOP_LEVEL)
+            self.builder.enter(text, top=_HEADINGS[node.tag or ""] <= TOP_LEVEL)
 
     def code(self, node: LexborNode) -> None:
-        self.writing.block += 1
-        self.writing.add("".join(_words(node, "\n")).rstrip(), "code", self.place)
+        self.builder.block += 1
+        self.builder.add("".join(_texts(node, "\n")).rstrip(), "code", self.place)
 
     def table(self, node: LexborNode) -> None:
         for caption in node.css("caption"):
-            self.writing.add_prose([Line(_joined(_words(caption, " ")), self.place)], "prose")
-        self.writing.block += 1
+            self.builder.add_prose([Line(_joined(_texts(caption, " ")), self.place)], "prose")
+        self.builder.block += 1
         for row in node.css("tr"):
             cells = [
-                _joined(_words(cell, " ")) for cell in row.css("th, td") if _is_shown(row) and _is_shown(cell)
+                _joined(_texts(cell, " ")) for cell in row.css("th, td") if _is_shown(row) and _is_shown(cell)
             ]
             if any(cells):
-                self.writing.add(" | ".join(cells), "table", self.place)
+                self.builder.add(" | ".join(cells), "table", self.place)
 
 
-_WHOLE: dict[str, Callable[[_Page, LexborNode], None]] = {"pre": _Page.code, "table": _Page.table}
+_HANDLERS: dict[str, Callable[[_Page, LexborNode], None]] = {"pre": _Page.code, "table": _Page.table}
 
 
 def read(content: bytes, path: PurePosixPath) -> Document:
@@ -135,7 +132,7 @@ def read(content: bytes, path: PurePosixPath) -> Document:
     main = _main(tree)
     url = _canonical(tree) or _address(path)
     title = _title(tree, main) or path.stem
-    page = _Page(Writing(title), Place("", url.rstrip("/").rsplit("/", 1)[-1] or url))
+    page = _Page(SectionBuilder(title), Place("", url.rstrip("/").rsplit("/", 1)[-1] or url))
     if main:
         page.walk(main)
     return Document(
@@ -143,7 +140,7 @@ def read(content: bytes, path: PurePosixPath) -> Document:
         title=title,
         url=url,
         sha256=sha256(content).hexdigest(),
-        sections=page.writing.finished(),
+        sections=page.builder.build(),
     )
 
 
@@ -152,43 +149,45 @@ def _decoded(content: bytes) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as wrong:
-        at = f"the byte at {wrong.start} cannot be read"
+        at = f"invalid byte at {wrong.start}"
         raise UnreadableError(
             f"is not {encoding.upper()} ({at}): declare its encoding, or save it as UTF-8"
         ) from wrong
 
 
 def _encoding(content: bytes) -> str:
-    """As browsers find it: a mark at the start, what the page declares, or UTF-8."""
+    """As browsers find it: the byte order mark, then the declared encoding, then UTF-8."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             return encoding
     start = content[:_CHARSET_WITHIN]
     if b"\0" in start:
-        raise UnreadableError("holds zero bytes: it is not HTML, or UTF-16 without its mark")
+        raise UnreadableError(
+            "holds zero bytes: it is not HTML, or it is UTF-16 without a byte order mark; save it as UTF-8"
+        )
     found = _XML_ENCODING.search(start) or _CHARSET.search(start)
     name = found[1].decode().lower() if found else "utf-8"
     if name not in _ENCODINGS:
-        raise UnreadableError(f"declares the encoding {name[:40]}, which is not known: save it as UTF-8")
+        raise UnreadableError(f"declares the unknown encoding {name[:40]}: save it as UTF-8")
     return _ENCODINGS[name]
 
 
 def _main(tree: LexborHTMLParser) -> LexborNode | None:
-    """What the page is about. An article alone in `main` leaves out what stands around it, such as a table of contents."""
+    """The main part. A single article in `main` is taken without what surrounds it, such as a table of contents."""
     main = tree.css_first("main, [role=main]")
     articles = (main or tree).css("article")
     return articles[0] if len(articles) == 1 else main or tree.body
 
 
 def _title(tree: LexborHTMLParser, main: LexborNode | None) -> str:
-    """Without the name of the site, which a `title` often ends with."""
+    """The first heading if the `title` only adds the name of the site to it."""
     title = _text_of(tree.css_first("head > title"))
     heading = _text_of(main.css_first("h1")) if main else ""
     return heading if not title or (heading and title.startswith(heading)) else title
 
 
 def _text_of(node: LexborNode | None) -> str:
-    return _joined(_words(node, " ")) if node else ""
+    return _joined(_texts(node, " ")) if node else ""
 
 
 def _canonical(tree: LexborHTMLParser) -> str:
@@ -214,17 +213,17 @@ def _is_shown(node: LexborNode) -> bool:
     tag = node.tag or ""
     if tag in _OUT or tag.startswith("-"):
         return False
-    if tag == "header" and not _heads_article(node):
+    if tag == "header" and not _is_article_header(node):
         return False
     attributes = node.attributes
     if attributes.get("role") == "tabpanel":
-        return True  # one click away
+        return True  # hidden until a click, but part of the page
     is_hidden = "hidden" in attributes or attributes.get("aria-hidden") == "true"
     return not (is_hidden or _INVISIBLE.search(attributes.get("style") or "") or _is_hash_link(tag, node))
 
 
-def _heads_article(header: LexborNode) -> bool:
-    """The head of an article holds its heading; any other is the site's banner."""
+def _is_article_header(header: LexborNode) -> bool:
+    """Whether a `header` belongs to an article and holds its heading; any other is the site's banner."""
     above = header.parent
     while above and above.tag not in {"article", "main"}:
         above = above.parent
@@ -232,43 +231,43 @@ def _heads_article(header: LexborNode) -> bool:
 
 
 def _is_hash_link(tag: str, node: LexborNode) -> bool:
-    """The sign beside a heading that links to itself, and the arrow back from a footnote."""
+    """Whether a link is the sign beside a heading that links to itself, or the arrow back from a footnote."""
     is_local = tag == "a" and (node.attributes.get("href") or "").startswith("#")
     return is_local and not any(character.isalnum() for character in node.text())
 
 
 def _is_layout(table: LexborNode) -> bool:
-    """A table that arranges a page, or code beside its line numbers, is no table of facts."""
+    """Whether a table only arranges the page, or code beside its line numbers, instead of holding facts."""
     found = table.css("table, h1, h2, h3, h4, h5, h6, pre")
     return any(node.mem_id != table.mem_id for node in found)
 
 
-def _word(node: LexborNode, line_break: str) -> str | None:
-    """What the node says by itself; None if that is up to what is inside it."""
+def _own_text(node: LexborNode, line_break: str) -> str | None:
+    """The text of a node that is handled as a whole; None if its children have to be visited."""
     match node.tag:
         case "-text":
             return node.text_content or ""
         case "br":
             return line_break
         case "sup":
-            return _moved(node, _RAISED)
+            return _raised_or_lowered(node, _RAISED)
         case "sub":
-            return _moved(node, _LOWERED)
+            return _raised_or_lowered(node, _LOWERED)
     return None
 
 
-def _moved(node: LexborNode, signs: dict[int, int]) -> str:
-    """10 to the power of 6 must not be read as 106."""
+def _raised_or_lowered(node: LexborNode, signs: dict[int, int]) -> str:
+    """As Unicode superscript or subscript, because 10 to the power of 6 must not become 106."""
     text = _joined([node.text()])
     return text.translate(signs) if all(ord(character) in signs for character in text) else text
 
 
-def _words(root: LexborNode, line_break: str) -> list[str]:
+def _texts(root: LexborNode, line_break: str) -> list[str]:
     words = []
     stack = [root]
     while stack:
         node = stack.pop()
-        if (word := _word(node, line_break)) is not None:
+        if (word := _own_text(node, line_break)) is not None:
             words.append(word)
         elif node is root or _is_shown(node):
             space = [" "] if node.tag in _BLOCKS and line_break == " " else []
@@ -278,11 +277,11 @@ def _words(root: LexborNode, line_break: str) -> list[str]:
 
 
 def _joined(words: list[str]) -> str:
-    return " ".join("".join(words).translate(_NOT_SHOWN).split())
+    return " ".join("".join(words).translate(_INVISIBLE_CHARACTERS).split())
 
 
 def _anchor(heading: LexborNode) -> str:
-    """The heading's own id, that of an anchor in it or just before it, or that of the section which it begins."""
+    """The id of the heading, of an anchor in it or just before it, or of the section that it begins."""
     inside = heading.css_first("a[id], a[name]")
     above = heading.parent
     before = _before(heading)

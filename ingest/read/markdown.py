@@ -218,7 +218,7 @@ class _Page:
         text, _ = address.custom_id(_seen(map(_in_line, atoms)))
         source = "".join(atom.slug for atom in atoms if isinstance(atom, _Word))
         given = _comment_id(self.markdown, content, self.environment) or address.custom_id(source)[1]
-        anchor = given or self.anchors.of(source)
+        anchor = given or self.anchors.add(source)
         return Heading(level, text, anchor if level >= TOP_LEVEL else "")
 
     def enter(self, heading: Heading) -> None:

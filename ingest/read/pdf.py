@@ -1,7 +1,7 @@
-"""PDF to sections of sentences: (1) open, (2) lines of each page, (3) running heads out, (4) headings, (5) paragraphs.
+"""Reader for PDF in five steps: (1) open, (2) lines, (3) remove running heads, (4) headings, (5) paragraphs. Pure.
 
-A PDF says where characters stand, not what they are: headings are those of its outline, and paragraphs are told from
-distances, indents and sizes. Pure.
+A PDF has the positions of characters and no structure, so headings are taken from its outline, and paragraphs are
+recognised by distances, indents and sizes.
 """
 
 import re
@@ -20,22 +20,22 @@ from pypdf import PageObject, PasswordType, PdfReader, apply_configuration
 from pypdf.generic import Destination
 
 from ingest.read.document import Document, UnreadableError
-from ingest.read.text import LIST_MARKER, Line, Place, Writing, begins_item, is_complete, site_path
+from ingest.read.text import LIST_MARKER, Line, Place, SectionBuilder, begins_item, is_complete, site_path
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 EDGE_LINES = 2  # a running head or foot has no more lines
 NEAR_PAGES = (
-    6  # left and right pages differ, and so do chapters: a head repeats on half of the pages near it …
+    6  # left and right pages differ, and so do chapters: a running head repeats on half of these pages …
 )
-REPEATED = 3  # … and at the same height
+REPEATED = 3  # … at the same height
 SAME_HEIGHT = 3.0  # points
 WIDE_GAP = 1.35  # times the usual distance of lines: a new paragraph
 INDENT = 0.8  # times the size of the letters: a new paragraph
 OTHER_SIZE = 1.12  # times the size of the letters: a heading, a footnote
-SHORT = 0.6  # of the usual length of a line: the last of its paragraph, if its sentence is complete
-HEADING_LINES = 3  # over which a long heading is broken
-HEADING_SLACK = 40  # letters that its number and name of kind may add
+SHORT = 0.6  # of the usual length of a line: the last line of a paragraph, if its sentence is complete
+HEADING_LINES = 3  # a long heading is broken over so many
+HEADING_SLACK = 40  # letters that a number and a word such as "Chapter" may add
 SOFT_HYPHEN = "\u00ad"
 
 _LIGATURES = str.maketrans(
@@ -49,7 +49,7 @@ _LIGATURES = str.maketrans(
         "\ufb06": "st",
     }
 )
-_NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # neither JSON nor a database can hold them
+_NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # neither JSON nor the database can store them
 _DASHES = "- \u2013\u2014"
 _NUMBER = re.compile(r"\d{1,9}")
 _ROMAN = re.compile(r"[ivxlcdm]+", re.IGNORECASE)
@@ -65,7 +65,7 @@ SUSPENDED = {"and", "or", "to", "und", "oder"}  # "pre- and postprocessing"
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of a page with where it stands, in points from the lower left."""
+    """A line of a page and its position, in points from the lower left."""
 
     text: str
     page: int
@@ -75,7 +75,7 @@ class _Row:
 
 
 class _Heading(NamedTuple):
-    """An entry of the outline: it takes these rows of its page, or stands before the first of them if it takes none."""
+    """An entry of the outline and the rows of its page that it consists of, or the row that it precedes if there are none."""
 
     text: str
     depth: int
@@ -87,33 +87,33 @@ class _Heading(NamedTuple):
 
 def read(content: bytes, path: PurePosixPath) -> Document:
     with apply_configuration(jbig2dec_binary=None):  # no file starts a program
-        reader = _sound(lambda: _opened(content))  # (1)
-        pages = _sound(lambda: _pages(reader))
+        reader = _or_unreadable(lambda: _opened(content))  # (1)
+        pages = _or_unreadable(lambda: _pages(reader))
         places = [
             Place(f"page={number}", label) for number, label in enumerate(_labels(reader, len(pages)), 1)
         ]
-        rows = _sound(lambda: [_rows(page, number) for number, page in enumerate(pages)])  # (2)
+        rows = _or_unreadable(lambda: [_rows(page, number) for number, page in enumerate(pages)])  # (2)
         outline = _outline(reader)
         title = _title(reader) or path.stem
     if not any(rows):
-        raise UnreadableError("has no text: its pages are pictures. Recognise the text (OCR) first")
+        raise UnreadableError("has no text because its pages are pictures: run text recognition (OCR) first")
     kept = _without_running_heads(rows, [place.page for place in places], outline)  # (3)
-    writing = Writing(title)
-    _write(writing, kept, _found(outline, kept), places)  # (4), (5)
+    builder = SectionBuilder(title)
+    _write(builder, kept, _placed(outline, kept), places)  # (4), (5)
     return Document(
         filename=path.as_posix(),
         title=title,
         url=site_path(path),
         sha256=sha256(content).hexdigest(),
-        sections=writing.finished(),
+        sections=builder.build(),
     )
 
 
 # (1) Open
 
 
-def _sound(step: Callable[[], Made]) -> Made:
-    """What pypdf makes of a damaged file may end in any exception that Python has."""
+def _or_unreadable(step: Callable[[], Result]) -> Result:
+    """Converts exceptions: pypdf may raise any exception at all on a damaged file."""
     try:
         return step()
     except (UnreadableError, MemoryError):
@@ -144,19 +144,19 @@ def _pages(reader: PdfReader) -> list[PageObject]:
 
 
 def _labels(reader: PdfReader, count: int) -> list[str]:
-    """What is printed on each page, or its number."""
+    """The label printed on each page, or its number."""
     numbers = [str(number) for number in range(1, count + 1)]
-    labels = _or_nothing(lambda: reader.page_labels) or numbers
+    labels = _or_none(lambda: reader.page_labels) or numbers
     return [_clean(label) or number for label, number in zip(labels, numbers, strict=False)]
 
 
 def _title(reader: PdfReader) -> str:
-    title = _or_nothing(lambda: reader.metadata and reader.metadata.title)
+    title = _or_none(lambda: reader.metadata and reader.metadata.title)
     return _clean(title) if isinstance(title, str) else ""
 
 
 def _outline(reader: PdfReader) -> list[_Heading]:
-    return list(_entries(reader, _or_nothing(lambda: reader.outline) or [], 0))
+    return list(_entries(reader, _or_none(lambda: reader.outline) or [], 0))
 
 
 def _entries(reader: PdfReader, items: Sequence[Any], depth: int) -> Iterator[_Heading]:
@@ -164,20 +164,20 @@ def _entries(reader: PdfReader, items: Sequence[Any], depth: int) -> Iterator[_H
         if isinstance(item, list):
             yield from _entries(reader, item, depth + 1)
         elif isinstance(item, Destination):
-            page = _or_nothing(lambda entry=item: reader.get_destination_page_number(entry))  # type: ignore[misc]
+            page = _or_none(lambda entry=item: reader.get_destination_page_number(entry))  # type: ignore[misc]
             text = _clean(str(item.title or ""))
             if text and page is not None:
                 top = item.top
                 yield _Heading(text, depth, page, float(top) if isinstance(top, float | int) else None)
 
 
-def _or_nothing(step: Callable[[], Made]) -> Made | None:
-    """Labels, title and outline may be damaged, and the text is still whole."""
+def _or_none(step: Callable[[], Result]) -> Result | None:
+    """For labels, title and outline: if they are damaged, the text may still be intact."""
     try:
         return step()
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001  as in _sound
+    except Exception:  # noqa: BLE001  as in _or_unreadable
         return None
 
 
@@ -189,21 +189,21 @@ def _clean(text: str) -> str:
 
 
 def _rows(page: PageObject, number: int) -> list[_Row]:
-    seen = _Seen(number)
-    page.extract_text(visitor_text=seen.see)
-    seen.end_row()
-    return seen.rows
+    collector = _RowCollector(number)
+    page.extract_text(visitor_text=collector.add_run)
+    collector.end_row()
+    return collector.rows
 
 
 @dataclass(slots=True)
-class _Seen:
-    """Runs of text in the order of the page become rows. The longest run says how large a row's letters are."""
+class _RowCollector:
+    """Visitor that joins runs of text into rows. The longest run decides the size of a row's letters."""
 
     page: int
     rows: list[_Row] = field(default_factory=list)
     runs: list[tuple[str, float, float, float]] = field(default_factory=list)
 
-    def see(
+    def add_run(
         self, text: str, current: Sequence[float], matrix: Sequence[float], _font: Any, size: float
     ) -> None:
         across, up = (
@@ -246,21 +246,21 @@ def _without_running_heads(
             alike[key].append(_Edge(row, tuple(map(int, _NUMBER.findall(row.text)))))
     begins: dict[str, int] = {}
     for heading in reversed(outline):
-        begins |= dict.fromkeys(_forms(heading.text), heading.page)
+        begins |= dict.fromkeys(_normal_forms(heading.text), heading.page)
     running = {
         edge.row
         for edges in alike.values()
         for number, edge in enumerate(edges)
         if _is_repeated(edges, number) or _has_label(edge.row, labels[edge.row.page], begins)
     }
-    return [[row for row in rows if row not in running] or _worded(rows) for rows in pages]
+    return [[row for row in rows if row not in running] or _with_words(rows) for rows in pages]
 
 
 def _has_label(row: _Row, label: str, begins: Mapping[str, int]) -> bool:
-    """Nothing but the label of the page, or that beside a heading of a page before."""
+    """Whether a row is only the label of the page, or the label beside a heading of an earlier page."""
     text = row.text.strip(_DASHES)
     without = text.removeprefix(label) if text.startswith(label) else text.removesuffix(label)
-    is_heading = any(begins.get(form, row.page) < row.page for form in _forms(without))
+    is_heading = any(begins.get(form, row.page) < row.page for form in _normal_forms(without))
     return without != text and (not without or is_heading)
 
 
@@ -270,12 +270,12 @@ def _edges(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _is_repeated(edges: Sequence[_Edge], at: int) -> bool:
-    """Its like stands on enough of the pages near it."""
+    """Whether enough of the pages near it have a similar row."""
     found = {edges[at].row.page}
     for step in (-1, 1):
         other = at + step
         while 0 <= other < len(edges) and abs(edges[other].row.page - edges[at].row.page) <= NEAR_PAGES:
-            if _is_like(edges[at], edges[other]):
+            if _is_similar(edges[at], edges[other]):
                 found.add(edges[other].row.page)
             if len(found) == REPEATED:
                 return True
@@ -283,28 +283,28 @@ def _is_repeated(edges: Sequence[_Edge], at: int) -> bool:
     return False
 
 
-def _is_like(one: _Edge, other: _Edge) -> bool:
-    """At the same height, with numbers that are the same or go up with the pages."""
+def _is_similar(one: _Edge, other: _Edge) -> bool:
+    """Whether two rows have the same height, and numbers that are equal or increase with the pages."""
     pages = other.row.page - one.row.page
     steps = (b - a for a, b in zip(one.numbers, other.numbers, strict=False))
     return abs(one.row.y - other.row.y) <= SAME_HEIGHT and all(step in {0, pages} for step in steps)
 
 
-def _worded(rows: Sequence[_Row]) -> list[_Row]:
-    """A page of nothing but running heads may be one of pages that are alike: its words are not thrown away."""
+def _with_words(rows: Sequence[_Row]) -> list[_Row]:
+    """Keeps the rows with words of a page that seems to have nothing but running heads: its pages may only look alike."""
     return [row for row in rows if any(len(word) > 1 for word in _WORD.findall(row.text))]
 
 
 # (4) Headings
 
 
-def _found(outline: Sequence[_Heading], pages: Sequence[Sequence[_Row]]) -> list[_Heading]:
-    """Each entry of the outline at its own words, if its page has them; else where it leads to."""
+def _placed(outline: Sequence[_Heading], pages: Sequence[Sequence[_Row]]) -> list[_Heading]:
+    """Places each entry of the outline at its text, if its page has it, else at its target position."""
     found: list[_Heading] = []
     after: dict[int, int] = defaultdict(int)
     for heading in outline:
         rows = pages[heading.page]
-        placed = _at_its_words(heading, rows, after[heading.page]) or _at_its_top(
+        placed = _placed_by_text(heading, rows, after[heading.page]) or _placed_by_position(
             heading, rows, after[heading.page]
         )
         after[heading.page] = placed.row + placed.rows
@@ -312,21 +312,21 @@ def _found(outline: Sequence[_Heading], pages: Sequence[Sequence[_Row]]) -> list
     return sorted(found, key=lambda heading: (heading.page, heading.row))
 
 
-def _at_its_words(heading: _Heading, rows: Sequence[_Row], first: int) -> _Heading | None:
-    wanted = _forms(heading.text)
+def _placed_by_text(heading: _Heading, rows: Sequence[_Row], first: int) -> _Heading | None:
+    wanted = _normal_forms(heading.text)
     longest = max(map(len, wanted))
     for start in range(first, len(rows)):
         text = ""
         for count, row in enumerate(rows[start : start + HEADING_LINES], start=1):
             text = f"{text} {row.text}".lstrip()
-            if wanted & _forms(text):
+            if wanted & _normal_forms(text):
                 return heading._replace(row=start, rows=count)
             if len(text) > 2 * longest + HEADING_SLACK:
                 break
     return None
 
 
-def _at_its_top(heading: _Heading, rows: Sequence[_Row], first: int) -> _Heading:
+def _placed_by_position(heading: _Heading, rows: Sequence[_Row], first: int) -> _Heading:
     below = (
         number
         for number in range(first, len(rows))
@@ -335,8 +335,8 @@ def _at_its_top(heading: _Heading, rows: Sequence[_Row], first: int) -> _Heading
     return heading._replace(row=next(below, len(rows)))
 
 
-def _forms(text: str) -> set[str]:
-    """With and without its number, letters only: the outline and the page differ in both."""
+def _normal_forms(text: str) -> set[str]:
+    """Letters only, with and without the number, because the outline and the page differ in these."""
     forms = (_NOT_WORD.sub("", form.casefold()) for form in (text, _OWN_NUMBER.sub("", text, count=1)))
     return {form for form in forms if form}
 
@@ -345,9 +345,12 @@ def _forms(text: str) -> set[str]:
 
 
 def _write(
-    writing: Writing, pages: Sequence[Sequence[_Row]], headings: Sequence[_Heading], places: Sequence[Place]
+    builder: SectionBuilder,
+    pages: Sequence[Sequence[_Row]],
+    headings: Sequence[_Heading],
+    places: Sequence[Place],
 ) -> None:
-    paragraphs = _Paragraphs(writing, places, [row for rows in pages for row in rows])
+    paragraphs = _Paragraphs(builder, places, [row for rows in pages for row in rows])
     before: list[_Row] = []
     by_page: dict[int, list[_Heading]] = defaultdict(list)
     for heading in headings:
@@ -356,17 +359,17 @@ def _write(
         start = 0
         for heading in by_page[number]:
             paragraphs.write([*before, *rows[start : heading.row]])
-            writing.enter(heading.text, top=heading.depth == 0)
+            builder.enter(heading.text, top=heading.depth == 0)
             before, start = [], max(start, heading.row + heading.rows)
         before.extend(rows[start:])
     paragraphs.write(before)
 
 
 class _Paragraphs:
-    """Rows to paragraphs, by what is usual in this file."""
+    """Joins rows into paragraphs, by the usual distances and lengths in this file."""
 
-    def __init__(self, writing: Writing, places: Sequence[Place], rows: Sequence[_Row]) -> None:
-        self.writing = writing
+    def __init__(self, builder: SectionBuilder, places: Sequence[Place], rows: Sequence[_Row]) -> None:
+        self.builder = builder
         self.places = places
         self.distances = _usual_distances(rows)
         lengths = defaultdict(list)
@@ -386,9 +389,9 @@ class _Paragraphs:
         texts = [row.text for row in rows]
         if is_item:
             texts[0] = LIST_MARKER.sub("", texts[0], count=1)
-        mended = [self._mended(text, after) for text, after in pairwise([*texts, ""])]
+        mended = [self._with_joint(text, after) for text, after in pairwise([*texts, ""])]
         parts = [Line(text, self.places[row.page]) for text, row in zip(mended, rows, strict=True)]
-        self.writing.add_prose(parts, "list" if is_item else "prose")
+        self.builder.add_prose(parts, "list" if is_item else "prose")
 
     def _begins(self, rows: Sequence[_Row], number: int) -> bool:
         """Whether this row begins a paragraph."""
@@ -404,8 +407,8 @@ class _Paragraphs:
         is_short = len(before.text) < SHORT * self.lengths[round(before.size)] and is_complete(before.text)
         return before.y - row.y > WIDE_GAP * usual or is_indented or is_short
 
-    def _mended(self, text: str, after: str) -> str:
-        """A row with what joins it to the next: a space, or nothing where a word was broken."""
+    def _with_joint(self, text: str, after: str) -> str:
+        """A row with its joint to the next row: a space, or nothing where a word was hyphenated."""
         found = _BROKEN.search(text)
         following = _WORD.match(after)
         text = text.replace(SOFT_HYPHEN, "") if not found else text
@@ -419,7 +422,7 @@ class _Paragraphs:
         return f"{whole}-"
 
     def _is_one_word(self, start: str, end: str) -> bool:
-        """The hyphen is the line's and not the word's, as far as the other words of the file tell."""
+        """Whether the hyphen only breaks the line: the other words of the file decide."""
         first, last = end.partition("-")[0], start.rpartition("-")[2]
         if not end[0].islower():
             return False
@@ -429,7 +432,7 @@ class _Paragraphs:
 
 
 def _usual_distances(rows: Sequence[_Row]) -> dict[int, float]:
-    """From one row to the next, for each size of letters."""
+    """The usual distance from one row to the next, for each size of letters."""
     found: dict[int, Counter[float]] = defaultdict(Counter)
     for before, row in pairwise(rows):
         distance = round(2 * (before.y - row.y)) / 2

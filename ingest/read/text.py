@@ -1,4 +1,7 @@
-"""Plain text to sections of sentences, and how any reader writes them down. Pure."""
+"""Reader for plain text, and the builder that the readers of text, HTML and PDF share. Pure.
+
+Plain text has no markup, so headings and list items are recognised by their form.
+"""
 
 import re
 from bisect import bisect_right
@@ -14,7 +17,7 @@ from ingest import sentences
 from ingest.read.document import Document, Kind, Piece, Section, UnreadableError
 
 TOP_LEVEL = 2  # "3" and "3.2" begin a top-level section, "3.2.1" is a heading inside it
-HEADING_LENGTH = 120  # what is longer is a sentence that begins with a number
+HEADING_LENGTH = 120  # a longer line is a sentence that begins with a number
 
 LIST_MARKER = re.compile(r"(?:[•◦▪‣∙●○]|[-*+–](?=\s)|\(?(?:\d{1,3}|[a-z])[.)](?=\s))\s*(?=\S)")  # noqa: RUF001
 _ALWAYS_MARKER = re.compile(r"[•◦▪‣∙●○]")
@@ -28,7 +31,7 @@ _WIDE = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
 class Place(NamedTuple):
-    """Where a reader finds a piece."""
+    """The anchor and the page label of a piece."""
 
     anchor: str
     page: str
@@ -40,8 +43,8 @@ class Line(NamedTuple):
 
 
 @dataclass(slots=True)
-class Writing:
-    """The sections of a document while it is read. What comes before any heading stands under the title."""
+class SectionBuilder:
+    """Builder for the sections of a document. Text before the first heading belongs to a section with the title."""
 
     title: str
     heading: str = ""
@@ -61,19 +64,19 @@ class Writing:
             self.sections[-1][1].append(Piece(text, self.block, kind, heading, place.anchor, place.page))
 
     def add_prose(self, parts: Sequence[Line], kind: Kind) -> None:
-        """One paragraph. A sentence stands where it starts."""
+        """Adds one paragraph as sentences. A sentence has the place of the line that it starts in."""
         text = "".join(part.text for part in parts)
         starts = list(accumulate((len(part.text) for part in parts[:-1]), initial=0))
         self.block += 1
         for start, end in sentences.spans(text):
             self.add(text[start:end].strip(), kind, parts[bisect_right(starts, start) - 1].place)
 
-    def finished(self) -> tuple[Section, ...]:
+    def build(self) -> tuple[Section, ...]:
         return tuple(Section(heading, tuple(pieces)) for heading, pieces in self.sections if pieces)
 
 
 class _Block(NamedTuple):
-    """Lines without a blank one between them; an underline makes the one line above it a heading."""
+    """Consecutive lines without a blank one; an underline makes the single line above it a heading."""
 
     lines: list[Line]
     underline: str
@@ -82,36 +85,36 @@ class _Block(NamedTuple):
 def read(content: bytes, path: PurePosixPath) -> Document:
     blocks = list(_blocks(_lines(_decoded(content), path.stem)))
     title = blocks[0].lines[0].text if blocks and blocks[0].underline.startswith("=") else path.stem
-    writing = Writing(title)
+    builder = SectionBuilder(title)
     around = [0, *(_depth(block) for block in blocks), 0]
     for block, before, depth, after in zip(blocks, around, around[1:], around[2:], strict=False):
         if block.underline or depth not in {0, before, after}:
-            writing.enter(block.lines[0].text, top=depth <= TOP_LEVEL)  # an underlined one has no depth
+            builder.enter(block.lines[0].text, top=depth <= TOP_LEVEL)  # an underlined heading has no depth
         else:
-            _write(writing, block.lines)
+            _write(builder, block.lines)
     return Document(
         filename=path.as_posix(),
         title=title,
         url=site_path(path.with_suffix("")),
         sha256=sha256(content).hexdigest(),
-        sections=writing.finished(),
+        sections=builder.build(),
     )
 
 
 def site_path(path: PurePosixPath) -> str:
-    """An address on the site. A space, `#` or `?` in a file's name would end it."""
+    """The percent-encoded address on the site: a space, `#` or `?` in a file's name would end it."""
     return "/" + _NOT_IN_ADDRESS.sub(lambda found: quote(found[0]), path.as_posix())
 
 
 def begins_item(line: str, before: str) -> bool:
-    """A number or a dash may begin a line in the middle of a sentence; there it is no list item."""
+    """Whether a line begins a list item. After an incomplete sentence a number or a dash does not."""
     if not LIST_MARKER.match(line):
         return False
     return not before or bool(_ALWAYS_MARKER.match(line) or _COMPLETE.search(before))
 
 
 def is_complete(line: str) -> bool:
-    """It ends as a sentence does."""
+    """Whether a line ends with the punctuation of a sentence."""
     return bool(_COMPLETE.search(line))
 
 
@@ -121,16 +124,14 @@ def _decoded(content: bytes) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
-        raise UnreadableError(
-            f"is not UTF-8 (the byte at {wrong.start} cannot be read): save it as UTF-8"
-        ) from wrong
+        raise UnreadableError(f"is not UTF-8 (invalid byte at {wrong.start}): save it as UTF-8") from wrong
     if "\0" in text:
         raise UnreadableError("holds zero bytes: it is not text, or UTF-16 that must be saved as UTF-8")
     return text
 
 
 def _lines(text: str, stem: str) -> Iterator[Line]:
-    """Form feeds count pages, if there are any."""
+    """The lines with their page, which form feeds separate if there are any."""
     pages = text.split("\f")
     for number, page in enumerate(pages, start=1):
         place = Place("", str(number) if len(pages) > 1 else stem)
@@ -139,22 +140,22 @@ def _lines(text: str, stem: str) -> Iterator[Line]:
 
 
 def _blocks(lines: Iterator[Line]) -> Iterator[_Block]:
-    lines_open: list[Line] = []
+    current: list[Line] = []
     for line in lines:
         underline = line.text if _UNDERLINE.fullmatch(line.text) else ""
         if line.text and not underline:
-            lines_open.append(line)
+            current.append(line)
             continue
-        if lines_open:
-            is_heading = len(lines_open) == 1 and underline[:1] in {"=", "-"}
-            yield _Block(lines_open, underline if is_heading else "")
-        lines_open = []
-    if lines_open:
-        yield _Block(lines_open, "")
+        if current:
+            is_heading = len(current) == 1 and underline[:1] in {"=", "-"}
+            yield _Block(current, underline if is_heading else "")
+        current = []
+    if current:
+        yield _Block(current, "")
 
 
 def _depth(block: _Block) -> int:
-    """How deep a numbered heading would be, 0 if it is none. Neighbours of one depth are a list, not headings."""
+    """The depth of a numbered heading, 0 if it is none. Neighbouring blocks of one depth are a list and no headings."""
     found = _NUMBERED.fullmatch(block.lines[0].text)
     if block.underline or len(block.lines) > 1 or not found or len(found[0]) > HEADING_LENGTH:
         return 0
@@ -162,7 +163,7 @@ def _depth(block: _Block) -> int:
     return 0 if is_sentence else found[1].count(".") + 1
 
 
-def _write(writing: Writing, lines: list[Line]) -> None:
+def _write(builder: SectionBuilder, lines: list[Line]) -> None:
     starts = [
         number
         for number, line in enumerate(lines)
@@ -173,4 +174,4 @@ def _write(writing: Writing, lines: list[Line]) -> None:
         item = [Line(f"{line.text} ", line.place) for line in lines[start:end]]
         if is_item:
             item[0] = Line(LIST_MARKER.sub("", item[0].text, count=1), item[0].place)
-        writing.add_prose(item, "list" if is_item else "prose")
+        builder.add_prose(item, "list" if is_item else "prose")
