@@ -1,17 +1,17 @@
-"""A book from its files to a published generation, from top to bottom.
+"""The ingest pipeline: from a book's files to a published generation. Idempotent, and safe to kill at any step.
 
-    (1) read      read/          each file to sections of sentences; a bad file is named and left out
+    (1) read      read/          each file to sections of sentences; a bad file is reported and skipped
     (2) split     split.py       sections to passages with stable ids
-    (3) compare   registry.py    nothing changed: nothing to do
-    (4) register  registry.py    passages, documents, vocabulary: written, not visible
-    (5) embed     ports          vectors, from the cache where the text is known, kept there as they come
+    (3) compare   registry.py    if nothing has changed, there is nothing to do
+    (4) register  registry.py    passages, documents, vocabulary: written, but not visible
+    (5) embed     ports          vectors, through a cache by text
     (6) index     ports          vectors and BM25 weights, durable
-    (7) calibrate sounding.py    what its scores mean, found by asking it, before …
-    (8) publish   registry.py    … the one switch that readers see
-    (9) retire    registry.py    what nobody reads any more
+    (7) calibrate self_calibration.py    what its scores mean, measured with probe questions
+    (8) publish   registry.py    one atomic switch, the only change that readers see
+    (9) retire    registry.py    generations that are no longer read
 
-Killed at any point, the next run ends with the same generation: what readers see changes only at (8), what was embedded
-is kept, and what was left half-made is thrown away at (9).
+If a run is killed, the next one reaches the same result: readers see a change only at (8), the cache keeps all vectors, and
+step (9) deletes unfinished generations.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from engine.retrieval.library import LiveContent
 from ingest import files, split
 from ingest.read.document import Document
 from ingest.registry import Registry
-from ingest.self_calibration import Sounding
+from ingest.self_calibration import SelfCalibration
 
 BATCH = 96  # passages that are embedded and indexed at once: what an embedding vendor takes in one call
 
@@ -51,13 +51,13 @@ class IngestResult:
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """The parts that a book passes through."""
+    """The parts of the pipeline."""
 
     registry: Registry
     index: Index
     embedder: Embedder
     size: split.Size
-    sounding: Sounding | None  # without it the embedder's own curve counts
+    self_calibration: SelfCalibration | None  # without it the embedder's shipped curve is used
     new_id: NewId
     monotonic: Callable[[], float]
     progress: Progress
@@ -108,14 +108,16 @@ class Ingest:
         )
         await self.registry.begin(generation, title, documents, passages, content_hash=content_hash)  # (4)
         await self._index(generation, passages, words)  # (5) (6)
-        if self.sounding:
-            generation = replace(generation, calibration=await self.sounding.of(generation, passages))  # (7)
+        if self.self_calibration:
+            generation = replace(
+                generation, calibration=await self.self_calibration.measure(generation, passages)
+            )  # (7)
         await self.registry.publish(generation, title)  # (8)
         await self.index.announce(book_id, generation.generation_id)
         return generation
 
     async def _retire(self, book_id: str) -> None:
-        """Also when nothing is new: the run before may have been killed on the way."""
+        """Also when nothing is new: the run before may have been killed."""
         for outlived in await self.registry.outlived(book_id):
             await self.index.drop(outlived)
             await self.registry.forget(outlived)
@@ -123,7 +125,7 @@ class Ingest:
     async def _index(
         self, generation: Generation, passages: Sequence[Passage], words: Sequence[Sequence[str]]
     ) -> None:
-        """While one batch goes to the index, the next is embedded: the two are different processes."""
+        """Embeds the next batch while the index takes the last: they are different processes."""
         name = generation.generation_id
         going = asyncio.ensure_future(self.index.create(name, generation.dimension))
         try:
@@ -144,10 +146,12 @@ class Ingest:
         await going
         held = await self.index.seal(name)
         if held != len({passage.chunk_id for passage in passages}):
-            raise RuntimeError(f"The index holds {held} of {len(passages)} passages; nothing was published")
+            raise RuntimeError(
+                f"The index holds {held} of {len(passages)} passages, so nothing was published: run the ingest again"
+            )
 
     async def _embed(self, texts: Sequence[str]) -> list[Windows]:
-        """Only what the cache does not know; kept before it is used, so that no vector is made twice."""
+        """Through the cache. New vectors are cached before they are used, so that a killed run does not pay for them twice."""
         names = [sha256(text.encode()).hexdigest() for text in texts]
         embedder, dimension = self.embedder.name, self.embedder.dimension
         known = await self.registry.embeddings(names, embedder, dimension)
@@ -159,15 +163,15 @@ class Ingest:
         return [known[name] for name in names]
 
     def _content_hash(self, passages: Sequence[Passage]) -> str:
-        """Equal if and only if a new generation would be the same as the old one."""
-        gauged = self.sounding.fingerprint() if self.sounding else str(self.embedder.curve)
-        versions = [lexical.NORMALISATION, selection.FOLDING, gauged]
+        """Equal if and only if a new generation would equal the old one."""
+        curve = self.self_calibration.fingerprint() if self.self_calibration else str(self.embedder.curve)
+        versions = [lexical.NORMALISATION, selection.FOLDING, curve]
         parts = [self.embedder.name, str(self.embedder.dimension), *versions, str(asdict(self.size))]
         return sha256("\n".join([*parts, *(passage.chunk_id for passage in passages)]).encode()).hexdigest()
 
 
 def searchable(passage: Passage) -> str:
-    """What is searched of a passage: its headings belong to it, though they are not quoted."""
+    """The text to search: the passage with its headings, though these are never quoted."""
     headings = dict.fromkeys(
         [passage.chapter, passage.section, *(item.heading for item in passage.sentences)]
     )

@@ -1,6 +1,7 @@
-"""A new generation is asked what is not in it, what it says of its headings, and its own sentences: so it calibrates itself.
+"""Self-calibration: fits the score curves of a new generation to its answers to probe questions, without labels.
 
-Nobody has to label anything, and an embedder whose cosines nobody has published gets a gate that means the same.
+The probes are questions that the book does not answer, its headings, and its own sentences. So any embedder gets a gate
+with the same meaning, even if its typical cosines are unknown.
 """
 
 import asyncio
@@ -18,16 +19,16 @@ from engine.retrieval import calibrate, lexical
 from engine.retrieval.calibrate import Gate, ProbeScores, Raw
 from ingest.registry import Registry
 
-HEADINGS_MAX = 100  # more would only say the same more exactly
+HEADINGS_MAX = 100  # more would change the curves only slightly
 ECHOES = 100
-ECHO_WORDS = range(6, 41)  # shorter is a fragment, longer is cut by some embedders
-TRIES = 3  # a search is timed for readers; while a book is built the machine is busy
-AT_ONCE = 8  # searches in flight: the index serves readers meanwhile
+ECHO_WORDS = range(6, 41)  # shorter ones are fragments, and some embedders truncate longer ones
+ATTEMPTS = 3  # the timeout of a search is meant for readers, and the machine is busy while it builds a book
+CONCURRENT_SEARCHES = 8  # few, because the index also serves readers
 
 
 @dataclass(frozen=True, slots=True)
-class Sounding:
-    """What is asked, and what the answers are used for."""
+class SelfCalibration:
+    """The probe questions, and the gate that they calibrate."""
 
     probes: tuple[str, ...]
     refused: float
@@ -37,14 +38,14 @@ class Sounding:
     embedder: Embedder
     index: Index
 
-    async def of(self, generation: Generation, passages: Sequence[Passage]) -> Calibration:
-        soundings = ProbeScores(
-            probes=await self._ask(self.probes, generation),
-            headings=await self._ask(headings(passages), generation),
-            echoes=await self._ask(echoes(passages), generation),
+    async def measure(self, generation: Generation, passages: Sequence[Passage]) -> Calibration:
+        scores = ProbeScores(
+            probes=await self._scores(self.probes, generation),
+            headings=await self._scores(headings(passages), generation),
+            echoes=await self._scores(echoes(passages), generation),
         )
         return calibrate.fit_unlabelled(
-            soundings,
+            scores,
             embedder=generation.embedder,
             dimension=generation.dimension,
             gate=self.gate,
@@ -52,32 +53,36 @@ class Sounding:
         )
 
     def fingerprint(self) -> str:
-        """Equal soundings of equal passages give equal curves."""
-        asked = "\n".join(
+        """Equal fingerprints and equal passages give equal curves."""
+        settings = "\n".join(
             [calibrate.METHOD, *self.probes, str(self.refused), str(self.gate), str(self.candidates_each)]
         )
-        return sha256(asked.encode()).hexdigest()
+        return sha256(settings.encode()).hexdigest()
 
-    async def _ask(self, questions: Sequence[str], generation: Generation) -> list[Raw]:
+    async def _scores(self, questions: Sequence[str], generation: Generation) -> list[Raw]:
         vectors = await self._embedded(questions)
-        turn = asyncio.Semaphore(AT_ONCE)
+        slots = asyncio.Semaphore(CONCURRENT_SEARCHES)
 
         async def ask(question: str, vector: Vector) -> Raw:
-            async with turn:
-                return await self._found(question, vector, generation)
+            async with slots:
+                return await self._score(question, vector, generation)
 
         return await asyncio.gather(*map(ask, questions, vectors))
 
-    async def _found(self, question: str, vector: Vector, generation: Generation) -> Raw:
+    async def _score(self, question: str, vector: Vector, generation: Generation) -> Raw:
         words = lexical.words(question)
-        hits = await self._searched(vector, lexical.query_weights(words, generation.lexicon), generation)
+        hits = await self._search_with_retry(
+            vector, lexical.query_weights(words, generation.lexicon), generation
+        )
         best = lexical.possible(words, generation.lexicon)
         rows = [(hit.cosine, lexical.attainment(hit.bm25, best)) for hit in hits]
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
-    async def _searched(self, vector: Vector, terms: dict[int, float], generation: Generation) -> list[Hit]:
-        """A late search costs a reader's request; here it would cost the whole ingest."""
-        for _ in range(TRIES - 1):
+    async def _search_with_retry(
+        self, vector: Vector, terms: dict[int, float], generation: Generation
+    ) -> list[Hit]:
+        """Retries, because one late search would fail the whole ingest."""
+        for _ in range(ATTEMPTS - 1):
             with contextlib.suppress(IndexUnavailableError):
                 return await self._search(vector, terms, generation)
         return await self._search(vector, terms, generation)
@@ -88,7 +93,7 @@ class Sounding:
         )
 
     async def _embedded(self, questions: Sequence[str]) -> list[Vector]:
-        """Kept like the passages' vectors: the next generation asks the same probes."""
+        """Through the cache of vectors: the next generation has the same probes."""
         names = [sha256(f"question\n{question}".encode()).hexdigest() for question in questions]
         embedder, dimension = self.embedder.name, self.embedder.dimension
         known = await self.registry.embeddings(names, embedder, dimension)
@@ -102,7 +107,7 @@ class Sounding:
 
 
 def headings(passages: Sequence[Passage]) -> list[str]:
-    """The book's headings as questions, evenly over the book."""
+    """A sample of the book's headings as questions, evenly spread over the book."""
     found = dict.fromkeys(
         sentence.heading for passage in passages for sentence in passage.sentences if sentence.heading
     )
@@ -110,7 +115,7 @@ def headings(passages: Sequence[Passage]) -> list[str]:
 
 
 def echoes(passages: Sequence[Passage]) -> list[str]:
-    """Sentences of the book, evenly over the book; all that it has if it is very short."""
+    """A sample of the book's sentences, evenly spread; of a very short book all of them."""
     sentences = dict.fromkeys(
         passage.sentence_text(number) for passage in passages for number in range(len(passage.sentences))
     )
@@ -124,6 +129,6 @@ def _spread(items: Sequence[str], count: int) -> list[str]:
 
 
 def read_probes(text: str) -> tuple[str, ...]:
-    """One question a line; lines that start with # say something about those below."""
+    """One question a line; lines that start with # are comments."""
     lines = (line.strip() for line in text.splitlines())
     return tuple(dict.fromkeys(line for line in lines if line and not line.startswith("#")))

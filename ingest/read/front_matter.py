@@ -31,30 +31,32 @@ def split(page: str) -> tuple[dict[str, Any], str]:
         case dict() as front:
             return front, page[found.end() :]
         case _:
-            raise ValueError("the front matter is not a list of names and values")
+            raise ValueError("the front matter must be a list of `name: value`")
 
 
 def _yaml(text: str) -> Any:
-    """An alias can stand for any number of aliases, so there are none."""
+    """Aliases are refused: an alias of aliases grows exponentially when it is expanded."""
     if _nesting(text) > DEPTH_MAX:
-        raise ValueError("the brackets of the front matter lie too deep in one another")
+        raise ValueError("the brackets in the front matter are nested too deeply")
     try:
         aliases = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader))
         loaded = None if aliases else yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as wrong:
         raise ValueError(f"the front matter is not YAML: {wrong}") from wrong
     if aliases:
-        raise ValueError("the front matter holds aliases (*name), which are not read")
+        raise ValueError(
+            "the front matter has aliases (*name), which are not supported: write the values out"
+        )
     return loaded
 
 
 def _nesting(text: str) -> int:
-    """PyYAML's time grows with the square of it."""
+    """The depth of brackets: PyYAML takes time quadratic in it."""
     return max(accumulate((sign in "[{") - (sign in "]}") for sign in text), default=0)
 
 
 def format_of(front: Mapping[str, Any], path: PurePosixPath) -> str:
-    """Docusaurus reads `.md` as MDX unless the page says otherwise."""
+    """The parser for the page: Docusaurus reads `.md` as MDX unless the front matter says otherwise."""
     match front.get("mdx"):
         case {"format": "md"}:
             return "md"
@@ -75,7 +77,7 @@ def difficulty(front: Mapping[str, Any]) -> str | None:
 
 
 def label(front: Mapping[str, Any]) -> str:
-    """Of the page, as its author wants it cited."""
+    """The page label that its author wants in citations."""
     return text(front, "page")
 
 
@@ -84,12 +86,12 @@ def module(front: Mapping[str, Any]) -> int | None:
     if not isinstance(given, int) or isinstance(given, bool):
         return None
     if abs(given) > MODULE_MAX:
-        raise ValueError("“module” in the front matter is too large a number")
+        raise ValueError(f"“module” in the front matter is beyond ±{MODULE_MAX}")
     return given
 
 
 def tags(front: Mapping[str, Any]) -> Iterator[str]:
-    """Of words, or of words with an address."""
+    """Tags are texts, or objects with a label."""
     given = front.get("tags")
     for tag in given if isinstance(given, list) else ():
         name = tag.get("label") if isinstance(tag, dict) else tag
@@ -99,5 +101,7 @@ def tags(front: Mapping[str, Any]) -> Iterator[str]:
 
 def storable(text: str, name: str) -> str:
     if found := _NOT_STORED.search(text):
-        raise ValueError(f"{name} holds the character U+{ord(found[0]):04X}, which the database cannot store")
+        raise ValueError(
+            f"{name} has the character U+{ord(found[0]):04X}, which the database cannot store: remove it"
+        )
     return text

@@ -26,7 +26,7 @@ Environment = MutableMapping[str, Any]
 
 
 class Tag(NamedTuple):
-    """`<Name attribute="text">`; only attributes that are plain text are known."""
+    """`<Name attribute="text">`, with those attributes that are plain text."""
 
     name: str
     closing: bool
@@ -50,7 +50,7 @@ Item = Tag | Expression | Comment
 
 
 def html_items(text: str) -> Iterator[Item | str]:
-    """A block of HTML as its tags and the text between them."""
+    """The tags of a block of HTML and the text between them."""
     environment: Environment = {}
     start = 0
     for found in re.finditer("<", text):
@@ -95,7 +95,7 @@ def _tag(text: str, start: int, environment: Environment) -> tuple[Item, int] | 
 
 
 def _attributes(text: str, position: int, attributes: dict[str, str], environment: Environment) -> int:
-    """Fills the attributes and says where they end, or 0 if one of them does not."""
+    """Fills the attributes and gives the position after them, 0 if one of them does not end."""
     while found := _ATTRIBUTE.match(text, position) or _SPREAD.match(text, position):
         position = found.end()
         value = next((group for group in found.groups()[1:] if group is not None), None)
@@ -110,7 +110,7 @@ def _attributes(text: str, position: int, attributes: dict[str, str], environmen
 
 
 def _expression_end(text: str, start: int, environment: Environment) -> int:
-    """Behind the brace that closes this one, 0 if none does."""
+    """The position after the closing brace, 0 if there is none."""
     if "{" in unclosed(environment) or text.startswith("{#", start):  # `{#id}` is a heading's id
         return 0
     depth = 0
@@ -123,13 +123,13 @@ def _expression_end(text: str, start: int, environment: Environment) -> int:
 
 
 def unclosed(environment: Environment) -> set[str]:
-    """What was opened and never closed is not looked for again: looking costs the whole rest of the text."""
+    """Cache of signs that are never closed: each search for the end would read the whole rest of the text again."""
     unclosed: set[str] = environment.setdefault("unclosed", set())
     return unclosed
 
 
 def literal(source: str) -> str | None:
-    """What an expression shows if it is a plain text or number."""
+    """The value of an expression that is a plain string or number, else None."""
     text = source.strip()
     if _NUMBER.fullmatch(text):
         return text

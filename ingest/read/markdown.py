@@ -1,6 +1,6 @@
-"""Docusaurus Markdown to sections of sentences, with the URL and the anchors that Docusaurus gives them. Pure.
+"""Reader for Docusaurus Markdown: the visible text as sections of sentences, with Docusaurus' URL and anchors. Pure.
 
-address.py knows where a page stands, mdx.py what is Markdown; here is what a reader sees of it.
+address.py knows the addresses, front_matter.py the fields, mdx.py and jsx.py the syntax. Here is what a reader sees.
 """
 
 import re
@@ -21,7 +21,7 @@ TOP_LEVEL = 2  # `##` begins a top-level section
 
 _MARKS = re.compile(r"[\\`*_\[<&{$\n~]|:[A-Za-z]")
 _SPACES = re.compile(r"[ \t\n\r\f]+")
-_LINE_BREAK = "\v"  # stands for `<br/>` until it is known what follows
+_LINE_BREAK = "\v"  # a placeholder for `<br/>` until the next text is known
 _LINE_BREAKS = re.compile(r"\s*\v\s*(?:(?=[.,;:!?)\]]|\Z)|())")
 _TASK = re.compile(r"\[[ xX]\]\s+")
 _HEADING_TAG = re.compile(r"h[1-6]")
@@ -31,14 +31,14 @@ _BLOCK_TAGS = {
     "figure", "footer", "form", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section",
     "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul", "Tabs", "TabItem",
 }  # fmt: skip
-_SEEN_ATTRIBUTES = ("label", "title", "summary")
+_VISIBLE_ATTRIBUTES = ("label", "title", "summary")
 
 _PARSERS = {"mdx": mdx.parser(mdx=True), "md": mdx.parser(mdx=False)}
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """`anchor` is "" if nothing leads to the heading."""
+    """`anchor` is "" if no link can lead to the heading."""
 
     level: int
     text: str
@@ -46,19 +46,19 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
-    """What a reader sees of a token, and what Docusaurus makes the anchor of."""
+class _Text:
+    """The text of a token that a reader sees, and the text that Docusaurus makes the anchor from."""
 
-    seen: str
+    visible: str
     slug: str
 
 
 def read(content: bytes, path: PurePosixPath) -> Document:
-    """A page that is not published, a draft, has no sections."""
+    """A draft is not published and has no sections."""
     try:
         page = _page(content, path)
     except RecursionError as wrong:
-        raise ValueError("brackets, quotes or lists lie too deep in one another") from wrong
+        raise ValueError("brackets, quotes or lists are nested too deeply") from wrong
     front = page.front
     return Document(
         filename=front_matter.storable(path.as_posix(), "the file's name"),
@@ -91,7 +91,7 @@ def _page(content: bytes, path: PurePosixPath) -> "_Page":
 
 @dataclass(slots=True)
 class _Page:
-    """What is known while the tokens of a page go by."""
+    """State of the walk over the tokens of a page."""
 
     markdown: MarkdownIt
     environment: dict[str, Any]
@@ -106,16 +106,14 @@ class _Page:
     anchors: address.Anchors = field(default_factory=address.Anchors)
     block: int = 0
     lists: int = 0
-    in_item: bool = False
+    is_in_item: bool = False
     row: list[str] = field(default_factory=list)
-    words: list[str] = field(
-        default_factory=list
-    )  # of the paragraph, or of the heading that is open as a tag
+    words: list[str] = field(default_factory=list)  # of the open paragraph, or of the open heading tag
     heading_tag: jsx.Tag | None = None
-    hidden: bool = False
-    as_it_is: bool = False
+    is_hidden: bool = False
+    is_preformatted: bool = False
     notes: dict[str, list[Token]] = field(default_factory=dict)
-    noted: dict[str, None] = field(default_factory=dict)  # in the order of the marks
+    cited_notes: dict[str, None] = field(default_factory=dict)  # the names, in the order of the marks
 
     def __post_init__(self) -> None:
         name = address.base_id(self.path, self.front)
@@ -135,16 +133,16 @@ class _Page:
     def walk(self, tokens: Sequence[Token]) -> None:
         self.walk_blocks(self.without_notes(tokens))
         self.close_heading_tag()
-        if self.noted.keys() & self.notes.keys():
+        if self.cited_notes.keys() & self.notes.keys():
             self.enter(Heading(TOP_LEVEL, "Footnotes", "footnote-label"))
         done: set[str] = set()
-        while left := [name for name in self.noted if name in self.notes and name not in done]:
+        while left := [name for name in self.cited_notes if name in self.notes and name not in done]:
             done.add(left[0])
             self.walk_blocks(self.notes[left[0]])
             self.close_heading_tag()
 
     def without_notes(self, tokens: Sequence[Token]) -> list[Token]:
-        """Footnotes are read where a reader finds them, at the end; a name stands for its first note."""
+        """Sets footnotes aside, because a page shows them at its end. Of two with one name, the first counts."""
         kept: list[Token] = []
         opened: list[list[Token]] = [kept]
         for token in tokens:
@@ -170,22 +168,22 @@ class _Page:
                 case "html_block":
                     self.flow(_html(token.content))
                 case _:
-                    self.border(token)
+                    self.open_or_close(token)
             before = token.type if token.type != "heading_open" else token.tag
 
-    def border(self, token: Token) -> None:
-        """Where a list, an item, a table or a row begins or ends."""
+    def open_or_close(self, token: Token) -> None:
+        """Begins or ends a list, an item, a table or a row."""
         match token.type:
             case "bullet_list_open" | "ordered_list_open":
                 self.lists += 1
             case "bullet_list_close" | "ordered_list_close":
                 self.lists -= 1
-                self.in_item = False
+                self.is_in_item = False
             case "list_item_open":
                 self.block += 1
-                self.in_item = True
+                self.is_in_item = True
             case "list_item_close" | "blockquote_open" | "blockquote_close":
-                self.in_item = False
+                self.is_in_item = False
             case "table_open":
                 self.new_block()
             case "tr_close":
@@ -198,51 +196,51 @@ class _Page:
             self.close_heading_tag()
             self.enter(self.heading(int(before[1]), token.content))
         elif before in {"th_open", "td_open"}:
-            self.row.append(_seen(map(_in_line, atoms)))
+            self.row.append(_visible(map(_inline_text, atoms)))
         else:
             self.flow(_without_task(token.content, atoms) if before == "paragraph_open" else atoms)
 
-    def atoms(self, content: str) -> Iterator[_Word | jsx.Tag]:
+    def atoms(self, content: str) -> Iterator[_Text | jsx.Tag]:
         if not _MARKS.search(content):
-            yield _Word(content, content)
+            yield _Text(content, content)
             return
-        for token in mdx.inside(self.markdown, content, self.environment):
+        for token in mdx.parse_inline(self.markdown, content, self.environment):
             if token.type == "note_mark":
-                self.noted.setdefault(token.info)
+                self.cited_notes.setdefault(token.info)
             yield from _atoms(token)
 
     # Headings
 
     def heading(self, level: int, content: str) -> Heading:
         atoms = list(self.atoms(content))
-        text, _ = address.custom_id(_seen(map(_in_line, atoms)))
-        source = "".join(atom.slug for atom in atoms if isinstance(atom, _Word))
+        text, _ = address.custom_id(_visible(map(_inline_text, atoms)))
+        source = "".join(atom.slug for atom in atoms if isinstance(atom, _Text))
         given = _comment_id(self.markdown, content, self.environment) or address.custom_id(source)[1]
         anchor = given or self.anchors.add(source)
         return Heading(level, text, anchor if level >= TOP_LEVEL else "")
 
     def enter(self, heading: Heading) -> None:
-        self.hidden = self.as_it_is = False
+        self.is_hidden = self.is_preformatted = False
         self.headings.append(heading)
         self.new_block()
         if heading.level <= TOP_LEVEL:
             self.sections.append((heading.text or self.title, []))
 
     def close_heading_tag(self) -> None:
-        """A tag of a heading that nobody closed is none: its words are text."""
+        """A heading tag that was never closed is no heading: its words are text."""
         if self.heading_tag:
             self.heading_tag = None
             self.flush()
 
     # Text
 
-    def flow(self, atoms: Iterator[_Word | jsx.Tag]) -> None:
-        """A paragraph, or tags around paragraphs."""
+    def flow(self, atoms: Iterator[_Text | jsx.Tag]) -> None:
+        """Adds a paragraph, or tags around paragraphs."""
         for atom in atoms:
             if isinstance(atom, jsx.Tag):
                 self.tag(atom)
-            elif not self.hidden:
-                self.words.append(atom.seen)
+            elif not self.is_hidden:
+                self.words.append(atom.visible)
         if self.heading_tag:
             self.words.append(" ")
         else:
@@ -250,21 +248,21 @@ class _Page:
 
     def tag(self, tag: jsx.Tag) -> None:
         if tag.name in _HIDDEN_TAGS:
-            self.hidden = not tag.closing and not tag.alone
+            self.is_hidden = not tag.closing and not tag.alone
         elif level := _heading_level(tag, self.heading_tag):
-            self.heading_border(tag, level)
-        elif tag.name in _BLOCK_TAGS or any(_shown(tag)):
+            self.open_or_close_heading(tag, level)
+        elif tag.name in _BLOCK_TAGS or any(_visible_attributes(tag)):
             self.flush()
-            self.as_it_is = not tag.closing if tag.name == "pre" else self.as_it_is
-            for text in _shown(tag):
+            self.is_preformatted = not tag.closing if tag.name == "pre" else self.is_preformatted
+            for text in _visible_attributes(tag):
                 self.words.append(text)
                 self.flush()
         else:
-            self.words.append(_in_line(tag))
+            self.words.append(_inline_text(tag))
 
-    def heading_border(self, tag: jsx.Tag, level: int) -> None:
+    def open_or_close_heading(self, tag: jsx.Tag, level: int) -> None:
         if self.heading_tag and tag.closing:
-            text, opened = _seen(self.words), self.heading_tag
+            text, opened = _visible(self.words), self.heading_tag
             self.words, self.heading_tag = [], None
             self.enter(Heading(level, text, opened.attributes.get("id", "")))
         elif not tag.closing and not tag.alone:
@@ -273,19 +271,19 @@ class _Page:
             self.heading_tag = tag
 
     def flush(self) -> None:
-        """The words so far are a paragraph."""
+        """Ends the paragraph and adds its words."""
         if self.heading_tag or not self.words:
             return
         words, self.words = self.words, []
-        if self.as_it_is:
+        if self.is_preformatted:
             self.code("".join(words))
-        elif text := _seen(words):
+        elif text := _visible(words):
             self.prose(text)
 
     def prose(self, text: str) -> None:
-        if not self.in_item:
+        if not self.is_in_item:
             self.new_block()
-            self.in_item = self.lists > 0
+            self.is_in_item = self.lists > 0
         for start, end in sentences.spans(text):
             self.add(text[start:end], "list" if self.lists else "prose")
 
@@ -298,7 +296,7 @@ class _Page:
 
     def new_block(self) -> None:
         self.block += 1
-        self.in_item = False
+        self.is_in_item = False
 
     def add(self, text: str, kind: Kind) -> None:
         text = text if kind == "code" else text.strip()
@@ -313,57 +311,57 @@ class _Page:
 
 
 def _first_heading(markdown: MarkdownIt, tokens: Sequence[Token], environment: dict[str, Any]) -> str:
-    """The page's title is its first heading, if nothing but imports stand before it."""
+    """The first heading is the page's title, if it has only imports before it."""
     start = next((number for number, token in enumerate(tokens) if token.info != "import"), 0)
     if not tokens or tokens[start].type != "heading_open" or tokens[start].tag != "h1":
         return ""
-    inside = mdx.inside(markdown, tokens[start + 1].content, environment)
-    seen = _seen(_in_line(atom) for token in inside for atom in _atoms(token))
-    return address.custom_id(seen)[0]
+    inline = mdx.parse_inline(markdown, tokens[start + 1].content, environment)
+    text = _visible(_inline_text(atom) for token in inline for atom in _atoms(token))
+    return address.custom_id(text)[0]
 
 
 def _check_depth(tokens: Sequence[Token]) -> None:
-    """markdown-it drops what lies deeper than it can follow."""
+    """An error, because markdown-it silently drops blocks beyond its depth limit."""
     opens = {"blockquote_open", "list_item_open", "note_open"}
-    if any(token.level >= mdx.DEEPEST - 1 and token.type in opens for token in tokens):
-        raise ValueError(f"quotes or lists lie more than {mdx.DEEPEST // 2} deep in one another")
+    if any(token.level >= mdx.NESTING_MAX - 1 and token.type in opens for token in tokens):
+        raise ValueError(f"quotes or lists are nested more than {mdx.NESTING_MAX // 2} deep")
 
 
-def _atoms(token: Token) -> Iterator[_Word | jsx.Tag]:
+def _atoms(token: Token) -> Iterator[_Text | jsx.Tag]:
     match token.type:
         case "text" | "text_special" | "code_inline":
-            yield _Word(token.content, token.content)
+            yield _Text(token.content, token.content)
         case "softbreak" | "hardbreak":
-            yield _Word(" ", "")
+            yield _Text(" ", "")
         case "item":
             yield from _items([token.meta["item"]])
         case "image" | "directive":
             for child in token.children or ():
                 yield from _atoms(child)
             if token.type == "directive":
-                yield _Word(token.content, "")
+                yield _Text(token.content, "")
 
 
-def _items(items: Sequence[jsx.Item]) -> Iterator[_Word | jsx.Tag]:
+def _items(items: Sequence[jsx.Item]) -> Iterator[_Text | jsx.Tag]:
     for item in items:
         match item:
             case jsx.Tag():
                 yield item
             case jsx.Expression(source):
-                yield _Word(jsx.literal(source) or "", source)
+                yield _Text(jsx.literal(source) or "", source)
 
 
-def _html(content: str) -> Iterator[_Word | jsx.Tag]:
+def _html(content: str) -> Iterator[_Text | jsx.Tag]:
     for item in jsx.html_items(content):
         if isinstance(item, str):
-            yield _Word(item, item)
+            yield _Text(item, item)
         elif isinstance(item, jsx.Tag):
             yield item
 
 
-def _in_line(atom: _Word | jsx.Tag) -> str:
-    if isinstance(atom, _Word):
-        return atom.seen
+def _inline_text(atom: _Text | jsx.Tag) -> str:
+    if isinstance(atom, _Text):
+        return atom.visible
     if atom.name == "br":
         return _LINE_BREAK
     if atom.name == "img":
@@ -371,34 +369,34 @@ def _in_line(atom: _Word | jsx.Tag) -> str:
     return " " if atom.name in _BLOCK_TAGS else ""
 
 
-def _shown(tag: jsx.Tag) -> list[str]:
-    """A component's label or title is on the page; that of an HTML tag is a tooltip."""
+def _visible_attributes(tag: jsx.Tag) -> list[str]:
+    """The label or title of a component, which is on the page; that of an HTML tag is only a tooltip."""
     if not tag.name[:1].isupper():
         return []
-    return [tag.attributes[name] for name in _SEEN_ATTRIBUTES if tag.attributes.get(name, "").strip()]
+    return [tag.attributes[name] for name in _VISIBLE_ATTRIBUTES if tag.attributes.get(name, "").strip()]
 
 
-def _seen(words: Iterator[str] | Sequence[str]) -> str:
-    """White space as a browser shows it."""
+def _visible(words: Iterator[str] | Sequence[str]) -> str:
+    """Collapses white space as a browser does."""
     text = "".join(words)
     if _LINE_BREAK in text:
         text = _LINE_BREAKS.sub(lambda found: "" if found[1] is None else " ", text)
     return _SPACES.sub(" ", text).strip()
 
 
-def _without_task(content: str, atoms: Iterator[_Word | jsx.Tag]) -> Iterator[_Word | jsx.Tag]:
-    """The box of a task is not text."""
+def _without_task(content: str, atoms: Iterator[_Text | jsx.Tag]) -> Iterator[_Text | jsx.Tag]:
+    """Without the check box of a task."""
     box = _TASK.match(content)
     for atom in atoms:
-        if box and isinstance(atom, _Word):
-            yield _Word(atom.seen[box.end() :], atom.slug)
+        if box and isinstance(atom, _Text):
+            yield _Text(atom.visible[box.end() :], atom.slug)
             box = None
         else:
             yield atom
 
 
 def _heading_level(tag: jsx.Tag, opened: jsx.Tag | None) -> int:
-    """0 for a tag that is no heading's. `<Heading as="h3">` is the theme's."""
+    """The level of a heading tag, else 0. `<Heading as="h3">` is the theme's component."""
     if tag.closing:
         return _heading_level(opened, None) if opened and opened.name == tag.name else 0
     name = tag.attributes.get("as", "h2") if tag.name == "Heading" else tag.name
@@ -406,10 +404,10 @@ def _heading_level(tag: jsx.Tag, opened: jsx.Tag | None) -> int:
 
 
 def _comment_id(markdown: MarkdownIt, content: str, environment: dict[str, Any]) -> str | None:
-    """`## Why robots fall {/* #why */}`."""
+    """The id in a comment after the heading: `## Why robots fall {/* #why */}`."""
     if not content.endswith("*/}"):
         return None
-    last = mdx.inside(markdown, content, environment)[-1:]
+    last = mdx.parse_inline(markdown, content, environment)[-1:]
     item = last[0].meta.get("item") if last else None
     words = item.source.strip()[2:-2].split() if isinstance(item, jsx.Expression) else []
     return words[0][1:] or None if words and words[0].startswith("#") else None

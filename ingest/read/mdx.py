@@ -1,8 +1,7 @@
-"""Making MDX plain: the rules by which Docusaurus' Markdown differs from CommonMark, for markdown-it. Pure.
+"""MDX plugin for markdown-it: the rules in which Docusaurus' Markdown differs from CommonMark. Pure.
 
-Tags, expressions, comments, imports and the fences of admonitions become tokens of their own, so that what is between
-them is read as the Markdown that it is. A page that is not valid MDX is read all the same: what cannot be a tag or an
-expression is text.
+Tags, expressions, comments, imports and the fences of admonitions become tokens of their own, so that the Markdown between
+them is parsed as Markdown. The parser tolerates invalid MDX: what cannot be a tag or an expression is text.
 """
 
 import re
@@ -17,8 +16,8 @@ from markdown_it.token import Token
 
 from ingest.read import jsx
 
-DEEPEST = 100  # how deep quotes, lists and marks may lie in one another; each level is a few calls
-INDENTED = 4  # columns that make code in CommonMark, and nothing in MDX
+NESTING_MAX = 100  # of quotes, lists and marks; each level is a few calls
+INDENTED = 4  # columns that make a block of code in CommonMark, but not in MDX
 
 _BLOCK_RULES = ["paragraph", "reference", "blockquote", "list"]
 
@@ -51,8 +50,8 @@ _BRACKETS = re.compile(r"\\.|`+|[\[\]]", re.DOTALL)
 
 
 def parser(*, mdx: bool) -> MarkdownIt:
-    """Blocks only: whoever walks over them asks for the inside of a line with `inside`."""
-    markdown = MarkdownIt("commonmark", {"html": not mdx, "maxNesting": DEEPEST})
+    """A parser for blocks. Parse the content of a line with `parse_inline`."""
+    markdown = MarkdownIt("commonmark", {"html": not mdx, "maxNesting": NESTING_MAX})
     markdown.enable(["table", "strikethrough"])
     markdown.core.ruler.disable(["inline", "text_join"])
     markdown.helpers = _Helpers()  # type: ignore[assignment]  # it is declared as the module it comes from
@@ -61,7 +60,7 @@ def parser(*, mdx: bool) -> MarkdownIt:
     return markdown
 
 
-def inside(markdown: MarkdownIt, content: str, environment: jsx.Environment) -> list[Token]:
+def parse_inline(markdown: MarkdownIt, content: str, environment: jsx.Environment) -> list[Token]:
     """The tokens of a line or a paragraph."""
     known: jsx.Environment = {
         name: environment[name] for name in ("references", "notes") if name in environment
@@ -78,7 +77,7 @@ def _add_block_rules(markdown: MarkdownIt, *, mdx: bool) -> None:
     ruler.before("reference", "note", _note, {"alt": _BLOCK_RULES})
     if mdx:
         ruler.disable(["code", "html_block"])
-        ruler.before("fence", "unwrapped", _unwrapped_code, {"alt": _BLOCK_RULES})
+        ruler.before("fence", "unwrapped", _mdx_code_block, {"alt": _BLOCK_RULES})
         ruler.before("table", "module", _module)
         ruler.before("reference", "flow", _flow, {"alt": _BLOCK_RULES})
         ruler.at("list", _list, {"alt": _BLOCK_RULES[:3]})
@@ -108,7 +107,7 @@ def _line(state: StateBlock, line: int) -> str:
 
 
 def _flow(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001
-    """Lines of nothing but tags, expressions and comments."""
+    """Lines that consist of tags, expressions and comments."""
     if state.src[_first(state, start)] not in "<{":
         return False
     found = _flow_items(state.src, _first(state, start), state.env)
@@ -139,7 +138,7 @@ def _flow_items(text: str, position: int, environment: jsx.Environment) -> tuple
 
 
 def _module(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001
-    """`import` and `export` at the edge of the page, up to the empty line behind them."""
+    """`import` and `export` outside of any block, up to the next empty line."""
     begin = state.bMarks[start]
     if silent or state.level or state.src[begin : begin + 6] not in {"import", "export"}:
         return False
@@ -155,7 +154,7 @@ def _module(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # n
 
 
 def _module_end(state: StateBlock, begin: int) -> int:
-    """The first empty line outside of brackets, or the first of all if they are never closed."""
+    """The first empty line outside of brackets, or the very first if the brackets are never closed."""
     depth = 0
     if "(" in jsx.unclosed(state.env):
         return _first_empty(state.src, begin)
@@ -175,7 +174,7 @@ def _first_empty(text: str, begin: int) -> int:
 
 
 def _directive_fence(state: StateBlock, start: int, _end: int, silent: bool) -> bool:  # noqa: FBT001
-    """`:::note[Title]` gives its title, `:::` nothing; what is between them is read as if they were not there."""
+    """`:::note[Title]` becomes its title and `:::` nothing; the content between them is parsed as usual."""
     if not state.src.startswith("::", _first(state, start)):
         return False
     line = _line(state, start).rstrip()
@@ -188,8 +187,8 @@ def _directive_fence(state: StateBlock, start: int, _end: int, silent: bool) -> 
     return found is not None
 
 
-def _unwrapped_code(state: StateBlock, start: int, _end: int, silent: bool) -> bool:  # noqa: FBT001
-    """A block of `mdx-code-block` is not code."""
+def _mdx_code_block(state: StateBlock, start: int, _end: int, silent: bool) -> bool:  # noqa: FBT001
+    """The fences of an `mdx-code-block` are dropped: its content is MDX and not code."""
     if not state.src.startswith("```", _first(state, start)):
         return False
     line = _line(state, start).rstrip()
@@ -205,7 +204,7 @@ def _unwrapped_code(state: StateBlock, start: int, _end: int, silent: bool) -> b
 
 
 def _maths_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001
-    """From `$$` to `$$`, as it is."""
+    """From `$$` to `$$`, verbatim."""
     if not state.src.startswith("$$", _first(state, start)):
         return False
     line = start
@@ -233,7 +232,7 @@ def _maths_end(state: StateBlock, line: int, end: int) -> int:
 
 
 def _note(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001
-    """A footnote's text: what stands behind `[^name]:` and, further in, below it."""
+    """The text of a footnote: after `[^name]:` and indented below it."""
     found = _NOTE.match(state.src, _first(state, start), state.eMarks[start])
     if not found or silent:
         return found is not None
@@ -249,22 +248,22 @@ def _note(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noq
 
 
 def _list(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001
-    """markdown-it's rule for a list that stands further in than it expects, as between tags."""
-    further = state.sCount[start] - state.blkIndent
-    if silent or further < INDENTED:
+    """markdown-it's rule, also for a list that is indented more than it expects, as between tags."""
+    indent = state.sCount[start] - state.blkIndent
+    if silent or indent < INDENTED:
         return list_block(state, start, end, silent)
-    state.blkIndent += further
+    state.blkIndent += indent
     found = list_block(state, start, end, silent)
-    state.blkIndent -= further
+    state.blkIndent -= indent
     return found
 
 
 def _paragraph(state: StateBlock, start: int, _end: int, silent: bool) -> bool:  # noqa: FBT001, ARG001
-    """markdown-it's rule without indented code: a line that stands further in can begin something new."""
+    """markdown-it's rule without indented code: an indented line can begin a new block."""
     parent, state.parentType = state.parentType, "paragraph"
     line = start + 1
     while line < state.lineMax and not state.isEmpty(line):
-        if state.sCount[line] >= 0 and _begins_anew(state, line):
+        if state.sCount[line] >= 0 and _interrupts_paragraph(state, line):
             break
         line += 1
     content = state.getLines(start, line, state.blkIndent, keepLastLF=False).strip()
@@ -274,7 +273,7 @@ def _paragraph(state: StateBlock, start: int, _end: int, silent: bool) -> bool: 
     return True
 
 
-def _begins_anew(state: StateBlock, line: int) -> bool:
+def _interrupts_paragraph(state: StateBlock, line: int) -> bool:
     silent = True
     return any(
         rule(state, line, state.lineMax, silent) for rule in state.md.block.ruler.getRules("paragraph")
@@ -287,7 +286,7 @@ def _push_paragraph(state: StateBlock, content: str, start: int, end: int) -> No
     state.push("paragraph_close", "p", -1)
 
 
-# --- Rules for the inside of a line
+# --- Rules for the parse_inline of a line
 
 
 def _scanned_rule(sign: str) -> Callable[[StateInline, bool], bool]:
@@ -306,7 +305,7 @@ def _scanned_rule(sign: str) -> Callable[[StateInline, bool], bool]:
 
 
 def _directive(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
-    """`:name[label]{attributes}` shows its label; without either it is text that no anchor holds."""
+    """`:name[label]{attributes}` shows its label; without both it is text, but not part of an anchor."""
     start = state.pos
     found = _DIRECTIVE.match(state.src, start, state.posMax)
     if not found or state.src[max(0, start - 1) : start] == ":":
@@ -315,7 +314,7 @@ def _directive(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
         token = state.push("directive", "", 0)
         token.content = "" if found["label"] or found["attributes"] else found[0]
         if found["label"]:
-            token.children = inside(state.md, found["label"][1:-1], state.env)
+            token.children = parse_inline(state.md, found["label"][1:-1], state.env)
     state.pos = found.end()
     return True
 
@@ -350,7 +349,7 @@ class _Label:
 
 
 class _Helpers:
-    """markdown-it's, with its search for a label's end in linear time: it reads the rest of the line at each bracket."""
+    """markdown-it's helpers, with a linear search for the end of a label; its own reads the rest of the line at each bracket."""
 
     parseLinkDestination = staticmethod(helpers.parseLinkDestination)  # noqa: N815
     parseLinkTitle = staticmethod(helpers.parseLinkTitle)  # noqa: N815
@@ -367,7 +366,7 @@ class _Helpers:
 
 
 def _labels(text: str) -> dict[int, _Label]:
-    """Each opening bracket that is closed, outside of code."""
+    """The label of each opening bracket outside of code that is closed."""
     labels: dict[int, _Label] = {}
     runs = _runs(text)
     opened: list[int] = []
@@ -387,7 +386,7 @@ def _labels(text: str) -> dict[int, _Label]:
 
 
 def _runs(text: str) -> dict[int, list[int]]:
-    """Where runs of backticks start, by their length."""
+    """The positions of runs of backticks, by length."""
     runs: dict[int, list[int]] = {}
     for found in re.finditer("`+", text):
         runs.setdefault(len(found[0]), []).append(found.start())
@@ -395,6 +394,6 @@ def _runs(text: str) -> dict[int, list[int]]:
 
 
 def _code_end(same_length: list[int], position: int, length: int) -> int:
-    """Behind the next run of backticks of this length, or where we are if there is none."""
+    """The position after the next run of backticks of this length, or this position if there is none."""
     number = bisect_left(same_length, position)
     return same_length[number] + length if number < len(same_length) else position
