@@ -27,7 +27,7 @@ from engine.retrieval.calibrate import Gate, Labelled, ProbeScores
 from engine.settings import Settings
 from ingest.read.export import FILENAME as CONTENT_FILE
 from ingest.registry import Registry
-from ingest.self_calibration import Sounding, echoes, headings
+from ingest.self_calibration import SelfCalibration, echoes, headings
 
 SETS = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "eval"
 OUT_OF_SCOPE = SETS / "oos" / "queries.jsonl"
@@ -242,12 +242,12 @@ async def _asked(house: House, settings: Settings, labelled: LabelledSet) -> Boo
         (await house.library.passages(names)).values(),
         key=lambda passage: (order[passage.filename], passage.chunk_index),
     )
-    sounding = wiring._sounding(settings, Registry(house.pool), retriever.embedder, house.index)
-    assert isinstance(sounding, Sounding)
+    calibration = wiring._self_calibration(settings, Registry(house.pool), retriever.embedder, house.index)
+    assert isinstance(calibration, SelfCalibration)
     soundings = ProbeScores(
-        probes=await sounding._ask(sounding.probes, generation),
-        headings=await sounding._ask(headings(passages), generation),
-        echoes=await sounding._ask(echoes(passages), generation),
+        probes=await calibration._scores(calibration.probes, generation),
+        headings=await calibration._scores(headings(passages), generation),
+        echoes=await calibration._scores(echoes(passages), generation),
     )
     asked = []
     for kind, query in labelled.questions():

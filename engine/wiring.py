@@ -63,7 +63,7 @@ from engine.settings import CONFIG, Settings
 from engine.signing import public_keys_file, public_keys_of, signing_key_of
 from ingest.pipeline import Ingest
 from ingest.registry import Registry
-from ingest.self_calibration import Sounding, read_probes
+from ingest.self_calibration import SelfCalibration, read_probes
 from ingest.split import Size
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ async def open_ingest(settings: Settings, database: Database, progress: Progress
             index=index,
             embedder=embedder,
             size=Size(chunking.tokens, chunking.overlap, chunking.tokens_min),
-            sounding=_sounding(settings, registry, embedder, index),
+            self_calibration=_self_calibration(settings, registry, embedder, index),
             new_id=uuid4,
             monotonic=time.monotonic,
             progress=progress,
@@ -469,7 +469,9 @@ def gate_of(settings: Settings) -> Gate:
 _PROBES_HINT = 'Name a file with one question a line, or set it to "" for the curve shipped for the embedder.'
 
 
-def _sounding(settings: Settings, registry: Registry, embedder: Embedder, index: Index) -> Sounding | None:
+def _self_calibration(
+    settings: Settings, registry: Registry, embedder: Embedder, index: Index
+) -> SelfCalibration | None:
     if not settings.calibration.probes_file:
         return None
     file = CONFIG / settings.calibration.probes_file
@@ -483,7 +485,7 @@ def _sounding(settings: Settings, registry: Registry, embedder: Embedder, index:
         raise ConfigurationError(
             f"calibration.probes_file: {file} has {len(probes)} questions; {PROBES_MIN} are needed. {_PROBES_HINT}"
         )
-    return Sounding(
+    return SelfCalibration(
         probes, settings.calibration.probes_refused, gate_of(settings), settings.retrieval.candidates,
         registry, embedder, index,
     )  # fmt: skip

@@ -208,9 +208,11 @@ class Counting:
 
 
 def counting(ingest: Ingest) -> tuple[Ingest, Counting]:
-    assert ingest.sounding is not None
+    assert ingest.self_calibration is not None
     embedder: Any = Counting(ingest.embedder, [])
-    return replace(ingest, embedder=embedder, sounding=replace(ingest.sounding, embedder=embedder)), embedder
+    return replace(
+        ingest, embedder=embedder, self_calibration=replace(ingest.self_calibration, embedder=embedder)
+    ), embedder
 
 
 # Seen red with the vectors of questions not kept.
@@ -231,7 +233,7 @@ async def test_no_probe_is_embedded_twice(
 
 
 # Seen red with `refused` left out of the fingerprint, and with the probes left out of it.
-async def test_other_soundings_make_a_new_generation_of_the_same_text(
+async def test_other_probes_make_a_new_generation_of_the_same_text(
     shelf_settings: Settings, shelf: Database, book: str, tmp_path: Path
 ) -> None:
     folder = written(tmp_path, CUPS)
@@ -384,13 +386,13 @@ class Failing:
 
 
 def failing(ingest: Ingest, fails: int) -> Ingest:
-    assert ingest.sounding is not None
+    assert ingest.self_calibration is not None
     index: Any = Failing(ingest.index, fails)
-    return replace(ingest, sounding=replace(ingest.sounding, index=index))
+    return replace(ingest, self_calibration=replace(ingest.self_calibration, index=index))
 
 
-# Seen red with `publish` before the soundings.
-async def test_soundings_that_fail_leave_readers_on_the_old_book(
+# Seen red with `publish` before the self-calibration.
+async def test_a_self_calibration_that_fails_leaves_readers_on_the_old_book(
     shelf_settings: Settings, shelf: Database, book: str, tmp_path: Path
 ) -> None:
     await publish(shelf_settings, shelf, written(tmp_path, CUPS), book)
@@ -413,23 +415,23 @@ async def test_a_search_that_fails_once_does_not_fail_the_book(
         assert (await failing(opened, 1).run([folder], book, "Title")).generation
 
 
-# Kills itself when the book is indexed and the soundings begin.
+# Kills itself when the book is indexed and the self-calibration begins.
 KILLED = """
 import asyncio, os, signal, sys
 from engine import cli
-from ingest.self_calibration import Sounding
+from ingest.self_calibration import SelfCalibration
 
-async def of(self, generation, passages):
-    await self._ask(self.probes[:5], generation)
+async def measure(self, generation, passages):
+    await self._scores(self.probes[:5], generation)
     os.kill(os.getpid(), signal.SIGKILL)
 
-Sounding.of = of
+SelfCalibration.measure = measure
 cli.main()
 """
 
 
-# Seen red with `publish` before the soundings.
-async def test_an_ingest_killed_at_its_soundings_is_finished_by_the_next(
+# Seen red with `publish` before the self-calibration.
+async def test_an_ingest_killed_at_its_self_calibration_is_finished_by_the_next(
     shelf_settings: Settings, shelf: Database, book: str, tmp_path: Path
 ) -> None:
     await publish(shelf_settings, shelf, written(tmp_path, CUPS), book)
