@@ -4,7 +4,7 @@ All of it takes and gives plain values, so that another process can do it.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +26,8 @@ from audit.proof.archive_format import (
 from audit.proof.bundle import COLUMN, are_commitments, month_of
 from audit.proof.canonical import canonical_text
 from audit.proof.record import PERSONAL, SCHEMA_VERSION, UNHASHED, Row
+
+RowKeys = Callable[[Sequence[str]], Mapping[str, bytes]]  # by log_id; erased records have none
 
 _ZSTD = pa.Codec("zstd", compression_level=1)
 _OF_A_LINE = {"commitments", "leaf_index", "row"}

@@ -6,7 +6,7 @@ never an error; a Parquet file with another digest than its manifest names is no
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +19,7 @@ from audit.archive.rows import (
     LineResult,
     RowGroup,
     RowGroupPlace,
+    RowKeys,
     check_lines,
     parse_line,
     read_row_group,
@@ -53,7 +54,6 @@ PIECE_BYTES = 2**20
 EXPANSION_MAX = 100  # a line has 48 random bytes at least, so no honest evidence shrinks to a hundredth
 SMALL_BYTES_MAX = 2**20  # a note or a list of keys
 
-RowKeys = Callable[[Sequence[str]], Mapping[str, bytes]]
 
 _LOG_ID = re.compile(rb'"log_id":"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')
 

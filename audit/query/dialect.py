@@ -1,8 +1,8 @@
-"""What an auditor may ask of all tiers, and what PostgreSQL means by it. Pure: it works on DuckDB's syntax tree.
+"""SQL allowlist and dialect translation for queries over archived months: PostgreSQL's meaning, run by DuckDB. Pure.
 
-The archive is asked by DuckDB, whose SQL is close to PostgreSQL's, and here and there says something else in the same
-words. Whoever asks must neither notice when a month has left the database, nor reach more than the log: so a question
-is read into its tree, only what is known there is let through, and what DuckDB understands otherwise is put right.
+DuckDB's SQL is close to PostgreSQL's, but some expressions mean something else. A query must give the same answer wherever
+a month is stored, and must read nothing but the log. So each query is parsed into DuckDB's syntax tree; only known nodes
+are allowed, and those that DuckDB understands differently are rewritten or refused.
 """
 
 import json
@@ -16,8 +16,8 @@ Tree = dict[str, Any]
 
 SCHEMA = "public"
 
-# A part of a question that is none of these is refused, whatever later versions of DuckDB may add.
-_PARTS = frozenset(
+# An allowlist: a node of any other type is refused, also those that later versions of DuckDB add.
+_ALLOWED_NODES = frozenset(
     {
         "SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE",
         "EMPTY", "BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST",
@@ -25,7 +25,9 @@ _PARTS = frozenset(
         "ORDER_DEFAULT", "ASCENDING", "DESCENDING",
     }
 )  # fmt: skip
-_TABLE_FUNCTIONS = frozenset({"unnest", "generate_series", "json_each"})  # the others read files and settings
+_TABLE_FUNCTIONS = frozenset(
+    {"unnest", "generate_series", "json_each"}
+)  # the others can read files and settings
 _FUNCTIONS_REFUSED = frozenset({"current_setting", "getvariable", "write_log"})  # DuckDB's own state
 
 _LIKE = {
@@ -34,28 +36,28 @@ _LIKE = {
     "~~*": "ilike_escape",
     "!~~*": "not_ilike_escape",
 }
-# What `~` is called here, which would have to fit the whole text; with options: a dot is any sign, a newline too.
+# DuckDB's names of `~`, with the regex options that PostgreSQL implies: a dot matches a newline too.
 _MATCHES = {"regexp_full_match": "s", "~*": "si", "!~*": "si"}
-# In a pattern: what means something else here, or knows no umlauts.
-_FOREIGN = re.compile(r"\\(?![dnrt])[a-zA-Z]|\[[:.=][^]]*[:.=]\]|^\*\*\*|^\(\?[a-z]")
-# What our to_char writes as PostgreSQL does.
-_FORM = re.compile(r"(?:(?!DDD|SSSS)(?:YYYY|MM|DD|HH24|MI|SS|US)|[^A-Za-z0-9\"%\\])*")
-# PostgreSQL has others of these names.
-_OTHERWISE = frozenset({"regexp_matches", "regexp_replace", "regexp_extract", "format"})
-_PART_OF_TEXT = frozenset({"substr", "substring"})
+# Pattern syntax that means something else in DuckDB, or is limited to ASCII.
+_UNSUPPORTED_PATTERN = re.compile(r"\\(?![dnrt])[a-zA-Z]|\[[:.=][^]]*[:.=]\]|^\*\*\*|^\(\?[a-z]")
+# The formats for which our macro to_char writes the same as PostgreSQL.
+_SUPPORTED_FORMAT = re.compile(r"(?:(?!DDD|SSSS)(?:YYYY|MM|DD|HH24|MI|SS|US)|[^A-Za-z0-9\"%\\])*")
+# PostgreSQL's functions of these names do something else.
+_DIFFERENT_FUNCTIONS = frozenset({"regexp_matches", "regexp_replace", "regexp_extract", "format"})
+_SUBSTRING = frozenset({"substr", "substring"})
 _JSON = frozenset({"json", "jsonb"})
 _NAMES = {
     "count_star": "count",
     "trim": "btrim",
     "quantile_disc": "percentile_disc",
     "quantile_cont": "percentile_cont",
-}  # of columns; the others are called as their function
+}  # column names that PostgreSQL derives; all others equal the function's name
 _TYPE_NAMES = {
     "VARCHAR": "text", "INTEGER": "int4", "BIGINT": "int8", "DOUBLE": "numeric", "BOOLEAN": "bool",
     "TIMESTAMP": "timestamp", "TIMESTAMP WITH TIME ZONE": "timestamptz",
 }  # fmt: skip
 
-# Texts and comments, which nobody may look into, and what stands between them.
+# Literals and comments, which must not be rewritten, and the patterns between them.
 _LITERAL = r"\bE'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$|--[^\n]*|/\*.*?\*/"
 _NO_COLUMNS = re.compile(rf"(?P<literal>{_LITERAL})|\bSELECT\s+(?=FROM\b)", re.DOTALL | re.IGNORECASE)
 _BLANK = r"(?:\s|--[^\n]*|/\*.*?\*/)*"
@@ -63,12 +65,12 @@ _SCHEMA = re.compile(
     rf"(?:\bpublic|(?-i:\"public\")){_BLANK}\.{_BLANK}(?=\"?audit_)|(?P<literal>{_LITERAL})",
     re.DOTALL | re.IGNORECASE,
 )
-_PAST_TIMES = re.compile(  # a month's own table, or a name that is spelled in numbers
-    rf"(?P<past>\"audit_logs_\d+_\d+\"|\baudit_logs_\d+_\d+\b|\bU&(?=\"))|(?P<literal>{_LITERAL})",
+_BYPASS = re.compile(  # a partition, or a name in Unicode escapes: both would bypass the period
+    rf"(?P<bypass>\"audit_logs_\d+_\d+\"|\baudit_logs_\d+_\d+\b|\bU&(?=\"))|(?P<literal>{_LITERAL})",
     re.DOTALL | re.IGNORECASE,
 )
 _ARROW = re.compile(rf"(?P<literal>{_LITERAL})|(?P<arrow>->>?)", re.DOTALL)
-_ARROWS = {"@->": "->", "@->>": "->>"}  # DuckDB's own arrow takes all that stands to its left
+_ARROWS = {"@->": "->", "@->>": "->>"}  # DuckDB's own arrow binds too weakly
 _SIMILAR = re.compile(rf"(?P<literal>{_LITERAL})|\bSIMILAR\s+TO\b", re.DOTALL | re.IGNORECASE)
 _RECORDSET = re.compile(
     rf"(?P<literal>{_LITERAL})|\bjsonb?_to_recordset\((?P<value>[^()]+)\)\s*(?:AS\s+)?(?P<alias>\w+)\s*\((?P<columns>[^()]+)\)",
@@ -76,146 +78,150 @@ _RECORDSET = re.compile(
 )
 
 
-def unqualified(sql: str) -> str:
-    """The log and its views by their bare names, which can be made to mean a part of them."""
-    if any(found["past"] for found in _PAST_TIMES.finditer(sql)):
-        raise QueryError("With times given the log is asked as audit_logs: not by the table of one month")
+def strip_schema(sql: str) -> str:
+    """Remove the schema from names of the log and its views, so that temporary views can replace them."""
+    if any(found["bypass"] for found in _BYPASS.finditer(sql)):
+        raise QueryError("With --from or --to, query audit_logs and not the table of one month")
     return _SCHEMA.sub(lambda found: found["literal"] or "", sql)
 
 
-def readable(sql: str) -> str:
-    """The question as DuckDB's parser can read it."""
+def normalize(sql: str) -> str:
+    """Rewrite syntax that DuckDB's parser does not accept."""
     if any(not found["literal"] for found in _SIMILAR.finditer(sql)):
-        raise QueryError("SIMILAR TO is not understood over archived months. Use ~ or LIKE")
+        raise QueryError("SIMILAR TO is not supported over archived months. Use ~ or LIKE")
     bound = _ARROW.sub(lambda found: found["literal"] or f"@{found['arrow']}", sql)
     whole = _NO_COLUMNS.sub(lambda found: found["literal"] or "SELECT 1 ", bound)
     return _RECORDSET.sub(
-        lambda found: found["literal"] or _records(*found.group("value", "alias", "columns")), whole
+        lambda found: found["literal"] or _recordset(*found.group("value", "alias", "columns")), whole
     )
 
 
-def understood(serialised: str, tables: Mapping[str, Mapping[str, str]], reserved: Collection[str]) -> str:
-    """The tree of one SELECT that reads these tables and nothing else, meant as PostgreSQL would mean it.
+def translate(serialised: str, tables: Mapping[str, Mapping[str, str]], reserved: Collection[str]) -> str:
+    """Check and translate the tree of one SELECT: it reads these tables only, with PostgreSQL's meaning.
 
-    `tables` says the type of each column.
+    `tables` has the type of each column.
     """
-    tree = checked(serialised, tables, reserved)
-    json_names = _json_names(tree, [tables[name] for name in tables_of(serialised) if name in tables])
-    for part in _parts(tree):
-        _refuse(part, json_names)
-    for part in _parts(tree):
-        _put_right(part)
-    for part in _parts(tree):
-        if part.get("type") == "SELECT_NODE":
-            for column in part["select_list"]:
+    tree = check(serialised, tables, reserved)
+    json_names = _json_names(tree, [tables[name] for name in tables_in(serialised) if name in tables])
+    for node in _nodes(tree):
+        _refuse(node, json_names)
+    for node in _nodes(tree):
+        _rewrite(node)
+    for node in _nodes(tree):
+        if node.get("type") == "SELECT_NODE":
+            for column in node["select_list"]:
                 column["alias"] = column.get("alias") or _name(column)
     return json.dumps(tree)
 
 
-def checked(serialised: str, tables: Collection[str], reserved: Collection[str]) -> Tree:
-    """The tree, if nothing in it reaches further than these tables."""
+def check(serialised: str, tables: Collection[str], reserved: Collection[str]) -> Tree:
+    """The parsed tree, if it reads nothing but these tables."""
     tree: Tree = json.loads(serialised)
     if tree["error"]:
-        raise QueryError(_told(tree))
+        raise QueryError(_parser_message(tree))
     if len(tree["statements"]) != 1:
-        raise QueryError("Ask one question at a time: this is more than one statement")
-    named = {name.lower() for part in _parts(tree) for name in _names_given(part)}
+        raise QueryError("This is more than one statement. Run one at a time")
+    named = {name.lower() for node in _nodes(tree) for name in _cte_names(node)}
     if taken := named & set(reserved) - set(tables):
-        raise QueryError(f"{min(taken)} is the name of something else here. Give it another name")
-    for part in _parts(tree):
-        _check(part, {*tables, *named})
+        raise QueryError(f"The name {min(taken)} is reserved. Choose another name")
+    for node in _nodes(tree):
+        _check(node, {*tables, *named})
     return tree
 
 
-def tables_of(serialised: str) -> set[str]:
-    parts = _parts(json.loads(serialised))
-    return {part["table_name"].lower() for part in parts if part.get("type") == "BASE_TABLE"}
+def tables_in(serialised: str) -> set[str]:
+    parts = _nodes(json.loads(serialised))
+    return {node["table_name"].lower() for node in parts if node.get("type") == "BASE_TABLE"}
 
 
-def _check(part: Tree, known: Collection[str]) -> None:
-    kind = part.get("type")
-    if isinstance(kind, str) and "class" not in part and not _is_known(kind):
-        raise QueryError(f"Only a plain SELECT can be asked over archived months, without {kind}")
+def _check(node: Tree, known: Collection[str]) -> None:
+    kind = node.get("type")
+    if isinstance(kind, str) and "class" not in node and not _is_allowed(kind):
+        raise QueryError(f"Only a plain SELECT can run over archived months, without {kind}")
     if kind == "BASE_TABLE":
-        _check_table(part, known)
+        _check_table(node, known)
     if kind == "TABLE_FUNCTION":
-        name = part["function"]["function_name"]
+        name = node["function"]["function_name"]
         if name.lower() not in _TABLE_FUNCTIONS:
-            raise QueryError(f"{name} cannot be asked as a table over archived months")
-    if part.get("class") == "FUNCTION" and part["function_name"].lower() in _FUNCTIONS_REFUSED:
-        raise QueryError(f"{part['function_name']} tells nothing about the log, and is refused")
+            raise QueryError(f"{name} cannot be used as a table over archived months")
+    if node.get("class") == "FUNCTION" and node["function_name"].lower() in _FUNCTIONS_REFUSED:
+        raise QueryError(
+            f"{node['function_name']} is not allowed: it reads DuckDB's settings and not the log"
+        )
 
 
-def _check_table(part: Tree, known: Collection[str]) -> None:
-    place = [part.get("catalog_name"), part.get("schema_name"), part["table_name"]]
+def _check_table(node: Tree, known: Collection[str]) -> None:
+    place = [node.get("catalog_name"), node.get("schema_name"), node["table_name"]]
     name = ".".join(filter(None, place))
-    if part.get("catalog_name") or (part.get("schema_name") or SCHEMA).lower() != SCHEMA:
+    if node.get("catalog_name") or (node.get("schema_name") or SCHEMA).lower() != SCHEMA:
         raise QueryError(f"There is no table {name} for auditors")
-    if part["table_name"].lower() not in known:
+    if node["table_name"].lower() not in known:
         raise QueryError(f"There is no table {name} for auditors")
 
 
-def _is_known(kind: str) -> bool:
-    return kind in _PARTS or kind.endswith("_TYPE_INFO")
+def _is_allowed(kind: str) -> bool:
+    return kind in _ALLOWED_NODES or kind.endswith("_TYPE_INFO")
 
 
-def _names_given(part: Tree) -> Iterator[str]:
-    """To the question's own subqueries."""
-    if part.get("cte_name"):
-        yield part["cte_name"]
-    for entry in (part.get("cte_map") or {}).get("map", ()):
+def _cte_names(node: Tree) -> Iterator[str]:
+    """The names of the query's own CTEs."""
+    if node.get("cte_name"):
+        yield node["cte_name"]
+    for entry in (node.get("cte_map") or {}).get("map", ()):
         yield entry["key"]
 
 
-def _refuse(part: Tree, json_names: Collection[str]) -> None:
-    """What DuckDB would answer otherwise than PostgreSQL, and nothing here puts right."""
-    if part.get("class") == "FUNCTION":
-        second = part["children"][1] if len(part["children"]) > 1 else None
-        _refuse_function(str(part["function_name"]).lower(), _literal(second))
-    if any(_is_json(value, json_names) for value in _operands(part)):
+def _refuse(node: Tree, json_names: Collection[str]) -> None:
+    """Refuse nodes that DuckDB evaluates differently and that cannot be translated."""
+    if node.get("class") == "FUNCTION":
+        second = node["children"][1] if len(node["children"]) > 1 else None
+        _refuse_function(str(node["function_name"]).lower(), _literal(second))
+    if any(_is_json(value, json_names) for value in _operands(node)):
         raise QueryError(
-            "Over archived months JSON is neither compared nor joined as a whole:"
-            " ask for a part of it, as in filters ->> 'module' = '3', or for its text, as in filters::text"
+            "Over archived months a whole JSON value cannot be compared or joined:"
+            " use a part of it, as in filters ->> 'module' = '3', or its text, as in filters::text"
         )
 
 
 def _refuse_function(name: str, second: str | None) -> None:
-    """`second`: what it is given in second place, if that stands there word for word."""
-    if name in _OTHERWISE:
-        raise QueryError(f"{name} means something else over archived months")
-    if name in _MATCHES and (second is None or _FOREIGN.search(second)):
+    """`second` is the second argument, if it is a literal."""
+    if name in _DIFFERENT_FUNCTIONS:
+        raise QueryError(f"{name} means something else over archived months, so it is not allowed")
+    if name in _MATCHES and (second is None or _UNSUPPORTED_PATTERN.search(second)):
         raise QueryError(
-            r"Over archived months a pattern is a text that says its signs, without \w or [:alpha:]"
+            r"Over archived months a pattern must be a literal without classes like \w or [:alpha:]"
         )
-    if name == "to_char" and (second is None or not _FORM.fullmatch(second)):
-        raise QueryError("Over archived months to_char knows YYYY, MM, DD, HH24, MI, SS, US and signs alone")
-    if name in _PART_OF_TEXT and (second or "").startswith("-"):
-        raise QueryError(f"{name} cannot begin before the text over archived months")
+    if name == "to_char" and (second is None or not _SUPPORTED_FORMAT.fullmatch(second)):
+        raise QueryError(
+            "Over archived months to_char supports only YYYY, MM, DD, HH24, MI, SS, US and punctuation"
+        )
+    if name in _SUBSTRING and (second or "").startswith("-"):
+        raise QueryError(f"Over archived months {name} cannot start before the first character")
     if name in _ARROWS and (second or "").startswith(("$", "/")):
-        raise QueryError("Over archived months the name after an arrow begins with neither $ nor /")
+        raise QueryError("Over archived months the key after an arrow must not begin with $ or /")
 
 
-def _operands(part: Tree) -> list[Tree]:
-    """What an operator works on to which JSON is a text here; arrows know what it is."""
-    kind, name = part.get("class"), part.get("function_name")
+def _operands(node: Tree) -> list[Tree]:
+    """The operands of an operator that would treat JSON as text in DuckDB. Arrows handle JSON themselves."""
+    kind, name = node.get("class"), node.get("function_name")
     if kind == "COMPARISON":
-        return [part["left"], part["right"]]
+        return [node["left"], node["right"]]
     if kind == "BETWEEN":
-        return [part["input"]]
-    if kind == "OPERATOR" and part["type"] in {"COMPARE_IN", "COMPARE_NOT_IN"}:
-        return list(part["children"])
+        return [node["input"]]
+    if kind == "OPERATOR" and node["type"] in {"COMPARE_IN", "COMPARE_NOT_IN"}:
+        return list(node["children"])
     if kind == "SUBQUERY":
-        return [part["child"]] if part.get("child") else []
-    if kind == "FUNCTION" and name not in _ARROWS and (part["is_operator"] or name in {*_MATCHES, "nullif"}):
-        return list(part["children"])
+        return [node["child"]] if node.get("child") else []
+    if kind == "FUNCTION" and name not in _ARROWS and (node["is_operator"] or name in {*_MATCHES, "nullif"}):
+        return list(node["children"])
     return []
 
 
 def _json_names(tree: Tree, tables: Iterable[Mapping[str, str]]) -> set[str]:
-    """Of columns that are JSON: those of the tables, and what the question calls them."""
+    """The names of JSON columns: those of the tables, and the query's aliases for them."""
     names = {name for columns in tables for name, kind in columns.items() if kind in _JSON}
-    called = [part for part in _parts(tree) if part.get("class") and part.get("alias")]
-    while new := {part["alias"].lower() for part in called if _is_json(part, names)} - names:
+    called = [node for node in _nodes(tree) if node.get("class") and node.get("alias")]
+    while new := {node["alias"].lower() for node in called if _is_json(node, names)} - names:
         names |= new
     return names
 
@@ -235,32 +241,35 @@ def _is_json(value: Tree, names: Collection[str]) -> bool:
 
 
 def _literal(value: Tree | None) -> str | None:
-    """A text or number as it stands there; PostgreSQL writes it with its type."""
+    """The value of a constant, also within casts: PostgreSQL's view definitions write constants with their type."""
     while value and value["class"] == "CAST":
         value = value["child"]
     return str(value["value"].get("value", "")) if value and value["class"] == "CONSTANT" else None
 
 
-def _put_right(part: Tree) -> None:
-    name = part.get("function_name") if part.get("class") == "FUNCTION" else None
+def _rewrite(node: Tree) -> None:
+    name = node.get("function_name") if node.get("class") == "FUNCTION" else None
     if name in _MATCHES:
-        match = part | {"function_name": "regexp_matches", "is_operator": False}
-        match["children"] = [*part["children"][:2], _constant(_MATCHES[name])]
-        match["alias"] = part["alias"] or "?column?"
+        match = node | {"function_name": "regexp_matches", "is_operator": False}
+        match["children"] = [*node["children"][:2], _constant(_MATCHES[name])]
+        match["alias"] = node["alias"] or "?column?"
         if name.startswith("!"):
-            negated = {"class": "OPERATOR", "type": "OPERATOR_NOT", "query_location": part["query_location"]}
+            negated = {"class": "OPERATOR", "type": "OPERATOR_NOT", "query_location": node["query_location"]}
             match = negated | {"alias": match["alias"], "children": [match | {"alias": ""}]}
-        part.clear()
-        part |= match
-    elif name in _LIKE and _has_backslash(part["children"][1]):
-        part |= {"function_name": _LIKE[name], "is_operator": False, "alias": part["alias"] or "?column?"}
-        part["children"].append(_constant("\\"))
+        node.clear()
+        node |= match
+    elif name in _LIKE and _has_backslash(node["children"][1]):
+        node |= {"function_name": _LIKE[name], "is_operator": False, "alias": node["alias"] or "?column?"}
+        node["children"].append(_constant("\\"))
     elif name in _ARROWS:
-        part["function_name"] = _ARROWS[name]
-    elif part.get("type") == "BASE_TABLE":
-        part["schema_name"] = ""
-    elif part.get("id") == "DECIMAL" and _is_plain(part["type_info"]):
-        part |= {"id": "DOUBLE", "type_info": None}  # numeric, which here would have three decimals
+        node["function_name"] = _ARROWS[name]
+    elif node.get("type") == "BASE_TABLE":
+        node["schema_name"] = ""
+    elif node.get("id") == "DECIMAL" and _is_plain(node["type_info"]):
+        node |= {
+            "id": "DOUBLE",
+            "type_info": None,
+        }  # a plain numeric would have only three decimals in DuckDB
 
 
 def _is_plain(decimal: Tree | None) -> bool:
@@ -268,7 +277,7 @@ def _is_plain(decimal: Tree | None) -> bool:
 
 
 def _has_backslash(pattern: Tree) -> bool:
-    """There it escapes what follows; of a pattern that is computed nobody knows."""
+    """A backslash escapes the next character in PostgreSQL. A computed pattern may contain one."""
     return pattern["class"] != "CONSTANT" or "\\" in str(pattern["value"].get("value"))
 
 
@@ -278,12 +287,12 @@ def _constant(text: str) -> Tree:
 
 
 def _name(column: Tree) -> str:
-    """What PostgreSQL calls a column to which the question gives no name; none if DuckDB says the same."""
+    """PostgreSQL's name of a column without an alias; empty if DuckDB derives the same name."""
     kind = column["class"]
     if kind in {"COLUMN_REF", "STAR"}:
         return ""
-    if kind in _NAMED and not column.get("is_operator"):
-        return _NAMED[kind](column)
+    if kind in _NAMING and not column.get("is_operator"):
+        return _NAMING[kind](column)
     return {"CASE_EXPR": "case", "OPERATOR_COALESCE": "coalesce"}.get(column["type"], "?column?")
 
 
@@ -314,7 +323,7 @@ def _subquery_name(column: Tree) -> str:
     return str(first.get("alias") or own)
 
 
-_NAMED = {
+_NAMING = {
     "FUNCTION": _function_name,
     "WINDOW": _function_name,
     "CAST": _cast_name,
@@ -322,32 +331,32 @@ _NAMED = {
 }
 
 
-def _parts(node: Any) -> Iterator[Tree]:
-    """Every object of a tree, outer ones first."""
-    waiting = [node]
+def _nodes(tree: Any) -> Iterator[Tree]:
+    """Every node of a tree, outer nodes first."""
+    waiting = [tree]
     while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            yield part
-            waiting.extend(part.values())
-        elif isinstance(part, list):
-            waiting.extend(part)
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
 
 
-def _records(value: str, alias: str, columns: str) -> str:
-    """`jsonb_to_recordset(value) AS alias(columns)`, for which DuckDB has other words."""
+def _recordset(value: str, alias: str, columns: str) -> str:
+    """`jsonb_to_recordset(value) AS alias(columns)` in DuckDB's syntax."""
     cells = []
     for column in columns.split(","):
         name, kind = column.strip().split(None, 1)
         path = name.strip('"').replace("'", "''")
         cells.append(f"CAST(item @->> '{path}' AS {kind}) AS {name}")
     items = f"(SELECT unnest(CAST({value} AS JSON[])) AS item)"
-    return f"(SELECT {', '.join(cells)} FROM {items}) AS {alias}"  # noqa: S608  read and checked like all of it
+    return f"(SELECT {', '.join(cells)} FROM {items}) AS {alias}"  # noqa: S608  parsed and check like the rest of the query
 
 
-def _told(tree: Tree) -> str:
-    words = tree["error_message"]
+def _parser_message(tree: Tree) -> str:
+    message = tree["error_message"]
     if tree["error_type"] == "not implemented":
-        return "Only a SELECT can be asked over archived months"
+        return "Only a SELECT can run over archived months"
     at = tree.get("position")
-    return f"{words} (at character {int(at) + 1})" if at else words
+    return f"{message} (at character {int(at) + 1})" if at else message

@@ -58,7 +58,7 @@ async def query(settings: Settings, arguments: Arguments) -> int:
             await _record_reading(database, arguments)
         with wiring.open_tiers(settings, database, _period(arguments), is_open=arguments.personal) as tiers:
             try:
-                found = await asyncio.to_thread(tiers.ask, arguments.sql)
+                found = await asyncio.to_thread(tiers.query, arguments.sql)
             except QueryError as wrong:
                 say(str(wrong))
                 return WRONG_USAGE

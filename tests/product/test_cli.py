@@ -86,7 +86,7 @@ def test_an_auditor_cannot_write_nor_read_keys(data_dir: Path, database: Databas
     for sql in ("DELETE FROM audit_logs", "SELECT * FROM api_keys", "SELECT nonsense"):
         said = affidavit("audit", "query", sql, data_dir=data_dir)
         assert said.returncode == 2
-        assert said.stderr.startswith("This cannot be asked:")
+        assert said.stderr.startswith("The query failed:")
 
 
 def test_doctor_has_a_line_for_each_part(data_dir: Path, database: Database, key: str) -> None:

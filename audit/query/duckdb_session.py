@@ -1,0 +1,187 @@
+"""DuckDB session over the log: an in-memory database with the log attached read-only, locked down before the query runs.
+
+The query was check as a syntax tree (`dialect.py`), and is check once more as DuckDB writes it.
+"""
+
+# ruff: noqa: S608  only names of our own, quoted
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from functools import partial
+from json.encoder import encode_basestring
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import duckdb_extension_postgres_scanner
+import pyarrow as pa
+
+from audit.archive.rows import RowKeys
+from audit.proof import archive_format
+from audit.query.dialect import check, normalize, tables_in, translate
+from audit.query.union_view import ARCHIVED_ROWS, literal, quoted, typed
+
+_EXTENSION = Path(duckdb_extension_postgres_scanner.__file__).parent.joinpath(
+    "extensions", f"v{duckdb.__version__}", "postgres_scanner.duckdb_extension"
+)
+# A sandbox: DuckDB downloads nothing, writes no file, and cannot read Python variables as tables.
+CONFIGURATION: dict[str, Any] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+    "temp_directory": "",
+    "secret_directory": "/dev/null",
+}
+# PostgreSQL's semantics of times, divisions, nulls and arrows. The optimizer top_n is off because with nulls first a LIMIT
+# loses rows of PostgreSQL: duckdb-postgres issue 564.
+_POSTGRES_SEMANTICS = """
+SET TimeZone = 'UTC';
+SET integer_division = true;
+SET default_null_order = 'nulls_last_on_asc_first_on_desc';
+SET lambda_syntax = 'DISABLE_SINGLE_ARROW';
+SET disabled_optimizers = 'top_n';
+"""
+LOCKED = "SET enable_external_access = false; SET lock_configuration = true"
+_MACROS = """
+CREATE TYPE jsonb AS JSON;
+CREATE MACRO jsonb_array_length(list) AS json_array_length(list)::integer;
+CREATE MACRO jsonb_typeof(item) AS CASE lower(json_type(item))
+    WHEN 'varchar' THEN 'string' WHEN 'ubigint' THEN 'number' WHEN 'bigint' THEN 'number' WHEN 'double' THEN 'number'
+    ELSE lower(json_type(item)) END;
+CREATE MACRO to_char(moment, form) AS strftime(moment, replace(replace(replace(replace(replace(replace(replace(
+    form, 'YYYY', '%Y'), 'MM', '%m'), 'DD', '%d'), 'HH24', '%H'), 'MI', '%M'), 'SS', '%S'), 'US', '%f'))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableTable:
+    """A table or view that auditors may read, with its columns and their types in PostgreSQL."""
+
+    name: str
+    columns: Mapping[str, str]
+    definition: str | None  # of a view
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedQuery:
+    """The check syntax tree of a query, and the tables and views that it needs."""
+
+    tree: str
+    tables: Mapping[str, ReadableTable]  # without the log
+    views: Mapping[str, str]  # syntax trees in the order of their dependencies
+    reserved: Collection[str]
+
+    @classmethod
+    def prepare(
+        cls, session: duckdb.DuckDBPyConnection, statement: str, tables: Mapping[str, ReadableTable]
+    ) -> "PreparedQuery":
+        taken = session.execute(
+            "SELECT view_name FROM duckdb_views() WHERE database_name <> 'log'"
+        ).fetchall()
+        reserved = {ARCHIVED_ROWS, *(name for (name,) in taken)}
+        columns = {name: table.columns for name, table in tables.items()}
+        tree = translate(_parse(session, normalize(statement)), columns, reserved)
+        needed, views = tables_in(tree), dict[str, str]()
+        for table in reversed(list(tables.values())):  # newest first: a view reads older ones
+            if table.name in needed and table.definition:
+                parsed = _parse(session, normalize(table.definition.rstrip("; \n")))
+                views[table.name] = translate(parsed, columns, reserved)
+                needed |= tables_in(views[table.name])
+        plain = {
+            name: table for name, table in tables.items() if name in needed - {"audit_logs"} - views.keys()
+        }
+        return cls(tree, plain, dict(reversed(views.items())), reserved)
+
+    def create_views(self, session: duckdb.DuckDBPyConnection, log: str) -> None:
+        """Create the tables and views that the query needs, under their names in PostgreSQL."""
+        session.execute(f"CREATE VIEW audit_logs AS {log}")
+        for name, table in self.tables.items():
+            columns = ", ".join(typed(column, kind) for column, kind in table.columns.items())
+            session.execute(f"CREATE VIEW {quoted(name)} AS SELECT {columns} FROM log.public.{quoted(name)}")
+        for name, tree in self.views.items():
+            session.execute(f"CREATE VIEW {quoted(name)} AS {self._to_sql(session, tree)}")
+
+    def execute(self, session: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+        """Check the text that DuckDB generates from the tree once more, and run exactly that text."""
+        text = self._to_sql(session, self.tree)
+        check(_parse(session, text), {"audit_logs", *self.tables, *self.views}, self.reserved)
+        return session.execute(text)
+
+    @staticmethod
+    def _to_sql(session: duckdb.DuckDBPyConnection, tree: str) -> str:
+        ((text,),) = session.execute("SELECT json_deserialize_sql(?)", [tree]).fetchall()
+        return str(text)
+
+
+def _parse(session: duckdb.DuckDBPyConnection, statement: str) -> str:
+    ((tree,),) = session.execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
+    return str(tree)
+
+
+def attach_log(session: duckdb.DuckDBPyConnection, url: str) -> None:
+    """Attach the database with the auditor's login, read-only."""
+    session.execute(f"LOAD {literal(str(_EXTENSION))}")
+    session.execute(f"ATTACH {literal(url)} AS log (TYPE postgres, READ_ONLY)")
+    session.execute(_POSTGRES_SEMANTICS)
+    session.execute(_MACROS)
+
+
+def add_functions(session: duckdb.DuckDBPyConnection, row_keys: RowKeys | None) -> None:
+    def open_box(log_ids: Any, boxes: Any) -> Any:
+        assert row_keys
+        return pa.array(_open_boxes(log_ids.to_pylist(), boxes.to_pylist(), row_keys), pa.string())
+
+    def spell(texts: Any) -> Any:
+        return pa.array([text and _spell_jsonb(json.loads(text)) for text in texts.to_pylist()], pa.string())
+
+    add = partial(session.create_function, type="arrow", null_handling="special")
+    add("open_box", open_box, ["VARCHAR", "BLOB"], "VARCHAR")
+    add("spell_jsonb", spell, ["VARCHAR"], "VARCHAR")
+
+
+def _open_boxes(log_ids: Sequence[str], boxes: Sequence[bytes | None], row_keys: RowKeys) -> list[str | None]:
+    """The decrypted boxes; None if there is no box or its key was destroyed."""
+    keys = row_keys([log_id for log_id, box in zip(log_ids, boxes, strict=True) if box])
+    return [
+        _spell_jsonb(archive_format.open_box(box, keys[log_id], log_id)) if box and log_id in keys else None
+        for log_id, box in zip(log_ids, boxes, strict=True)
+    ]
+
+
+def _spell_jsonb(value: Any) -> str:
+    """The text of a jsonb value as PostgreSQL writes it: shorter keys first, and numbers with all their digits."""
+    if isinstance(value, dict):
+        names = sorted(value, key=lambda name: (len(name.encode()), name.encode()))
+        return (
+            "{" + ", ".join(f"{encode_basestring(name)}: {_spell_jsonb(value[name])}" for name in names) + "}"
+        )
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_spell_jsonb, value)) + "]"
+    if isinstance(value, str):
+        return encode_basestring(value)
+    return format(Decimal(repr(value)), "f") if isinstance(value, float) else json.dumps(value)
+
+
+def fetch(found: duckdb.DuckDBPyConnection) -> tuple[list[str], list[tuple[Any, ...]]]:
+    described = [(name, str(kind)) for name, kind, *_ in found.description or ()]
+    table = found.to_arrow_table()
+    columns = [_values(column, kind) for column, (_, kind) in zip(table.columns, described, strict=True)]
+    return [name for name, _ in described], list(zip(*columns, strict=True))
+
+
+def _values(column: pa.ChunkedArray, kind: str) -> list[Any]:
+    values = column.to_pylist()
+    if kind == "JSON":
+        return [None if value is None else json.loads(value) for value in values]
+    if kind == "INTERVAL":
+        return [None if value is None else _interval(*value) for value in values]
+    return list(values)
+
+
+def _interval(months: int, days: int, nanoseconds: int) -> timedelta:
+    """With psycopg's convention: a year has 365 days, a month 30."""
+    years, months = divmod(months, 12)
+    return timedelta(365 * years + 30 * months + days, microseconds=nanoseconds // 1000)
