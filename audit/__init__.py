@@ -41,12 +41,13 @@ What follows is all that a second verifier needs. `tests/second_verifier.py` was
     An object with a member for each column of `audit_logs` that is not null, under the column's name. Names are small
     letters, digits and _, and begin with a letter. Numbers, booleans and JSON columns are themselves; ids are text with
     hyphens and small digits; bytes are "\x" and hex; times are in UTC, 2026-11-18T14:00:00.000000Z, always six decimals.
-    This text is of `schema_version` 2; a verifier that meets another one cannot tell.
+    This text is of `schema_version` 3, and of 2, which had every column but details: the rules are the same for both. A
+    verifier that meets another version cannot tell.
 
 3. Commitments
     Personal columns are user_query_text, retrieval_query, chunks_returned, llm_prompt, llm_response, answer_text,
-    released_text, citations, selected_text, filters, filter_message, end_user and client_address. Each that is not null
-    has a commitment, the hex of
+    released_text, citations, selected_text, filters, filter_message, details, end_user and client_address. Each that is
+    not null has a commitment, the hex of
 
         SHA-256(salt ‖ column name ‖ 0x00 ‖ canonical JSON of the value)
 

@@ -33,7 +33,7 @@ WRITERS = 32
 REQUESTS = 2000
 ROUNDS = 5
 SINGLES = 200
-JSON_COLUMNS = {"chunks_returned", "citations", "filters", "instruction_like"}
+JSON_COLUMNS = {"chunks_returned", "citations", "details", "filters", "instruction_like"}
 BATCH_MAX = 256
 
 Row = list[object]

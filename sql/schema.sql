@@ -141,7 +141,8 @@ CREATE TABLE public.audit_logs (
     filter_message text,
     rerank text,
     released_text text,
-    instruction_like jsonb
+    instruction_like jsonb,
+    details jsonb
 ) PARTITION BY RANGE ("timestamp");
 CREATE TABLE public.audit_months (
     relation regclass NOT NULL,
@@ -540,8 +541,8 @@ CREATE OR REPLACE FUNCTION public.audit_personal_columns()
  LANGUAGE sql
  IMMUTABLE
 AS $function$
-    SELECT ARRAY['answer_text', 'chunks_returned', 'citations', 'client_address', 'end_user', 'filter_message', 'filters',
-        'llm_prompt', 'llm_response', 'released_text', 'retrieval_query', 'selected_text', 'user_query_text']
+    SELECT ARRAY['answer_text', 'chunks_returned', 'citations', 'client_address', 'details', 'end_user', 'filter_message',
+        'filters', 'llm_prompt', 'llm_response', 'released_text', 'retrieval_query', 'selected_text', 'user_query_text']
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_refuse_change()
@@ -1075,6 +1076,7 @@ COMMENT ON COLUMN public.audit_citations.filename IS 'File of the book that it c
 COMMENT ON COLUMN public.audit_citations.page IS 'Page of the quotation.';
 COMMENT ON COLUMN public.audit_citations.url IS 'Address that readers were sent to.';
 COMMENT ON COLUMN public.audit_citations.index_generation IS 'Generation of the index that found it.';
+COMMENT ON COLUMN public.audit_logs.details IS 'What the request was about, if that is no filter of a search.';
 COMMENT ON VIEW public.audit_low_confidence IS 'Answers that were given, and marked as of low confidence.';
 COMMENT ON COLUMN public.audit_low_confidence."timestamp" IS 'When it was asked.';
 COMMENT ON COLUMN public.audit_low_confidence.query_id IS 'Name of the request.';

@@ -85,6 +85,17 @@ def good() -> Iterator[tuple[str, str, bytes]]:
     yield "on top of September", "VALID", bundle.encode(proven(rows, 1, previous=link))
     yield "signed after a rotation", "VALID", bundle.encode(proven(rows, 1, ROTATED))
     yield "erased", "ERASED", bundle.encode(proven(rows, 3, commitments=commitments(rows[3])))
+    rows[2] = row(2, filters=None, details={"query_id": str(uuid5(_SPACE, "query 1"))})
+    yield "with details", "VALID", bundle.encode(proven(rows, 2))
+    yield "with details, erased", "ERASED", bundle.encode(proven(rows, 2, commitments=commitments(rows[2])))
+    old = [row(place, schema_version=2) for place in range(5)]
+    yield "of schema version 2", "VALID", bundle.encode(proven(old, 3))
+    yield (
+        "of schema version 2, erased",
+        "ERASED",
+        bundle.encode(proven(old, 3, commitments=commitments(old[3]))),
+    )
+    yield "of schema version 2 among newer ones", "VALID", bundle.encode(proven([*old[:3], *rows[3:]], 2))
     yield "a receipt", "UNSEALED", json.dumps(receipt(rows[1])).encode()
     yield "an answer", "UNSEALED", json.dumps({"answer": "…", "receipt": receipt(rows[1])}, indent=1).encode()
     elsewhere = receipt(rows[1]) | {"issued_at": "2026-11-18T16:00:00.25+01:00"}
@@ -107,7 +118,7 @@ def bad() -> Iterator[tuple[str, str, bytes]]:
     for name, spoiled in (*_changed(json.loads(file), rows), *_respelled(file), *_unlike(rows)):
         assert spoiled != file, name
         yield name, "TAMPERED", spoiled
-    for version in (1, 3, None, "2"):
+    for version in (1, 4, None, "3"):
         body = json.loads(file)
         body["row"]["schema_version"] = version
         yield f"schema version {version}", "CANNOT_TELL", canonical_json(body) + b"\n"
@@ -129,6 +140,8 @@ def _changed(body: dict[str, Any], rows: list[Row]) -> Iterator[tuple[str, bytes
         yield f"{name} another", in_row(**{name: not value if isinstance(value, bool) else "x"})
         yield f"{name} null", in_row(**{name: None})
     yield "a column more", in_row(reason="none")
+    yield "an older schema version", in_row(schema_version=2)
+    yield "details of an older schema version", in_row(schema_version=2, details={})
     yield "a null column more", in_row(reason=None)
     yield "a column that says how it is kept", in_row(spooled=False)
     yield "its own hash", in_row(leaf_hash=rows[2]["leaf_hash"])

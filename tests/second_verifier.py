@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 PERSONAL = {
     "user_query_text", "retrieval_query", "chunks_returned", "llm_prompt", "llm_response", "answer_text", "released_text",
-    "citations", "selected_text", "filters", "filter_message", "end_user", "client_address",
+    "citations", "selected_text", "filters", "filter_message", "details", "end_user", "client_address",
 }  # fmt: skip
 
 STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(?:0[0-7be-f]|1[0-9a-f]))*"')
@@ -73,7 +73,7 @@ def bundle(content: bytes, keys: dict[str, bytes]) -> str:
     row: dict[str, Value] = members["row"].is_
     if not {"log_id", "query_id", "timestamp", "schema_version"} <= set(row):
         raise BadError
-    if row["schema_version"].text != "2":
+    if row["schema_version"].text not in {"2", "3"}:
         return "CANNOT_TELL"
     check_row(row, erased)
     leaf = leaf_of(row, members["commitments"] if erased else None)

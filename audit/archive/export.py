@@ -35,7 +35,7 @@ from audit.proof.bundle import are_commitments
 from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import Frontier
-from audit.proof.record import PERSONAL, SCHEMA_VERSION, Row, leaf_hash
+from audit.proof.record import PERSONAL, Row, leaf_hash
 
 CHUNK_ROWS = 250  # some 2 MB; several are held at once
 
@@ -81,7 +81,7 @@ def export(
         table, columns = _table(connection, month), _columns(connection)
         origin, note, checkpoint = _head(connection, month, public_keys)
         chunks = _chunks(connection, table, month, columns, checkpoint.size)
-        tree = _write_rows(
+        tree, versions = _write_rows(
             chunks, columns, folder, lambda done: progress(f"{month:%Y-%m}", done, checkpoint.size)
         )
     if (tree.size, tree.root()) != (checkpoint.size, checkpoint.root):
@@ -92,15 +92,16 @@ def export(
     (folder / KEYS).write_text("".join(f"{key}\n" for key in public_keys), "utf-8")
     (folder / SPECIFICATION).write_bytes(SPECIFICATION_FILE.read_bytes())
     return Exported(
-        origin, month, tree.size, checkpoint.root, [SCHEMA_VERSION], columns, code_version,
+        origin, month, tree.size, checkpoint.root, sorted(versions), columns, code_version,
         {name: folder / name for name in NAMES},
     )  # fmt: skip
 
 
 def _write_rows(
     chunks: Iterator[SealedRecords], columns: dict[str, str], folder: Path, progress: Callable[[int], None]
-) -> Frontier:
+) -> tuple[Frontier, set[int]]:
     tree = Frontier()
+    versions: set[int] = set()
     with (
         (folder / EVIDENCE).open("xb") as evidence, (folder / LEAVES).open("xb") as leaves,
         SortedWriter(folder / PARQUET, columns) as rows,
@@ -110,12 +111,13 @@ def _write_rows(
                 evidence.write(piece.evidence)
                 leaves.write(b"".join(piece.leaves))
                 rows.add(piece.batch)
+                versions.update(piece.batch.column("schema_version").unique().to_pylist())
                 for leaf in piece.leaves:
                     tree.append(leaf)
                 progress(tree.size)
         except (ArchiveError, WorkerEndedError) as wrong:
             raise ExportError(str(wrong)) from None
-    return tree
+    return tree, versions
 
 
 def _chunks(

@@ -25,7 +25,7 @@ from audit.proof.archive_format import (
 )
 from audit.proof.bundle import COLUMN, are_commitments, month_of
 from audit.proof.canonical import canonical_text
-from audit.proof.record import PERSONAL, SCHEMA_VERSION, UNHASHED, Row
+from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, UNHASHED, Row
 
 RowKeys = Callable[[Sequence[str]], Mapping[str, bytes]]  # by log_id; erased records have none
 
@@ -204,7 +204,7 @@ def _check_line(line: bytes, work: EvidenceLines) -> LineResult:
     except ArchiveError as wrong:
         return LineResult(None, None, b"", digest, problem=str(wrong))
     place = LineResult(found.leaf_index, found.log_id, leaf, digest)
-    if found.row["schema_version"] != SCHEMA_VERSION:
+    if found.row["schema_version"] not in SCHEMA_VERSIONS:
         problem = (
             f"The record is of schema version {found.row['schema_version']}, whose hash is not known here"
         )
@@ -268,7 +268,7 @@ def _check_records(columns: Mapping[str, Sequence[Any]], indexes: Sequence[int])
     ):
         if log_id is None:
             raise ArchiveError(f"The record of leaf {index} is not in the month's table")
-        if version != SCHEMA_VERSION:
+        if version not in SCHEMA_VERSIONS:
             raise ArchiveError(f"The record {log_id} is of schema version {version}, which is not known here")
         if (salt is None) != (erased_at is not None):
             raise ArchiveError(f"The record {log_id} is neither whole nor erased")

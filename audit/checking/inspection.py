@@ -20,7 +20,7 @@ from audit.proof.bundle import COLUMN, are_commitments
 from audit.proof.checkpoint import Checkpoint, Link, erasure_text, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import Frontier
-from audit.proof.record import PERSONAL, SCHEMA_VERSION, Row, leaf_hash
+from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, Row, leaf_hash
 from audit.proof.verdict import Finding, Report, Verdict
 
 MonthState = Literal["attached", "archived", "missing"]
@@ -390,7 +390,7 @@ def _judge(
     row: Row, sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
 ) -> tuple[Verdict, str]:
     """Compare a record with its sealed leaf."""
-    if row["schema_version"] != SCHEMA_VERSION:
+    if row["schema_version"] not in SCHEMA_VERSIONS:
         message = f"The record has schema version {row['schema_version']}, which this program cannot hash"
         return Verdict.CANNOT_TELL, message
     if row["leaf_hash"] != f"\\x{sealed.hex()}":

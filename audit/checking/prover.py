@@ -17,7 +17,7 @@ from audit.checking.evidence import COLUMNS, rows_statement
 from audit.errors import MissingRecordError, ProofUnavailableError, UnprovenError, UnsealedRecordError
 from audit.proof import merkle
 from audit.proof.bundle import Bundle, are_commitments, encode, month_of
-from audit.proof.record import SCHEMA_VERSION, Row, leaf_hash
+from audit.proof.record import SCHEMA_VERSIONS, Row, leaf_hash
 
 CHUNK_LEAVES = 1_024  # a power of two: the tree over the chunks' roots is the tree over the leaves
 SEALED_IN_S = 10  # a sealer needs no longer
@@ -60,7 +60,7 @@ class Prover:
 
     async def prove(self, row: Row) -> bytes:
         """The proof bundle, in the smallest signed tree that contains the record."""
-        if row["schema_version"] != SCHEMA_VERSION:
+        if row["schema_version"] not in SCHEMA_VERSIONS:
             raise UnprovenError(
                 f"This program cannot prove records of schema version {row['schema_version']}"
             )

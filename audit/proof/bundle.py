@@ -15,7 +15,7 @@ from uuid import UUID
 from audit.errors import BundleError, UnknownVersionError
 from audit.proof.canonical import canonical_json
 from audit.proof.merkle import HASH_BYTES
-from audit.proof.record import PERSONAL, SCHEMA_VERSION, UNHASHED, Row
+from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, UNHASHED, Row
 
 FORMAT = "affidavit proof 1"
 BYTES_MAX = 64 * 2**20  # far above any record; what is larger is no proof of ours
@@ -67,7 +67,7 @@ def decode(content: bytes) -> Bundle:
     row, commitments = body["row"], body.get("commitments")
     if not isinstance(row, dict) or not row.keys() >= _IN_ROW:
         raise BundleError("It holds no whole record")
-    if row["schema_version"] != SCHEMA_VERSION:
+    if row["schema_version"] not in SCHEMA_VERSIONS:
         raise UnknownVersionError(f"Records of schema version {row['schema_version']} are not known here")
     _check_row(row, is_erased="commitments" in body)
     if "commitments" in body and not (commitments and are_commitments(commitments)):

@@ -18,7 +18,8 @@ from uuid import UUID
 
 from audit.proof.canonical import canonical_text
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+SCHEMA_VERSIONS = (2, SCHEMA_VERSION)  # known rules; 3 added `details`, which no row of version 2 has
 SALT_BYTES = 32  # nobody guesses it, so nobody can try out what a commitment stands for
 
 Json = dict[str, Any] | list[Any]
@@ -38,6 +39,7 @@ PERSONAL = frozenset(
         "selected_text",
         "filters",
         "filter_message",
+        "details",
         "end_user",
         "client_address",
     }
@@ -116,6 +118,7 @@ class Trail:
     rerank: str | None = None
     released_text: str | None = None
     instruction_like: list[str] | None = None
+    details: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class OperatorEvents:
         """
         trail = Trail(
             log_id=self.new_id(), query_id=self.new_id(), timestamp=self.clock(),
-            endpoint=f"affidavit {command}", client_id=client_id, key_id=key_id, filters=about,
+            endpoint=f"affidavit {command}", client_id=client_id, key_id=key_id, details=about,
         )  # fmt: skip
         is_opened = False
         try:

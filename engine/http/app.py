@@ -265,7 +265,7 @@ async def receipt(request: Request, query_id: UUID, authorization: Authorization
     house = request_context.house(request)
 
     async def serve(client: Client, trail: Trail) -> bytes:
-        trail.filters = {"query_id": str(query_id)}
+        trail.details = {"query_id": str(query_id)}
         return await receipts.proof(house.prover, query_id, client)
 
     content = await house.engine.recorded(

@@ -54,7 +54,7 @@ def steps(log: SealedLog, month: date) -> list[str]:
 def events(log: SealedLog) -> list[tuple[str, str, dict[str, Any]]]:
     with psycopg.connect(log.url) as connection:
         return connection.execute(
-            "SELECT endpoint, outcome, filters FROM audit_logs WHERE endpoint LIKE 'affidavit %' ORDER BY timestamp"
+            "SELECT endpoint, outcome, details FROM audit_logs WHERE endpoint LIKE 'affidavit %' ORDER BY timestamp"
         ).fetchall()
 
 

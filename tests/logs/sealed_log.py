@@ -62,7 +62,7 @@ def whole_trail(month: date, place: int, **given: Any) -> Trail:
         "tokens_input": 1, "tokens_output": 2, "generation_latency_ms": 3, "total_latency_ms": 4,
         "limit_decision": "admitted", "prompt_sha256": "0", "settings_sha256": "1", "code_version": "2",
         "calibration_kind": "self", "best_score": 2 / 3, "filter_message": "ü", "rerank": "r",
-        "released_text": "s", "instruction_like": ["question", "ab"],
+        "released_text": "s", "instruction_like": ["question", "ab"], "details": {"sql": "SELECT 1"},
     }  # fmt: skip
     return Trail(**(fields | given))
 
@@ -89,10 +89,10 @@ class SealedLog:
     def log_id(self, month: date, index: int) -> str:
         return str(self.rows[month, index]["log_id"])
 
-    def write(self, month: date, *places: int) -> None:
+    def write(self, month: date, *places: int, **given: Any) -> None:
         with psycopg.connect(self.url) as connection:
             for place in places:
-                self.rows[month, place] = write(connection, whole_trail(month, place))
+                self.rows[month, place] = write(connection, whole_trail(month, place, **given))
 
     async def seal(self, key: SigningKey | None = None, vault: Vault | None = None) -> dict[date, str]:
         """What could not be sealed, and why."""

@@ -147,7 +147,7 @@ async def log(database: Database, tmp_path_factory: pytest.TempPathFactory) -> A
     async with sealed_log(database, tmp_path_factory.mktemp("archived")) as made:
         made.write(FEBRUARY, -5)
         await made.seal()
-        made.write(FEBRUARY, 90)
+        made.write(FEBRUARY, 90, schema_version=2, details=None)
         await made.seal()
         await made.erase(ErasureTarget(query_id=UUID(made.rows[FEBRUARY, ERASED]["query_id"])))
         made.keep()
@@ -171,6 +171,7 @@ def found(report: Report) -> set[tuple[str, str, int | None]]:
 def test_an_archive_proves_itself_without_any_key_of_a_row(february: Archive) -> None:
     report = february.verify(is_opened=False)
     assert (report.verdict, report.checked, report.findings) == (Verdict.VALID, ROWS, [])
+    assert february.exported.schema_versions == [2, 3]
     assert report.counted == {KEYLESS: 1}
 
 
@@ -558,7 +559,7 @@ def test_a_stranger_cannot_sign_an_archive_nor_its_checkpoint(february: Archive)
 
 def test_a_record_of_another_schema_version_cannot_be_told(february: Archive) -> None:
     lines = february.lines
-    lines[5] = changed(lines[5], schema_version=3)
+    lines[5] = changed(lines[5], schema_version=4)
     assert ("CANNOT_TELL", "row", 5) in found(february.with_lines(lines).verify(february.key))
 
 
@@ -682,7 +683,7 @@ EXPORTS: dict[str, tuple[str, str]] = {
     ),
     "a key gone": ("DELETE FROM audit_row_keys WHERE log_id = %(log_id)s", "no key"),
     "half erased": ("UPDATE audit_logs SET salt = NULL WHERE log_id = %(log_id)s", "neither whole nor erased"),
-    "another schema version": ("UPDATE audit_logs SET schema_version = 3 WHERE log_id = %(log_id)s", "not known here"),
+    "another schema version": ("UPDATE audit_logs SET schema_version = 4 WHERE log_id = %(log_id)s", "not known here"),
     "no checkpoint": ("DELETE FROM audit_checkpoints WHERE month = '2025-02-01'", "nothing of it is sealed"),
     "an older checkpoint": (
         "DELETE FROM audit_checkpoints WHERE month = '2025-02-01' AND tree_size = 14", "these must be the same",

@@ -50,10 +50,12 @@ ERASED_LEAVES = (2, 7)  # of February: the reader's
 def personal(mark: str) -> dict[str, Any]:
     """Each personal column with a word of its own that is looked for afterwards."""
     texts = {
-        name: f"{mark} {name}" for name in PERSONAL - {"chunks_returned", "citations", "filters", "end_user"}
+        name: f"{mark} {name}"
+        for name in PERSONAL - {"chunks_returned", "citations", "filters", "details", "end_user"}
     }
     return texts | {
         "chunks_returned": [{"chunk_id": f"{mark} chunk", "cosine": 0.1 + 0.2}], "filters": {"chapter": f"{mark} filter"},
+        "details": {"sql": f"{mark} detail"},
         "citations": [{"n": 1, "excerpt": f"{mark} excerpt", "start": 0, "end": 10}], "end_user": NAMED,
     }  # fmt: skip
 

@@ -127,7 +127,7 @@ def test_the_command_says_what_it_did_and_records_why_less_is_right(log: SealedL
     assert (said.returncode, told["records"], told["left"]) == (0, 17, [])
     ((about, reason, settings),) = ask(
         log,
-        "SELECT filters, reason, settings_sha256 FROM audit_logs WHERE endpoint = 'affidavit audit retention'",
+        "SELECT details, reason, settings_sha256 FROM audit_logs WHERE endpoint = 'affidavit audit retention'",
     )
     assert about == {"retention_days": 30, "retention_acknowledged": "a test site"}
     assert reason == f"erasure {told['erasure_id']}: 17 records"

@@ -576,7 +576,7 @@ def test_whoever_opens_what_is_personal_says_why_and_that_is_recorded_first(
 ) -> None:
     assert command("query", "SELECT 1", "--personal")[0] == 2
     recorded = (
-        "SELECT outcome, filters FROM audit_logs WHERE endpoint = 'affidavit audit query' ORDER BY timestamp"
+        "SELECT outcome, details FROM audit_logs WHERE endpoint = 'affidavit audit query' ORDER BY timestamp"
     )
 
     def rows() -> list[tuple[Any, ...]]:

@@ -1,19 +1,27 @@
 """Each file of sql/ is applied once, in order, whole or not at all, and never edited afterwards."""
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 
+from audit import auditor
+from audit.erasure.target import ErasureTarget
+from audit.proof.keys import SigningKey
+from audit.proof.verdict import Verdict
 from engine.database import Database
 from engine.errors import ConfigurationError
 from engine.migrate import migrate, pending
 from engine.settings import HOUSE
+from engine.wiring import now
+from tests.logs.recorded import make_months
+from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog
 
 OURS = HOUSE / "sql"
 
@@ -181,3 +189,57 @@ def test_pending_tells_the_truth_and_changes_nothing(connection: psycopg.Connect
 def test_the_running_database_has_nothing_pending(database: Database) -> None:
     assert database.pending() == []
     assert database.migrate() == []
+
+
+JANUARYS = "audit_logs_2025_01"
+
+
+def detach(url: str, *, is_interrupted: bool) -> None:
+    with psycopg.connect(url) as reader, psycopg.connect(url, autocommit=True) as connection:
+        if not is_interrupted:
+            connection.execute(f"ALTER TABLE audit_logs DETACH PARTITION {JANUARYS}".encode())
+            return
+        reader.execute("SELECT count(*) FROM audit_logs")
+        connection.execute("SET statement_timeout = '300ms'")
+        with pytest.raises(errors.QueryCanceled):
+            connection.execute(f"ALTER TABLE audit_logs DETACH PARTITION {JANUARYS} CONCURRENTLY".encode())
+
+
+# Seen red with the column added to the log alone: nothing of a detached month could be erased any more.
+@pytest.mark.parametrize("is_interrupted", [False, True], ids=["detached", "half detached"])
+async def test_records_of_schema_version_2_are_proven_and_erased_as_before(
+    url: str, database: Database, tmp_path: Path, is_interrupted: bool
+) -> None:
+    """Written and sealed before `details` was there; one of their months is detached when the column comes."""
+    before = tmp_path / "sql"
+    before.mkdir()
+    for file in OURS.glob("*.sql"):
+        if file.name < "0015":
+            shutil.copy(file, before)
+    log = SealedLog(Database(url, database.settings), tmp_path, SigningKey.create(tmp_path / "signing.key"))
+    with psycopg.connect(url) as connection:
+        migrate(connection, before)
+        make_months(connection, (JANUARY, FEBRUARY, now().date()))
+    for month in (JANUARY, FEBRUARY):
+        log.write(month, 0, 1, schema_version=2, details=None)
+    assert await log.seal() == {}
+    proof = await log.prove(log.rows[JANUARY, 0])
+    detach(url, is_interrupted=is_interrupted)
+    log.database.migrate()
+    log.write(FEBRUARY, 2)
+    assert await log.seal() == {}
+    done = await log.erase(ErasureTarget(query_id=UUID(log.rows[JANUARY, 0]["query_id"])))
+    assert (done.records, done.left) == (1, [])
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            f"ALTER TABLE audit_logs ATTACH PARTITION {JANUARYS}"
+            " FOR VALUES FROM ('2025-01-01 00:00:00+00') TO ('2025-02-01 00:00:00+00')".encode()
+        )
+    assert await log.seal() == {}
+    report = log.inspect()
+    assert (report.verdict, report.findings) == (Verdict.VALID, [])
+    assert report.counted["records were erased, and are proven"] == 1
+    for row in (log.rows[JANUARY, 1], log.rows[FEBRUARY, 1], log.rows[FEBRUARY, 2]):
+        assert auditor.check(await log.prove(row), log.keys).verdict is Verdict.VALID
+    assert auditor.check(await log.prove(log.rows[JANUARY, 0]), log.keys).verdict is Verdict.ERASED
+    assert auditor.check(proof, log.keys).verdict is Verdict.VALID

@@ -301,8 +301,8 @@ async def test_every_change_of_a_key_is_a_row_that_can_be_proven(
     ):
         assert row["endpoint"] == f"affidavit keys {word}"
         assert (row["outcome"], row["success"], row["client_id"]) == ("recorded", True, "noted")
-    assert created["filters"] == {"scopes": ["ask"], "rate_limit": "7/minute", "books": ["physical-ai"]}
-    assert rotated["filters"] == {"new_key_id": id_of(new), "overlap_s": 86400}
+    assert created["details"] == {"scopes": ["ask"], "rate_limit": "7/minute", "books": ["physical-ai"]}
+    assert rotated["details"] == {"new_key_id": id_of(new), "overlap_s": 86400}
     assert id_of(old) in str(created)
     assert all(
         secret.split("_")[2] not in str(events_of(records, id_of(secret))) for secret in (old, new or "")

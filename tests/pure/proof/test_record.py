@@ -58,9 +58,9 @@ def trail(**changes: Any) -> Trail:
             model_requested="m", model_used="m-1", provider_request_id="p", stop_reason="end_turn",
             tokens_input=10, tokens_output=20, generation_latency_ms=30, total_latency_ms=40,
             limit_decision="allowed", repeat_count=1, prompt_sha256="aa", settings_sha256="bb",
-            code_version="0.1.0", spooled=False, schema_version=2, salt=SALT, leaf_hash=b"\x01" * 32,
+            code_version="0.1.0", spooled=False, schema_version=3, salt=SALT, leaf_hash=b"\x01" * 32,
             erased_at=WHEN, calibration_kind="self", best_score=0.8, filter_message=SECRET, rerank="model",
-            released_text=SECRET, instruction_like=["question"],
+            released_text=SECRET, instruction_like=["question"], details={"sql": SECRET},
         ),
         **changes,
     )  # fmt: skip
@@ -90,14 +90,28 @@ def commitment(salt: bytes, name: str, value: Any) -> str:
     return commitments({"salt": "\\x" + salt.hex(), name: value})[name]
 
 
-def test_hash_of_a_known_row_never_changes() -> None:
+@pytest.mark.parametrize(
+    ("version", "details", "expected"),
+    [
+        (2, None, "2214bf550d1cf7da00bf3571948b9929ec31fe6a4fc7a637b58d95840138f4b2"),
+        (3, {"sql": SECRET}, "73e0e8ca06e7980ddf1ca933b37e62c6f34d6a2d877fd662ce6f41d8e870d8cc"),
+    ],
+)
+def test_hash_of_a_known_row_never_changes(version: int, details: Any, expected: str) -> None:
     """If this fails, no row that was ever written can be proven any more."""
-    assert leaf_hash(row()).hex() == "2214bf550d1cf7da00bf3571948b9929ec31fe6a4fc7a637b58d95840138f4b2"
+    assert leaf_hash(row(schema_version=version, details=details)).hex() == expected
 
 
-def test_hash_of_a_known_row_without_values_never_changes() -> None:
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (2, "e63b1d07d522ae79259069f2a2db0e07a032bdabc0d948517cf8fe8e7fc136dc"),
+        (3, "1a20967a700a8c245876f80854a5826ffbcbb40dc3e17f3e89615f5fc164fc80"),
+    ],
+)
+def test_hash_of_a_known_row_without_values_never_changes(version: int, expected: str) -> None:
     bare = Trail(log_id=UUID(int=1), query_id=UUID(int=2), timestamp=WHEN, endpoint="/v1/query", salt=SALT)
-    assert leaf_hash(row_of(bare)).hex() == "e63b1d07d522ae79259069f2a2db0e07a032bdabc0d948517cf8fe8e7fc136dc"
+    assert leaf_hash(row_of(replace(bare, schema_version=version))).hex() == expected
 
 
 def test_commitment_of_a_known_value_never_changes() -> None:
