@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PEERS := .venv-peers
+CAMPAIGN_ROUNDS ?= 20
+# Two processes, a file at a time, the longest files first (tests/conftest.py).
+SPREAD := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run test campaign bench bench-peers check format lock schema clean
@@ -15,11 +18,12 @@ help:  ## List these targets
 run: $(READY)  ## A running engine on http://127.0.0.1:8000 (PORT=…) with the sample book
 	@exec $(BIN)/affidavit up --port $(PORT)
 
-test: $(READY)  ## The whole test suite against real parts
-	@$(BIN)/pytest --numprocesses 2 --dist loadfile
+test: $(READY)  ## All tests but the campaigns, against real parts (6 minutes)
+	@$(BIN)/pytest --ignore tests/campaigns $(SPREAD)
 
-campaign: $(READY)  ## The tests that kill and disturb, with many more rounds
-	@CAMPAIGN_ROUNDS=20 $(BIN)/pytest tests/campaigns tests/parts/sealing tests/product/http/test_openapi.py
+# With CAMPAIGN_ROUNDS=1 the short one that runs on every change (10 minutes).
+campaign: $(READY)  ## The tests that kill and disturb, with many rounds (CAMPAIGN_ROUNDS=…)
+	@CAMPAIGN_ROUNDS=$(CAMPAIGN_ROUNDS) $(BIN)/pytest tests/campaigns $$(grep -rl --include='test_*.py' ROUNDS tests/parts tests/product) $(SPREAD)
 
 bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
 	@$(BIN)/python -m bench.ingest

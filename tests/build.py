@@ -118,3 +118,6 @@ def head(leaves: list[bytes]) -> bytes:
         ]
         leaves = paired + leaves[len(paired) * 2 :]
     return leaves[0]
+
+
+STRANGE = f"aff_0123456789_{'0' * 72}"

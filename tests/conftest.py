@@ -22,14 +22,31 @@ from engine.database import Database
 from engine.house import House
 from engine.settings import Settings
 
+pytest_plugins = ["tests.product.docusaurus"]
 # Their assertions show both sides too.
 pytest.register_assert_rewrite(
     "tests.campaigns", "tests.logs", "tests.parts", "tests.product", "tests.upstreams"
 )
 ROOT = Path(__file__).resolve().parent.parent
 READY_S = 60
+# `make campaign` gives a number: so often is everything disturbed there. 0: no campaign, and the short version of each test.
+CAMPAIGN_ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "0"))
 # Two runs share a disk here, and a flush may take its time. What is promised to readers is asserted in test_faults.py.
 PATIENCE = {"AFFIDAVIT_BUDGET__AUDIT_S": "2.0", "AFFIDAVIT_BUDGET__TOTAL_S": "6.5"}
+
+# With two processes a long file must not come last. Longest first, by what they took on two quiet cores.
+LONGEST = (
+    "test_docusaurus_sites", "test_injection", "test_docusaurus_plugin", "test_faults", "test_erase", "test_ingest",
+    "test_outage", "test_kill", "test_crash_campaign", "test_archive", "test_s3", "test_flood_kill", "test_server",
+    "test_embedded_postgres", "test_archive_crash", "test_hostile_files", "test_sounding", "test_archive_format",
+    "test_tiers", "test_cli", "test_ingest_crash", "test_edge", "test_certify", "test_openapi", "test_faults_in_memory",
+    "test_sandbox", "test_seal", "test_retention", "test_stream", "test_retrieve", "test_index_contract",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
 @pytest.fixture(scope="session")

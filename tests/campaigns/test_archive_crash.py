@@ -7,7 +7,6 @@ recorded that was not done; then the archiver runs once more, undisturbed, and m
 import contextlib
 import itertools
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -37,13 +36,13 @@ from engine.providers.postgres import EmbeddedPostgres
 from engine.providers.s3 import S3Vault
 from engine.wiring import now
 from tests.campaigns.dying_archiver import Points, disturbed
-from tests.conftest import ROOT
+from tests.conftest import CAMPAIGN_ROUNDS, ROOT
 from tests.logs.archiving import archiver_of, attached, events, rows_of, steps, tables
 from tests.logs.recorded import make_months
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, quiet, sealed_log
 from tests.upstreams import s3
 
-ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "0"))
+ROUNDS = CAMPAIGN_ROUNDS if CAMPAIGN_ROUNDS > 1 else 0
 FEW = 2  # of each kind in the normal suite
 TABLE = "audit_logs_2025_01"
 WORKS = ("archive", "restore", "end")

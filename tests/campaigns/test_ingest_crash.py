@@ -4,7 +4,6 @@ Seen red with the publish moved before the index is built.
 """
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -18,9 +17,9 @@ import psycopg
 import pytest
 
 from engine.wiring import SAMPLE_BOOK
-from tests.conftest import ROOT
+from tests.conftest import CAMPAIGN_ROUNDS, ROOT
 
-ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "2"))  # `make campaign` asks for more
+ROUNDS = CAMPAIGN_ROUNDS or 2
 LONGEST_S = 4.0  # a whole ingest takes about that long
 
 CONTENT = """

@@ -27,9 +27,9 @@ import pytest
 from engine.outage.stale_cache import FRESH_S
 from engine.providers.postgres import EmbeddedPostgres
 from tests.campaigns.load import QUESTIONS, fetch, heard_out
-from tests.conftest import Records, Running, running
+from tests.conftest import CAMPAIGN_ROUNDS, Records, Running, running
 
-ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "1"))  # `make campaign` asks for more
+ROUNDS = CAMPAIGN_ROUNDS or 1
 OUTAGE_S = 4.0 if ROUNDS == 1 else 60.0  # long enough for all that is remembered to be stale
 READERS = 8
 PROMISE_S = 5.0 + 0.1

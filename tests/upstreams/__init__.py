@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from starlette.applications import Starlette
@@ -30,8 +30,15 @@ class _Server(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def http(*routes: Route) -> AsyncIterator[str]:
     """These routes at an address of this machine, until the end of the block."""
+    async with listening(Starlette(routes=routes), lifespan="off") as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def listening(application: Starlette, *, lifespan: Literal["on", "off"]) -> AsyncIterator[str]:
+    """The application at an address of this machine, in this process."""
     port = free_port()
-    server = _Server(uvicorn.Config(Starlette(routes=routes), port=port, log_level="warning", lifespan="off"))
+    server = _Server(uvicorn.Config(application, port=port, log_level="warning", lifespan=lifespan))
     serving = asyncio.create_task(server.serve())
     await server.is_listening.wait()
     try:

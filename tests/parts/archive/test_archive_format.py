@@ -49,10 +49,11 @@ from audit.proof.verdict import Report, Verdict
 from engine import settings as settings_file
 from engine.cli import main
 from engine.database import Database
+from tests.conftest import CAMPAIGN_ROUNDS
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, quiet, sealed_log
 from tests.proofs import STRANGER
 
-ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "1"))
+ROUNDS = CAMPAIGN_ROUNDS or 1
 ROWS, ERASED, LATE = 14, 3, 12  # February's; leaf 3 was erased; leaf 12 is older than all the others
 KEYS_MADE = """
 INSERT INTO audit_row_keys (log_id, query_id, month, key)

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import base64
 import json
-import os
 import random
 import subprocess
 import sys
@@ -28,11 +27,11 @@ from engine.database import Database
 from engine.errors import ConfigurationError
 from tests import proofs, second_verifier
 from tests.command_line import affidavit
-from tests.conftest import ROOT
+from tests.conftest import CAMPAIGN_ROUNDS, ROOT
 from tests.logs.sealed_log import FEBRUARY, SealedLog, sealed_log
 from tests.proofs import KEY, ROTATED, STRANGER
 
-MUTATIONS = int(os.environ.get("CAMPAIGN_ROUNDS", "0")) * 5_000 or 3_000  # `make campaign` makes 100,000
+MUTATIONS = CAMPAIGN_ROUNDS * 5_000 or 3_000
 Command = Callable[..., tuple[int, str, str]]  # of its words: exit code, stdout, stderr
 KEYS = [KEY.public, ROTATED.public]
 EXAMPLES = json.loads(proofs.FILE.read_text())

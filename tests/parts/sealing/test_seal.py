@@ -32,12 +32,12 @@ from engine.errors import ConfigurationError
 from engine.wiring import now
 from tests.build import head
 from tests.command_line import affidavit
-from tests.conftest import ROOT
+from tests.conftest import CAMPAIGN_ROUNDS, ROOT
 
 NOVEMBER, OCTOBER, AUGUST = date(2026, 11, 1), date(2026, 10, 1), date(2026, 8, 1)
 AT = datetime(2026, 11, 18, 14, tzinfo=UTC)
 WAIT_S = 20
-ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "2"))  # `make campaign` asks for more
+ROUNDS = CAMPAIGN_ROUNDS or 2
 KILLS = 3  # in each round
 WRITERS, SEALERS = 4, 3
 DELAY_S = 10.0

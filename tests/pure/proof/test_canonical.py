@@ -3,14 +3,11 @@
 import json
 from typing import Any
 
-import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.proof.canonical import canonical_json
-from audit.proof.record import text_of
-from engine.database import Database
 from tests.build import steady, texts, values
 
 # What `JSON.stringify` of node says to the same doubles.
@@ -69,22 +66,6 @@ def test_canonical_form_survives_reading_and_writing(value: Any) -> None:
 @given(st.dictionaries(texts, st.integers(0, 9), max_size=6))
 def test_order_of_keys_does_not_matter(value: dict[str, int]) -> None:
     assert canonical_json(dict(reversed(value.items()))) == canonical_json(value)
-
-
-def test_canonical_form_survives_the_database(database: Database) -> None:
-    """`jsonb` has an order of its own, and numbers without an exponent: 1e308 comes back as 309 digits."""
-    with psycopg.connect(database.url) as connection:
-
-        @steady
-        @given(values)
-        def survives(value: Any) -> None:
-            for column in ("jsonb", "json"):
-                written = canonical_json(json.loads(text_of({"a": value})))
-                query = f"SELECT (%s::{column})::text"
-                (read,) = connection.execute(query.encode(), (written.decode(),)).fetchone() or ("",)
-                assert canonical_json(json.loads(read)) == written
-
-        survives()
 
 
 @steady

@@ -7,14 +7,12 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from hashlib import sha256
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.ledger import partitions
 from audit.proof.canonical import canonical_json
 from audit.proof.record import (
     COLUMNS,
@@ -29,11 +27,8 @@ from audit.proof.record import (
     row_of,
     text_of,
 )
-from engine.database import Database
 from engine.settings import HOUSE
-from engine.wiring import now
-from tests.build import steady, values
-from tests.logs.recorded import read_back, write
+from tests.build import steady
 
 SALT = bytes(range(32))
 SECRET = "Élodie asked about her knee 🦿"
@@ -290,48 +285,6 @@ def test_whatever_arrives_is_storable(value: Any) -> None:
     kept = text_of({"a": value})
     assert "\\u0000" not in kept.replace("\\\\", "")
     assert kept.encode()
-
-
-def as_json(kept: Row) -> bytes:
-    return canonical_json({name: kept[name] for name in COLUMNS if kept.get(name) is not None})
-
-
-async def test_rows_read_back_from_the_database_prove_themselves(database: Database) -> None:
-    """A value of each kind that hypothesis thinks of, through json_populate_recordset, the table and row_to_json."""
-    async with database.pool("affidavit_engine") as pool:
-        await partitions.make_months_ahead(pool, now().date())
-    doubles = st.floats(allow_nan=False, allow_infinity=False)
-    texts = st.text()
-    with psycopg.connect(database.url) as connection:
-
-        @steady
-        @given(
-            st.fixed_dictionaries(
-                {
-                    "user_query_text": texts,
-                    "answer_text": st.none() | texts,
-                    "confidence_score": doubles,
-                    "best_score": st.none() | doubles,
-                    "chunks_returned": st.none() | st.lists(values),
-                    "filters": st.dictionaries(texts, values),
-                    "success": st.none() | st.booleans(),
-                    "top_k": st.integers(-(2**31), 2**31 - 1),
-                    "instruction_like": st.none() | st.lists(texts),
-                    "session_id": st.none() | st.uuids(),
-                    "error_message": st.none() | texts,
-                    "timestamp": st.integers(0, 999_999).map(lambda n: now().replace(microsecond=n)),
-                }
-            )
-        )
-        def proves_itself(fields: dict[str, Any]) -> None:
-            asked = Trail(log_id=uuid4(), query_id=uuid4(), endpoint="test", **fields)
-            written = write(connection, asked)
-            found = read_back(connection, asked.log_id)
-            assert bytes_of(found["leaf_hash"]) == leaf_hash(found)
-            assert as_json(found) == as_json(written)
-
-        proves_itself()
-        connection.rollback()
 
 
 def test_fields_are_the_columns_of_the_table_in_order() -> None:

@@ -1,0 +1,45 @@
+"""The Docusaurus plugin: its dependencies, installed once, and its build."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PLUGIN = ROOT / "docusaurus"
+NODE_NEEDED = 20
+
+
+def _node_missing() -> str:
+    """Why nothing of this can be tested here, or ""."""
+    if not shutil.which("node") or not shutil.which("npm"):
+        return "no node and npm here"
+    said = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    major = int(said.lstrip("v").split(".")[0])
+    return f"node is {said}, {NODE_NEEDED} or newer is needed" if major < NODE_NEEDED else ""
+
+
+def run(*command: object, cwd: Path = PLUGIN, environment: Mapping[str, str] | None = None) -> str:
+    """What it printed. A failure shows all of it."""
+    ended = subprocess.run(
+        list(map(str, command)), cwd=cwd, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "CI": "true", **(environment or {})},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    """With its dependencies, built; the first time it takes a minute to install them."""
+    if missing := _node_missing():
+        pytest.skip(f"The Docusaurus plugin is not tested: {missing}")
+    installed, lock = PLUGIN / "node_modules" / ".package-lock.json", PLUGIN / "package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+        run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+    run("npm", "run", "build")
+    return PLUGIN
