@@ -232,11 +232,9 @@ def _cpu_s(engine: Engine) -> dict[str, float]:
         return {}
     stats = [_stat(path) for path in PROC.glob("[0-9]*/stat")]
     server = int((engine.data / "postgres" / "postmaster.pid").read_text().split()[0])
-    own = {
-        engine.pid: "engine",
-        _index_worker(engine.data): "index worker",
-        engine.upstreams_pid: "upstreams",
-    }
+    own = {engine.pid: "engine", engine.upstreams_pid: "upstreams"}
+    if worker := _index_worker(engine.data):
+        own[worker] = "index worker"
     used = dict.fromkeys((*own.values(), "database"), 0.0)
     for pid, parent, cpu_s in stats:
         if name := own.get(pid, "database" if server in (pid, parent) else None):
@@ -314,14 +312,18 @@ def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
 
 def _wait_for_index_worker(data: Path) -> None:
     """It stays a little longer than its last client, and must not write where nothing is any more."""
-    with contextlib.suppress(ProcessLookupError):
-        while True:
-            os.kill(_index_worker(data), 0)
-            time.sleep(LOOK_S)
+    while _index_worker(data):
+        time.sleep(LOOK_S)
 
 
-def _index_worker(data: Path) -> int:
-    return int((data / "index" / "serve.lock").read_text())
+def _index_worker(data: Path) -> int | None:
+    """Found by its command line: the worker's lock file is its own affair."""
+    for path in PROC.glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().decode(errors="replace").split("\0")
+            if "engine.providers.edge_worker" in words and str(data / "index") in words:
+                return int(path.parent.name)
+    return None
 
 
 def _free_port() -> int:

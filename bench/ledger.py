@@ -4,6 +4,7 @@ Run as `python -m bench.ledger`. The database is the embedded one; bare inserts 
 INSERT that anybody would write, and once more by the ledger's own statement, with nothing around it.
 """
 
+import argparse
 import asyncio
 import secrets
 import statistics
@@ -39,7 +40,7 @@ BATCH_MAX = 256
 Row = list[object]
 
 
-async def main() -> None:
+async def main(rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="affidavit-bench-", ignore_cleanup_errors=True) as folder:
         settings = settings_file.load({}, data_dir=Path(folder))
         async with wiring.open_database(settings, lambda _: None) as database:
@@ -49,7 +50,7 @@ async def main() -> None:
                 try:
                     assert isinstance(pool.conninfo, str)
                     figures = [
-                        *await _throughput(ledger, pool.conninfo),
+                        *await _throughput(ledger, pool.conninfo, rounds),
                         *await _added(ledger, pool.conninfo),
                     ]
                 finally:
@@ -59,11 +60,11 @@ async def main() -> None:
     record("ledger", [asdict(figure) for figure in figures])
 
 
-async def _throughput(ledger: Ledger, conninfo: str) -> list[Figure]:
+async def _throughput(ledger: Ledger, conninfo: str, rounds: int) -> list[Figure]:
     ours: list[float] = []
     bare: list[float] = []
     strict: list[float] = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         ours.append(await _per_second(map(_trail, range(REQUESTS)), lambda trail: _recorded(ledger, trail)))
         async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
             bare.append(await _bare(connection, [_row(_trail(0)) for _ in range(REQUESTS)]))
@@ -223,4 +224,6 @@ def _trail(_: int) -> Trail:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of which the median counts")
+    asyncio.run(main(parser.parse_args().rounds))

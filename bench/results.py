@@ -1,12 +1,18 @@
 """What the benches found: lines on the terminal, and bench/results.json, which they share."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parent / "results.json"
+# A smoke run has small sets, and its figures, which mean nothing, go elsewhere.
+RESULTS = Path(os.environ.get("BENCH_RESULTS", Path(__file__).resolve().parent / "results.json"))
+
+SETS = Path(
+    os.environ.get("BENCH_SETS", Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "eval")
+)
 
 
 @dataclass(frozen=True, slots=True)

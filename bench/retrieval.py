@@ -27,7 +27,7 @@ from uuid import uuid4
 import numpy as np
 
 from bench import peers
-from bench.results import Figure, record, show
+from bench.results import RESULTS, Figure, record, show
 from engine.evaluation import charts
 from engine.models import Calibration, Filters, Generation, Passage, Point, Question, Vector
 from engine.ports import Embedder, Index, Library
@@ -39,7 +39,7 @@ from engine.retrieval.retrieve import Retriever
 HOUSE = Path(__file__).resolve().parent.parent
 PEERS_PYTHON = HOUSE / ".venv-peers" / "bin" / "python"
 SAMPLE_BOOK = HOUSE / "config" / "sample-book"
-GROWTH = HOUSE / "bench" / "growth.svg"
+GROWTH = RESULTS.with_name("growth.svg")
 
 SIZES = (1_000, 5_000, 10_000, 100_000)
 DIMENSION, DIMENSION_LARGE = 384, 1024
@@ -112,7 +112,7 @@ async def main(sizes: Sequence[int]) -> None:
         show(figure)
     record("retrieval", [asdict(row) for row in rows] + [asdict(figure) for figure in figures])
     GROWTH.write_text(growth([row for row in rows if row.dimension == DIMENSION]))
-    print(f"\nGrowth over the number of passages: {GROWTH.relative_to(HOUSE)}")
+    print(f"\nGrowth over the number of passages: {GROWTH.name}")
 
 
 async def side_by_side(
