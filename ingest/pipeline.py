@@ -66,7 +66,7 @@ class Ingest:
         self, paths: Sequence[Path], book_id: str, title: str, *, dry_run: bool = False
     ) -> IngestResult:
         started = self.monotonic()
-        async with self.registry.exclusive(book_id):
+        async with self.registry.lock_book(book_id):
             documents, errors = await files.read_all(paths, self.progress)  # (1)
             passages = [
                 passage
@@ -118,9 +118,9 @@ class Ingest:
 
     async def _retire(self, book_id: str) -> None:
         """Also when nothing is new: the run before may have been killed."""
-        for outlived in await self.registry.outlived(book_id):
-            await self.index.drop(outlived)
-            await self.registry.forget(outlived)
+        for stale in await self.registry.stale_generations(book_id):
+            await self.index.drop(stale)
+            await self.registry.delete_generation(stale)
 
     async def _index(
         self, generation: Generation, passages: Sequence[Passage], words: Sequence[Sequence[str]]
@@ -154,11 +154,11 @@ class Ingest:
         """Through the cache. New vectors are cached before they are used, so that a killed run does not pay for them twice."""
         names = [sha256(text.encode()).hexdigest() for text in texts]
         embedder, dimension = self.embedder.name, self.embedder.dimension
-        known = await self.registry.embeddings(names, embedder, dimension)
+        known = await self.registry.cached_embeddings(names, embedder, dimension)
         new = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
         if new:
             made = dict(zip(new, await self.embedder.embed_passages(list(new.values())), strict=True))
-            await self.registry.keep_embeddings(made, embedder, dimension)
+            await self.registry.cache_embeddings(made, embedder, dimension)
             known |= made
         return [known[name] for name in names]
 

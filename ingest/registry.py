@@ -19,11 +19,11 @@ from engine.retrieval.library import PASSAGE_COLUMNS, PASSAGE_NAMES, StoredLibra
 from ingest.read.document import Document
 
 GENERATIONS_KEPT = (
-    2  # the one in force, and the one before: a request that began before the switch still reads it
+    2  # the live one and the one before, which requests that began before the switch still read
 )
 
-# All of this book but the last ones that were published. An unfinished one is dead: only one ingest of a book runs.
-_OUTLIVED = """
+# All generations of a book but the last ones published. An unfinished one is abandoned: only one ingest of a book runs.
+_STALE = """
 SELECT generation_id FROM generations WHERE book_id = %s AND generation_id NOT IN (
     SELECT generation_id FROM generations WHERE book_id = %s AND published_at IS NOT NULL
     ORDER BY published_at DESC LIMIT %s)
@@ -31,10 +31,10 @@ SELECT generation_id FROM generations WHERE book_id = %s AND generation_id NOT I
 
 
 class Registry(StoredLibrary):
-    """The library with its writing side, for an ingest."""
+    """The library with its writes, for an ingest."""
 
     async def certify(self, book_id: str, certificate: calibrate.Certificate) -> None:
-        """From now on the book's scores mean what the certificate says. Needs the owner's rights."""
+        """Replaces the calibration of the book from now on. Needs the rights of the database's owner."""
         stored = asdict(certificate)
         calibration = stored.pop("calibration")
         async with self._pool.connection() as connection:
@@ -46,8 +46,8 @@ class Registry(StoredLibrary):
             )
 
     @asynccontextmanager
-    async def exclusive(self, book_id: str) -> AsyncIterator[None]:
-        """One ingest of a book at a time: the next one waits. The lock ends with its connection, however we end."""
+    async def lock_book(self, book_id: str) -> AsyncIterator[None]:
+        """Advisory lock: one ingest of a book at a time, and the next one waits. A killed process releases it with its connection."""
         async with self._pool.connection() as connection:
             await connection.set_autocommit(True)
             await connection.execute(
@@ -63,7 +63,7 @@ class Registry(StoredLibrary):
         self, generation: Generation, title: str, documents: Sequence[Document], passages: Sequence[Passage], *,
         content_hash: str,
     ) -> None:  # fmt: skip
-        """Write everything of a generation but its vectors. Nobody sees it yet."""
+        """Writes all of a generation but its vectors. It is not visible to readers before `publish`."""
         folded = _folded(passages)
         async with self._pool.connection() as connection:
             await connection.execute(
@@ -89,7 +89,7 @@ class Registry(StoredLibrary):
             )  # fmt: skip
 
     async def publish(self, generation: Generation, title: str) -> None:
-        """The one atomic switch."""
+        """Makes the generation live, in one transaction: the only change that readers see."""
         async with self._pool.connection() as connection:
             await connection.execute(
                 "UPDATE generations SET state = 'ready', published_at = clock_timestamp(), calibration = %s"
@@ -101,19 +101,21 @@ class Registry(StoredLibrary):
                 (generation.generation_id, title, generation.book_id),
             )
 
-    async def outlived(self, book_id: str) -> list[UUID]:
-        """The generations that nobody reads any more, and those that were never finished."""
+    async def stale_generations(self, book_id: str) -> list[UUID]:
+        """The generations that are no longer read, and those that were never finished."""
         async with self._pool.connection() as connection:
-            cursor = await connection.execute(_OUTLIVED, (book_id, book_id, GENERATIONS_KEPT))
+            cursor = await connection.execute(_STALE, (book_id, book_id, GENERATIONS_KEPT))
             return [row[0] for row in await cursor.fetchall()]
 
-    async def forget(self, generation: UUID) -> None:
-        """Only after the index has dropped it: else nobody would know that it is there."""
+    async def delete_generation(self, generation: UUID) -> None:
+        """Call it after the index has dropped the generation: this row is the only trace of what the index holds."""
         async with self._pool.connection() as connection:
             await connection.execute("DELETE FROM generations WHERE generation_id = %s", (generation,))
 
-    async def embeddings(self, hashes: Sequence[str], embedder: str, dimension: int) -> dict[str, Windows]:
-        """The vectors that are known already."""
+    async def cached_embeddings(
+        self, hashes: Sequence[str], embedder: str, dimension: int
+    ) -> dict[str, Windows]:
+        """The vectors in the cache, by the hash of their text."""
         async with self._pool.connection() as connection:
             cursor = await connection.execute(
                 "SELECT text_hash, windows FROM embeddings"
@@ -125,7 +127,7 @@ class Registry(StoredLibrary):
                 row[0]: np.frombuffer(row[1], "<f4").reshape(-1, dimension) for row in await cursor.fetchall()
             }
 
-    async def keep_embeddings(self, made: Mapping[str, Windows], embedder: str, dimension: int) -> None:
+    async def cache_embeddings(self, made: Mapping[str, Windows], embedder: str, dimension: int) -> None:
         rows = [
             (name, embedder, dimension, windows.astype("<f4").tobytes()) for name, windows in made.items()
         ]
@@ -138,7 +140,7 @@ class Registry(StoredLibrary):
 
 
 def _folded(passages: Sequence[Passage]) -> dict[str, str]:
-    """Each document as selections are looked for in it."""
+    """The text of each document, normalised for the search for selections."""
     by_document: dict[str, list[Passage]] = defaultdict(list)
     for passage in passages:
         by_document[passage.filename].append(passage)
@@ -161,7 +163,7 @@ async def _insert_generation(
 
 
 async def _insert_passages(connection: psycopg.AsyncConnection, passages: Sequence[Passage]) -> None:
-    """A passage that is there already is the same passage: its id is the hash of what it says and where."""
+    """Idempotent: a passage with the same id is the same passage, because the id is a hash of all its content."""
     await connection.execute("CREATE TEMPORARY TABLE new_chunks (LIKE chunks) ON COMMIT DROP")
     rows = [
         [

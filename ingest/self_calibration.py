@@ -96,12 +96,12 @@ class SelfCalibration:
         """Through the cache of vectors: the next generation has the same probes."""
         names = [sha256(f"question\n{question}".encode()).hexdigest() for question in questions]
         embedder, dimension = self.embedder.name, self.embedder.dimension
-        known = await self.registry.embeddings(names, embedder, dimension)
+        known = await self.registry.cached_embeddings(names, embedder, dimension)
         new = {name: question for name, question in zip(names, questions, strict=True) if name not in known}
         if new:
             vectors = await self.embedder.embed_questions(list(new.values()))
             made = {name: vector[None, :] for name, vector in zip(new, vectors, strict=True)}
-            await self.registry.keep_embeddings(made, embedder, dimension)
+            await self.registry.cache_embeddings(made, embedder, dimension)
             known |= made
         return [known[name][0] for name in names]
 

@@ -408,14 +408,14 @@ async def test_two_ingests_of_a_book_at_once_leave_one_whole_book(
 
 
 class Slow(Registry):
-    """Takes its time between knowing which generations are outlived and saying so."""
+    """Takes its time between knowing which generations are stale and returning them."""
 
     def __init__(self, registry: Registry) -> None:
         super().__init__(registry._pool)
         self.knows, self.may_say = asyncio.Event(), asyncio.Event()
 
-    async def outlived(self, book_id: str) -> list[UUID]:
-        known = await super().outlived(book_id)
+    async def stale_generations(self, book_id: str) -> list[UUID]:
+        known = await super().stale_generations(book_id)
         self.knows.set()
         await self.may_say.wait()
         return known
