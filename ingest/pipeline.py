@@ -10,8 +10,8 @@
     (8) publish   registry.py    one atomic switch, the only change that readers see
     (9) retire    registry.py    generations that are no longer read
 
-If a run is killed, the next one reaches the same result: readers see a change only at (8), the cache keeps all vectors, and
-step (9) deletes unfinished generations.
+If a run is killed, the next one reaches the same result: readers see a change only at (8), the cache keeps all
+vectors, and (9) deletes unfinished generations.
 """
 
 import asyncio
@@ -151,7 +151,7 @@ class Ingest:
             )
 
     async def _embed(self, texts: Sequence[str]) -> list[Windows]:
-        """Through the cache. New vectors are cached before they are used, so that a killed run does not pay for them twice."""
+        """Through the cache. New vectors are cached before they are used: a killed run does not pay for them twice."""
         names = [sha256(text.encode()).hexdigest() for text in texts]
         embedder, dimension = self.embedder.name, self.embedder.dimension
         known = await self.registry.cached_embeddings(names, embedder, dimension)

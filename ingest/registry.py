@@ -47,7 +47,7 @@ class Registry(StoredLibrary):
 
     @asynccontextmanager
     async def lock_book(self, book_id: str) -> AsyncIterator[None]:
-        """Advisory lock: one ingest of a book at a time, and the next one waits. A killed process releases it with its connection."""
+        """Advisory lock: one ingest of a book at a time. A killed process releases it with its connection."""
         async with self._pool.connection() as connection:
             await connection.set_autocommit(True)
             await connection.execute(

@@ -1,7 +1,7 @@
 """Sentence splitter: a chain of rules around the Punkt algorithm, deterministic for ever. Pure.
 
-Punkt's parameters are fixed here, because parameters trained on a corpus would change with it, and a sentence that changes
-breaks every citation of it. The rules replace the training: the first one with an answer decides, and Punkt decides the rest.
+Punkt's parameters are fixed here, because trained parameters would change with their corpus, and a sentence that changes
+breaks every citation of it. The rules replace the training: the first with an answer decides, and Punkt decides the rest.
 """
 # ruff: noqa: RUF001 - the patterns look for quotes, dashes and full-width punctuation
 
@@ -131,7 +131,7 @@ def _last_letter(text: str) -> int:
 
 
 def _may_end(text: str, match: re.Match[str], end: int, following: int) -> bool:
-    """A stop inside a word, a number or an address ends no sentence. Only Chinese and Japanese need no space after it."""
+    """A stop inside a word, number or address ends no sentence. Only Chinese and Japanese need no space after it."""
     if following > end:
         return True
     if match["mark"][-1] in _NO_SPACE_NEEDED:
@@ -173,7 +173,7 @@ class _Insets:
         self._code_end = 0
 
     def contain(self, match: re.Match[str], letter: int) -> bool:
-        """Whether an inset that begins after the first letter of the sentence contains the stop. Call it with rising stops."""
+        """Whether an inset after the first letter of the sentence contains the stop. Call it with rising stops."""
         while self._next < len(self._pairs) and self._pairs[self._next][0] < match.start():
             begin, end, is_code = self._pairs[self._next]
             self._next += 1
@@ -206,7 +206,7 @@ def _pairs(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def _opening(edge: str, opened: dict[str, list[int]]) -> str:
-    """The sign that this one closes, if any. A German quotation closes with the sign that opens an English one."""
+    """The sign that this one closes, if any. A German quotation ends with the sign that opens an English one."""
     if edge in "“”" and opened.get("„"):
         return "„"
     if edge == "«" and opened.get("»"):
@@ -232,7 +232,7 @@ def _continuation(stop: _Stop) -> bool | None:
 
 
 def _cjk_stop(stop: _Stop) -> bool | None:
-    """A Chinese or Japanese stop is never an abbreviation's. After a quotation, a quoting particle continues the sentence."""
+    """Chinese and Japanese stops belong to no abbreviation; a quoting particle continues the sentence."""
     if stop.mark[-1] not in _NO_SPACE_NEEDED:
         return None
     return not (stop.closing and stop.following[0] in "とっ")
@@ -347,7 +347,7 @@ def _ordinal(stop: _Stop) -> bool | None:
 
 
 def _lowercase_start(stop: _Stop) -> bool | None:
-    """A lower-case letter begins a sentence ("numpy is fast.") unless the stop probably belongs to an abbreviation."""
+    """A lower-case letter begins a sentence ("numpy is fast.") unless the stop looks like an abbreviation's."""
     if not stop.is_before_lowercase:
         return None
     likely = _UNPRONOUNCEABLE.fullmatch(stop.word) and not stop.word.isupper()
@@ -355,8 +355,8 @@ def _lowercase_start(stop: _Stop) -> bool | None:
 
 
 _RULES: tuple[Callable[[_Stop], bool | None], ...] = (
-    _continuation, _cjk_stop, _ellipsis, _question_or_exclamation, _list_number, _ordinal, _introduction, _reference_number, _single_letter, _clipping,
-    _abbreviation, _lowercase_start, _name, _acronym,
+    _continuation, _cjk_stop, _ellipsis, _question_or_exclamation, _list_number, _ordinal, _introduction,
+    _reference_number, _single_letter, _clipping, _abbreviation, _lowercase_start, _name, _acronym,
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """A worker process for the archive: packs and checks chunks beside the parent, so that both cores work.
 
-It is started anew instead of forked, so it shares nothing with the parent and holds only what it needs. It also limits its
-memory, because it reads archives that may be forged.
+It is started anew instead of forked, so it shares nothing with the parent and holds only what it needs. It limits its
+memory, because the archives that it reads may be forged.
 """
 
 import pickle
@@ -25,7 +25,7 @@ Task = Callable[[Item], Result]
 
 
 def in_order(task: Task[Item, Result], items: Iterable[Item], *, alone: bool = False) -> Iterator[Result]:
-    """The results in the order of the items. Both processes work, or the worker alone; what a task raises is raised here."""
+    """The results in the order of the items. Both processes work, or the worker alone; exceptions are re-raised."""
     with _Pool() as pool:
         waiting: deque[Future[Result]] = deque()
         in_worker: Future[Result] | None = None

@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 async def serve(
     settings: Settings, database: Database, listening: socket.socket, ready: str, workers: int = 1
 ) -> int:
-    """Runs until SIGINT or SIGTERM, then shuts down gracefully: requests in flight finish, or their rows say how far they came."""
+    """Runs until SIGINT or SIGTERM, then shuts down gracefully: requests in flight finish or are recorded as cut off."""
     async with wiring.open_registry(database) as registry:
         for book in await registry.books():
             for warning in book.warnings:
@@ -111,7 +111,7 @@ async def _serve_here(
 
 
 class ReadTimeoutProtocol(H11Protocol):
-    """HTTP/1.1 with a read timeout: a head or a body sent byte by byte holds a connection for ten seconds, not for ever."""
+    """HTTP/1.1 with a read timeout: a request sent byte by byte holds its connection for ten seconds, not for ever."""
 
     _deadline: asyncio.TimerHandle | None = None
 

@@ -134,7 +134,7 @@ class EdgeIndex:
 
     @contextlib.asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        """Limits concurrency. A search that gets no slot in time fails without blaming the worker, which is not killed."""
+        """Limits concurrency. A search that gets no slot in time fails, but the worker is not killed."""
         try:
             async with asyncio.timeout(SEARCH_S):
                 await self._slots.acquire()
@@ -204,7 +204,7 @@ class WorkerClient:
             return self._connection
 
     async def _connect(self) -> "Connection":
-        """Retries until the worker answers, and starts one if there is none. Of two that start at once, one ends by itself."""
+        """Retries until the worker answers, and starts one if there is none. Of two, one ends by itself."""
         started_at = -RESTART_S
         while True:
             try:

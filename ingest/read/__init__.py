@@ -22,7 +22,7 @@ READERS: dict[str, Callable[[bytes, PurePosixPath], Document]] = {
 
 
 def documents(content: bytes, path: PurePosixPath) -> list[Document]:
-    """A file is one document, but a site's export holds all its pages. A page without text, such as a draft, is left out."""
+    """A file is one document, but an export holds all pages of a site. Pages without text (drafts) are left out."""
     found = export.read(content, path) if path.name == export.FILENAME else [read(content, path)]
     return [document for document in found if document.sections]
 

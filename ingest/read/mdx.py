@@ -1,7 +1,7 @@
 """MDX plugin for markdown-it: the rules in which Docusaurus' Markdown differs from CommonMark. Pure.
 
-Tags, expressions, comments, imports and the fences of admonitions become tokens of their own, so that the Markdown between
-them is parsed as Markdown. The parser tolerates invalid MDX: what cannot be a tag or an expression is text.
+Tags, expressions, comments, imports and the fences of admonitions become tokens of their own, so that the Markdown
+between them is parsed as Markdown. Invalid MDX is tolerated: what cannot be a tag or an expression is text.
 """
 
 import re
@@ -349,7 +349,7 @@ class _Label:
 
 
 class _Helpers:
-    """markdown-it's helpers, with a linear search for the end of a label; its own reads the rest of the line at each bracket."""
+    """markdown-it's helpers, with a linear search for the end of a label; its own search is quadratic."""
 
     parseLinkDestination = staticmethod(helpers.parseLinkDestination)  # noqa: N815
     parseLinkTitle = staticmethod(helpers.parseLinkTitle)  # noqa: N815

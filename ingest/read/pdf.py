@@ -75,7 +75,7 @@ class _Row:
 
 
 class _Heading(NamedTuple):
-    """An entry of the outline and the rows of its page that it consists of, or the row that it precedes if there are none."""
+    """An entry of the outline with its rows on the page, or the row that it precedes if it has none."""
 
     text: str
     depth: int

@@ -1,4 +1,4 @@
-"""A sandbox: files are read in a worker process with limits on its memory, time and output, so that no file can harm the run.
+"""Sandbox: reads files in a worker process with limits on memory, time and output, so that no file can harm the run.
 
 A hostile file may make a parser loop, use up the memory or crash. All of that ends in an `UnreadableError` for that file,
 and a new process reads the next one. The reply is JSON and is checked field by field: data, never code. The digest of a

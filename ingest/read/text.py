@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class SectionBuilder:
-    """Builder for the sections of a document. Text before the first heading belongs to a section with the title."""
+    """Builder for the sections of a document. Text before the first heading belongs to the title."""
 
     title: str
     heading: str = ""
