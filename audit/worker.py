@@ -1,10 +1,8 @@
 """Worker processes: length-prefixed messages over pipes, a deadline, a heartbeat, and a lifetime tied to the parent's.
 
-Four parts of the product do work in a process of their own: the server, the sandbox that reads files, the index, and the
-archive. They share one protocol, so that a torn message or a dead parent is handled in one place.
-
-A message is a header and a body, each as long as the two numbers of four bytes in front say. A stream that gave a torn or
-an oversized message cannot be read any further: both raise `EOFError`, as its end does.
+The server, the sandbox that reads files, the index and the archive use one protocol, so that a torn message, a dead peer or
+a missed deadline is handled in one place. A message is a header and a body behind the lengths of both, in four bytes each.
+A torn or oversized message raises `EOFError`, as the end of the stream does, because nothing after it can be read.
 """
 
 import asyncio

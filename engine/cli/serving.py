@@ -69,10 +69,9 @@ async def serve(
 
 def listen(host: str, port: int) -> socket.socket:
     """Binds the port before anything else starts, so that a port in use is reported at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
+        listening = socket.create_server((host, port), family=family)
     except OSError as failure:
         raise OSError(
             f"Port {port} cannot be used ({os.strerror(failure.errno or 0)}). Use another one: --port {port + 1}"
@@ -85,20 +84,16 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve_here(
-    settings: Settings,
-    database: Database,
-    listening: socket.socket,
-    ready: Callable[[], None],
-    stop: asyncio.Event,
+    settings: Settings, database: Database, listening: socket.socket, ready: Callable[[], None], stop: asyncio.Event,
     metrics_folder: Path | None = None,
-) -> bool:
+) -> bool:  # fmt: skip
     """Serves in this process. False if the server did not start."""
     async with wiring.open_house(settings, database) as house:
         app = create_app(lambda: nullcontext(house), metrics_folder)
         server = _Server(
             uvicorn.Config(
-                app, http=ReadTimeoutProtocol, ws="none", lifespan="on", log_config=None, access_log=False, server_header=False,
-                timeout_graceful_shutdown=STOP_S, h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+                app, http=ReadTimeoutProtocol, ws="none", lifespan="on", log_config=None, access_log=False,
+                server_header=False, timeout_graceful_shutdown=STOP_S, h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             )
         )  # fmt: skip
         server.ready = ready

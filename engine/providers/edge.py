@@ -56,37 +56,32 @@ class EdgeIndex:
         await self._stop_building(generation)
         await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
         builder = self._building[generation] = WorkerClient(self._folder, f"build-{generation}")
-        await builder.call(
-            {"do": "create", "generation": str(generation), "dimension": dimension}, timeout_s=START_S
-        )
+        await builder.call("create", generation, timeout_s=START_S, dimension=dimension)
 
     async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
         for point in points:
             check(point)
         described = [
             {
-                "id": point_id(point.chunk_id),
-                "windows": len(point.windows),
-                "terms": len(point.terms),
+                "id": point_id(point.chunk_id), "windows": len(point.windows), "terms": len(point.terms),
                 "payload": point.payload | {"chunk_id": point.chunk_id},
             }
             for point in points
-        ]
+        ]  # fmt: skip
         numbers = (
             np.concatenate([point.windows for point in points]).astype("<f4"),
             np.fromiter((term for point in points for term in point.terms), "<u4"),
             np.fromiter((weight for point in points for weight in point.terms.values()), "<f4"),
         )
-        call = {"do": "upsert", "generation": str(generation), "points": described}
         body = b"".join(part.tobytes() for part in numbers)
-        await self._building[generation].call(call, body, timeout_s=UPSERT_S)
+        await self._building[generation].call(
+            "upsert", generation, body, timeout_s=UPSERT_S, points=described
+        )
 
     async def seal(self, generation: UUID) -> int:
         """The serving worker counts the points, so that it has the generation open before the first search."""
         try:
-            await self._building[generation].call(
-                {"do": "seal", "generation": str(generation)}, timeout_s=SEAL_S
-            )
+            await self._building[generation].call("seal", generation, timeout_s=SEAL_S)
         finally:
             await self._stop_building(generation)
         return await self.count(generation)
@@ -97,33 +92,24 @@ class EdgeIndex:
     async def drop(self, generation: UUID) -> None:
         """Deletes the folder after the workers that build and serve the generation have closed it."""
         await self._stop_building(generation)
-        await self._serving.call({"do": "close", "generation": str(generation)}, timeout_s=START_S)
+        await self._serving.call("close", generation, timeout_s=START_S)
         await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
 
     async def count(self, generation: UUID) -> int:
-        reply, _ = await self._serving.call({"do": "count", "generation": str(generation)}, timeout_s=OPEN_S)
+        reply, _ = await self._serving.call("count", generation, timeout_s=OPEN_S)
         return int(reply["points"])
 
     async def search(
-        self,
-        generation: UUID,
-        dense: Vector,
-        terms: dict[int, float],
-        limit: int,
-        filters: Filters,
+        self, generation: UUID, dense: Vector, terms: dict[int, float], limit: int, filters: Filters,
         among: Sequence[str] = (),
-    ) -> list[Hit]:
-        call = {
-            "do": "search",
-            "generation": str(generation),
-            "terms": list(terms),
-            "weights": list(terms.values()),
-            "limit": limit,
-            "filters": {name: value for name, value in asdict(filters).items() if value},
-            "among": [point_id(chunk_id) for chunk_id in among],
-        }
+    ) -> list[Hit]:  # fmt: skip
+        wanted = {name: value for name, value in asdict(filters).items() if value}
         async with self._slot():
-            reply, body = await self._serving.call(call, dense.astype("<f4").tobytes(), timeout_s=SEARCH_S)
+            reply, body = await self._serving.call(
+                "search", generation, dense.astype("<f4").tobytes(), timeout_s=SEARCH_S,
+                terms=list(terms), weights=list(terms.values()), limit=limit, filters=wanted,
+                among=[point_id(chunk_id) for chunk_id in among],
+            )  # fmt: skip
         cosines, weights = np.frombuffer(body, "<f4").reshape(2, -1).tolist()
         return list(map(Hit, reply["hits"], cosines, weights))
 
@@ -166,13 +152,15 @@ class WorkerClient:
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
 
-    async def call(self, header: dict[str, Any], body: bytes = b"", *, timeout_s: float) -> Reply:
+    async def call(
+        self, do: str, generation: UUID, body: bytes = b"", *, timeout_s: float, **fields: Any
+    ) -> Reply:
         """One request and its reply; `IndexUnavailableError` if there is none in time."""
         connection = None
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await self._connected()
-                reply = await connection.request(header, body)
+                reply = await connection.request(fields | {"do": do, "generation": str(generation)}, body)
         except TimeoutError as late:
             if not self._lease.is_excused():
                 await self._drop(connection)
@@ -279,9 +267,7 @@ class Connection:
                 future = self._waiting.get(reply[0]["number"])
                 if future is not None and not future.done():
                     future.set_result(reply)
-                await asyncio.sleep(
-                    0
-                )  # replies come in batches: the loop has other requests to serve between them
+                await asyncio.sleep(0)  # replies come in batches, and the loop has other requests to serve
         except (OSError, EOFError):
             pass  # the worker has ended; the requests that wait for it fail below
         finally:

@@ -135,12 +135,8 @@ class Shards:
 
     def answer(self, header: dict[str, Any], body: bytes) -> Reply:
         actions = {
-            "create": self.create,
-            "upsert": self.upsert,
-            "seal": self.seal,
-            "close": self.release,
-            "count": self.count,
-        }
+            "create": self.create, "upsert": self.upsert, "seal": self.seal, "close": self.release, "count": self.count,
+        }  # fmt: skip
         try:
             return actions[header["do"]](header, body), b""
         except Exception as fault:  # noqa: BLE001  every fault is reported to the client
@@ -162,9 +158,8 @@ class Shards:
     def create(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
         path = self._folder / header["generation"]
         path.mkdir(parents=True)
-        shard = self._open[header["generation"]] = edge.EdgeShard.create(
-            str(path), _config(header["dimension"])
-        )
+        shard = edge.EdgeShard.create(str(path), _config(header["dimension"]))
+        self._open[header["generation"]] = shard
         for field, kind in FILTERED.items():
             shard.update(edge.UpdateOperation.create_field_index(field, kind))
         return {}
@@ -303,17 +298,14 @@ def _config(dimension: int) -> edge.EdgeConfig:
     return edge.EdgeConfig(
         vectors={
             name: edge.EdgeVectorParams(
-                size=dimension,
-                distance=edge.Distance.Cosine,
-                multivector_config=multivector,
-                quantization_config=bits,
-                hnsw_config=no_graph,
+                size=dimension, distance=edge.Distance.Cosine, multivector_config=multivector,
+                quantization_config=bits, hnsw_config=no_graph,
             )
             for name, multivector in ((PLAIN, None), (WINDOWS, max_sim))
         },
         sparse_vectors={SPARSE: edge.EdgeSparseVectorParams()},
         max_search_threads=1,  # the other core is the engine's; more threads would only wait for each other
-    )
+    )  # fmt: skip
 
 
 def _fault(fault: Exception) -> Reply:
