@@ -23,8 +23,9 @@ from psycopg_pool import AsyncConnectionPool
 from audit.proof.checkpoint import Checkpoint, open_note, sign_note
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.proof.merkle import Frontier
-from audit.sealing import sealer as seal
-from audit.sealing.sealer import Sealer
+from audit.sealing import anchors, log_tables, tree_growth
+from audit.sealing.sealer import FULL_SHARE, Sealer, SealingResult
+from audit.sealing.tree_growth import TreeGrowth
 from audit.vault import FolderVault
 from engine import wiring
 from engine.database import Database, open_pool
@@ -208,8 +209,8 @@ async def test_a_second_look_signs_nothing(url: str, start: Start, key_file: Pat
     write(url, AT)
     sealer = start()
     await sealer.seal_once()
-    assert await sealer.seal_once() == seal.SealingResult(0, 0)
-    assert await start().seal_once() == seal.SealingResult(0, 0)
+    assert await sealer.seal_once() == SealingResult(0, 0)
+    assert await start().seal_once() == SealingResult(0, 0)
     assert len(checkpoints(url, key_file)) == 1
 
 
@@ -241,9 +242,9 @@ async def test_a_rolled_back_row_takes_no_place(url: str, start: Start, key_file
 async def test_batches_and_chunks_leave_no_seam(
     url: str, start: Start, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seal, "BATCH_ROWS", 7)
-    monkeypatch.setattr(seal, "CHUNK_LEAVES", 4)
-    monkeypatch.setattr(seal, "ANCHOR_LEAVES", 10)
+    monkeypatch.setattr(tree_growth, "BATCH_ROWS", 7)
+    monkeypatch.setattr(log_tables, "CHUNK_LEAVES", 4)
+    monkeypatch.setattr(anchors, "ANCHOR_LEAVES", 10)
     sealer = start()
     write(url, *seconds(45), *seconds(10, datetime(2026, 10, 31, 23, 59, 55, tzinfo=UTC)))
     assert (await sealer.seal_once()).rows == 55
@@ -273,7 +274,7 @@ async def test_late_rows_are_found_by_the_full_search_which_takes_a_twentieth_of
     await sealer._round()
     sealed = {row[0] for row in fetch(url, "SELECT log_id FROM audit_leaves")}
     assert sealed == {fresh}
-    elapsed["s"] += seal.FULL_SHARE
+    elapsed["s"] += FULL_SHARE
     await sealer._round()
     sealed = {row[0] for row in fetch(url, "SELECT log_id FROM audit_leaves")}
     assert sealed == {fresh, late}
@@ -397,14 +398,14 @@ async def test_a_flipped_bit_in_memory_is_never_signed(
 async def test_a_row_of_an_earlier_month_that_commits_meanwhile_is_sealed_in_its_own(
     url: str, start: Start, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rebuilt = Sealer._rebuilt
+    rebuild = TreeGrowth._rebuild
 
-    async def meanwhile(self: Sealer, month: date) -> Any:
+    async def meanwhile(self: TreeGrowth, month: date) -> Any:
         if month == NOVEMBER:
             write(url, AT - timedelta(days=31))
-        return await rebuilt(self, month)
+        return await rebuild(self, month)
 
-    monkeypatch.setattr(Sealer, "_rebuilt", meanwhile)
+    monkeypatch.setattr(TreeGrowth, "_rebuild", meanwhile)
     write(url, AT)
     sealer = start()
     await sealer.seal_once()
@@ -415,8 +416,8 @@ async def test_a_row_of_an_earlier_month_that_commits_meanwhile_is_sealed_in_its
 @contextlib.contextmanager
 def no_lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as without:
-        for name in ("_TRY_LOCK", "_WAIT_FOR_LOCK"):
-            without.setattr(seal, name, "SELECT %s IS NOT NULL")
+        for name in ("TRY_LOCK", "WAIT_FOR_LOCK"):
+            without.setattr(f"audit.sealing.sealer.{name}", "SELECT %s IS NOT NULL")
         yield
 
 
@@ -426,7 +427,7 @@ async def test_sealers_that_race_give_each_row_one_place(
     has_lock: bool, url: str, start: Start, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the lock, all that keeps them apart are the primary keys."""
-    monkeypatch.setattr(seal, "BATCH_ROWS", 3)
+    monkeypatch.setattr(tree_growth, "BATCH_ROWS", 3)
     sealers = [start() for _ in range(4)]
     stop = asyncio.Event()
     with contextlib.nullcontext() if has_lock else no_lock(monkeypatch):
@@ -527,7 +528,7 @@ async def test_an_anchor_that_was_put_and_not_noted_is_put_again(
     await two_months(url, start())
     stored = vault.keys()
     tamper(url, "DELETE FROM audit_anchors WHERE tree_size = 4")
-    assert await start().seal_once() == seal.SealingResult(0, 1)
+    assert await start().seal_once() == SealingResult(0, 1)
     assert vault.keys() == stored
 
 

@@ -1,0 +1,113 @@
+"""Anchoring: copies the newest checkpoint of each month, and the leaves under it, into write-once storage.
+
+The database could be rewritten by its owner, or restored from an old backup; the copy in the vault shows that.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import date, datetime
+
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
+
+from audit.errors import TreeMismatchError, VaultConflictError
+from audit.proof.merkle import Frontier
+from audit.sealing.log_checkpoints import LogCheckpoints
+from audit.sealing.log_tables import fetch, stored_leaves, take_lock, transaction
+from audit.vault import Vault
+
+ANCHOR_LEAVES = 100_000  # about so many in one file: some 3 MB
+
+_LOCK = 0xAFF1A2C4
+
+# The months with a checkpoint newer than their last anchor, found by stepping through the index from month to month.
+_UNANCHORED = """
+WITH RECURSIVE months AS (
+    SELECT min(month) AS month FROM audit_checkpoints
+    UNION ALL
+    SELECT (SELECT min(c.month) FROM audit_checkpoints c WHERE c.month > m.month) FROM months m WHERE m.month IS NOT NULL
+)
+SELECT month FROM months m
+WHERE (SELECT max(tree_size) FROM audit_checkpoints c WHERE c.month = m.month)
+    > coalesce((SELECT max(tree_size) FROM audit_anchors a WHERE a.month = m.month), 0) ORDER BY month
+"""
+_NEXT_ANCHOR = """
+SELECT anchored, tree_size, note FROM (
+    SELECT coalesce((SELECT max(tree_size) FROM audit_anchors WHERE month = %(month)s), 0) AS anchored,
+           (SELECT max(tree_size) FROM audit_checkpoints WHERE month = %(month)s) AS newest) AS heads
+CROSS JOIN LATERAL (
+    SELECT tree_size, note FROM audit_checkpoints
+    WHERE month = %(month)s AND tree_size > anchored AND tree_size >= least(newest, anchored + %(count)s)
+    ORDER BY tree_size LIMIT 1) AS next
+"""
+_INSERT_ANCHOR = """
+INSERT INTO audit_anchors (month, tree_size, vault_key, vault_version, anchored_at) VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT DO NOTHING
+"""
+
+
+class Anchors:
+    def __init__(
+        self,
+        pool: AsyncConnectionPool,
+        checkpoints: LogCheckpoints,
+        vault: Vault,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._pool = pool
+        self._checkpoints = checkpoints
+        self._vault = vault
+        self._clock = clock
+        self._anchored: dict[date, Frontier] = {}
+
+    async def months(self) -> list[date]:
+        """The months with a checkpoint that is not anchored yet."""
+        async with self._pool.connection() as connection:
+            return [month for (month,) in await fetch(connection, _UNANCHORED)]
+
+    async def put_next(self, month: date, lock: str) -> bool:
+        """Write the month's next anchor; false if there is none, or if another sealer is at work.
+
+        The leaves go first: an anchored note must never lack the leaves that explain it.
+        """
+        async with transaction(self._pool) as connection:
+            if not await take_lock(connection, lock, _LOCK):
+                return False
+            found = await fetch(connection, _NEXT_ANCHOR, {"month": month, "count": ANCHOR_LEAVES})
+            if not found:
+                return False
+            ((anchored, size, note),) = found
+            frontier, leaves = await self._leaves(connection, month, anchored, size)
+            if frontier.root() != self._checkpoints.open(month, size, note).root:
+                raise TreeMismatchError(
+                    f"{month:%Y-%m}: the first {size} leaves are not those that were signed"
+                )
+            folder = f"anchors/{month:%Y-%m}"
+            await self._put(f"{folder}/{anchored:012}-{size:012}.leaves", b"".join(leaves))
+            version = await self._put(f"{folder}/{size:012}.note", note.encode())
+            anchor = (month, size, f"{folder}/{size:012}.note", version, self._clock())
+            await connection.execute(_INSERT_ANCHOR, anchor)
+        self._anchored[month] = frontier
+        return True
+
+    async def _leaves(
+        self, connection: AsyncConnection, month: date, anchored: int, size: int
+    ) -> tuple[Frontier, list[bytes]]:
+        """The tree of this size, and those of its leaves that no anchor holds yet."""
+        frontier = self._anchored.get(month, Frontier()).copy()
+        new: list[bytes] = []
+        for begin, end in ((frontier.size, anchored), (anchored, size)):
+            async for leaves in stored_leaves(connection, month, begin, end):
+                for leaf in leaves:
+                    frontier.append(leaf)
+                if begin == anchored:
+                    new += leaves
+        return frontier, new
+
+    async def _put(self, key: str, content: bytes) -> str:
+        try:
+            return await asyncio.to_thread(self._vault.put, key, content)
+        except VaultConflictError:
+            raise TreeMismatchError(
+                f"The vault holds another {key}: two histories were signed, and this is the second one"
+            ) from None

@@ -1,0 +1,91 @@
+"""The sealer's queries: its transaction and advisory locks, unsealed rows, stored leaves."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
+
+from audit.errors import TreeMismatchError
+
+CHUNK_LEAVES = 1_024  # a power of two, so that the tree over the chunks' roots is the tree over the leaves
+
+TRY_LOCK = "SELECT pg_try_advisory_xact_lock(%s)"
+WAIT_FOR_LOCK = "SELECT pg_advisory_xact_lock(%s) IS NOT NULL"
+
+# Timeouts, so that a sealer that hangs does not block the others.
+_TRANSACTION = """
+SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', '10s', true),
+       set_config('idle_in_transaction_session_timeout', '10s', true)
+"""
+_UNSEALED = """
+SELECT log_id, timestamp, leaf_hash FROM audit_logs l
+WHERE timestamp >= %(moment)s AND timestamp < %(until)s AND (timestamp, log_id) > (%(moment)s, %(log_id)s)
+  AND octet_length(leaf_hash) = 32 AND NOT EXISTS (SELECT FROM audit_leaves s WHERE s.log_id = l.log_id)
+ORDER BY timestamp, log_id LIMIT %(count)s
+"""
+_LEAVES = """
+SELECT leaf_hash FROM audit_leaves WHERE month = %s AND leaf_index >= %s AND leaf_index < %s ORDER BY leaf_index
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsealedRow:
+    log_id: UUID
+    timestamp: datetime
+    leaf_hash: bytes
+
+    @property
+    def month(self) -> date:
+        return self.timestamp.astimezone(UTC).date().replace(day=1)
+
+
+@asynccontextmanager
+async def transaction(pool: AsyncConnectionPool) -> AsyncIterator[AsyncConnection]:
+    async with pool.connection() as connection, connection.transaction():
+        await connection.execute(_TRANSACTION)
+        yield connection
+
+
+async def fetch(
+    connection: AsyncConnection, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()
+) -> list[Any]:
+    cursor = await connection.execute(statement.encode(), values, binary=True)
+    return await cursor.fetchall()
+
+
+async def take_lock(connection: AsyncConnection, lock: str, number: int) -> bool:
+    """Take an advisory lock until the transaction ends; false if another sealer holds it."""
+    ((is_ours,),) = await fetch(connection, lock, (number,))
+    return bool(is_ours)
+
+
+async def unsealed_rows(
+    connection: AsyncConnection, after: tuple[datetime, UUID], until: datetime, count: int
+) -> list[UnsealedRow]:
+    wanted = {"moment": after[0], "log_id": after[1], "until": until, "count": count}
+    return [UnsealedRow(*row) for row in await fetch(connection, _UNSEALED, wanted)]
+
+
+async def stored_leaves(
+    connection: AsyncConnection, month: date, begin: int, end: int
+) -> AsyncIterator[list[bytes]]:
+    """The stored leaves from index `begin` to before `end`, in chunks."""
+    for at in range(begin, end, CHUNK_LEAVES):
+        until = min(at + CHUNK_LEAVES, end)
+        leaves = [leaf for (leaf,) in await fetch(connection, _LEAVES, (month, at, until))]
+        if len(leaves) != until - at:
+            raise TreeMismatchError(f"{month:%Y-%m}: some of the leaves {at} to {until - 1} are missing")
+        yield leaves
+
+
+def start_of(month: date) -> datetime:
+    return datetime(month.year, month.month, 1, tzinfo=UTC)
+
+
+def end_of(month: date) -> datetime:
+    return start_of((month + timedelta(days=31)).replace(day=1))

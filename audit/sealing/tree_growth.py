@@ -1,0 +1,185 @@
+"""Grows the Merkle tree of a month: appends unsealed rows as leaves and signs the new head (a checkpoint).
+
+It signs only a tree that extends the last checkpoint and whose root two paths agree on: a frontier that takes the
+leaves from the log, and a recursion over the leaves read back from their table. A flipped bit is not signed.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg.errors import UniqueViolation
+from psycopg_pool import AsyncConnectionPool
+
+from audit.errors import TreeMismatchError
+from audit.proof import merkle
+from audit.proof.checkpoint import Link
+from audit.proof.merkle import Frontier
+from audit.sealing import log_tables
+from audit.sealing.log_checkpoints import LogCheckpoints
+from audit.sealing.log_tables import (
+    UnsealedRow,
+    end_of,
+    fetch,
+    start_of,
+    stored_leaves,
+    take_lock,
+    transaction,
+    unsealed_rows,
+)
+from audit.vault import Vault
+
+BATCH_ROWS = 10_000  # one transaction: a backlog is worked off without holding the lock for long
+NIL = UUID(int=0)
+
+_LOCK = 0xAFF15EA1  # one sealer works at a time; the others have better things to do
+
+# One statement, so that both are of one moment: the month's last checkpoint, and whether there is a leaf after it.
+_LAST = """
+SELECT coalesce(c.tree_size, 0), coalesce(c.note, ''), EXISTS (
+    SELECT FROM audit_leaves WHERE month = %(month)s AND leaf_index >= coalesce(c.tree_size, 0))
+FROM (SELECT) AS always LEFT JOIN LATERAL (
+    SELECT tree_size, note FROM audit_checkpoints WHERE month = %(month)s ORDER BY tree_size DESC LIMIT 1) c ON true
+"""
+_EARLIER = """
+SELECT month, tree_size, note FROM audit_checkpoints WHERE month < %s ORDER BY month DESC, tree_size DESC LIMIT 1
+"""
+_INSERT_LEAVES = """
+INSERT INTO audit_leaves (month, leaf_index, log_id, leaf_hash, sealed_at)
+SELECT %s, %s + place - 1, log_id, leaf_hash, %s
+FROM unnest(%b::uuid[], %b::bytea[]) WITH ORDINALITY AS rows(log_id, leaf_hash, place)
+"""
+_INSERT_CHECKPOINT = (
+    "INSERT INTO audit_checkpoints (month, tree_size, note, created_at) VALUES (%s, %s, %s, %s)"
+)
+_NOTE = "SELECT note FROM audit_checkpoints WHERE month = %s AND tree_size = %s"
+
+
+@dataclass(slots=True)
+class _Tree:
+    """A month's tree on both paths, and the checkpoint that it was last compared with."""
+
+    frontier: Frontier = field(default_factory=Frontier)
+    chunks: list[bytes] = field(default_factory=list)
+    note: str = ""
+
+    def copy(self) -> "_Tree":
+        return _Tree(self.frontier.copy(), self.chunks.copy(), self.note)
+
+
+class TreeGrowth:
+    """The trees of all months that this process has sealed so far."""
+
+    def __init__(
+        self,
+        pool: AsyncConnectionPool,
+        checkpoints: LogCheckpoints,
+        vault: Vault,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._pool = pool
+        self._checkpoints = checkpoints
+        self._vault = vault
+        self._clock = clock
+        self._trees: dict[date, _Tree] = {}
+
+    async def seal_batch(
+        self, month: date, after: tuple[datetime, UUID], lock: str
+    ) -> list[UnsealedRow] | None:
+        """The rows that became leaves; None if another sealer is at work."""
+        if month not in self._trees:
+            self._trees[month] = await self._rebuild(month)
+        tree = self._trees[month].copy()
+        try:
+            async with transaction(self._pool) as connection:
+                if not await take_lock(connection, lock, _LOCK):
+                    return None
+                await self._catch_up(connection, month, tree)
+                begin = max(after, (start_of(month), NIL))  # rows of earlier months may have come meanwhile
+                rows = await unsealed_rows(connection, begin, end_of(month), BATCH_ROWS)
+                if rows:
+                    await self._extend(connection, month, tree, rows)
+        except UniqueViolation:  # another sealer was faster: our transaction is undone
+            return None
+        self._trees[month] = tree
+        return rows
+
+    async def _rebuild(self, month: date) -> _Tree:
+        """The month's tree from its leaves. No lock is held meanwhile, because it takes long for many."""
+        tree = _Tree()
+        await self._compare_with_vault(month)
+        async with self._pool.connection() as connection:
+            await self._catch_up(connection, month, tree)
+        return tree
+
+    async def _compare_with_vault(self, month: date) -> None:
+        """What was anchored must be here: an older copy of the database would be sealed into a second history."""
+        keys = await asyncio.to_thread(self._vault.keys, f"anchors/{month:%Y-%m}/")
+        newest = max((key for key in keys if key.endswith(".note")), default=None)
+        if newest is None:
+            return
+        anchored = await asyncio.to_thread(self._vault.get, newest)
+        size = int(newest.rpartition("/")[2].removesuffix(".note"))
+        async with self._pool.connection() as connection:
+            stored = await fetch(connection, _NOTE, (month, size))
+        if [(anchored.decode(),)] != stored:
+            raise TreeMismatchError(
+                f"{month:%Y-%m}: the vault holds a checkpoint of size {size} that the database does not hold;"
+                " an older copy of the database may have been restored"
+            )
+
+    async def _catch_up(self, connection: AsyncConnection, month: date, tree: _Tree) -> None:
+        """Take over what other sealers did, if it extends our tree and is what they signed."""
+        ((size, note, is_more),) = await fetch(connection, _LAST, {"month": month})
+        if is_more:
+            raise TreeMismatchError(
+                f"{month:%Y-%m}: there are leaves after its last checkpoint, of size {size}"
+            )
+        if note == tree.note:
+            return
+        if size <= tree.frontier.size:
+            raise TreeMismatchError(
+                f"{month:%Y-%m}: its last checkpoint, of size {tree.frontier.size}, is gone or is another one now;"
+                f" the last one is of size {size}"
+            )
+        checkpoint = self._checkpoints.open(month, size, note)
+        if not await _read_back(connection, month, tree, size) == tree.frontier.root() == checkpoint.root:
+            raise TreeMismatchError(f"{month:%Y-%m}: the first {size} leaves are not those that were signed")
+        tree.note = note
+
+    async def _extend(
+        self, connection: AsyncConnection, month: date, tree: _Tree, rows: Sequence[UnsealedRow]
+    ) -> None:
+        first, sealed_at = tree.frontier.size, self._clock()
+        for row in rows:
+            tree.frontier.append(row.leaf_hash)
+        size, root = tree.frontier.size, tree.frontier.root()
+        log_ids, leaves = [row.log_id for row in rows], [row.leaf_hash for row in rows]
+        await connection.execute(_INSERT_LEAVES, (month, first, sealed_at, log_ids, leaves))
+        if await _read_back(connection, month, tree, size) != root:
+            raise TreeMismatchError(
+                f"{month:%Y-%m}: two ways to compute the root of {size} leaves do not agree, so it was not signed"
+            )
+        previous = await self._previous(connection, month)
+        tree.note = self._checkpoints.sign(Link(month, size, root), sealed_at, previous)
+        await connection.execute(_INSERT_CHECKPOINT, (month, size, tree.note, sealed_at))
+
+    async def _previous(self, connection: AsyncConnection, month: date) -> Link | None:
+        for earlier, size, note in await fetch(connection, _EARLIER, (month,)):
+            return self._checkpoints.open(earlier, size, note).link
+        return None
+
+
+async def _read_back(connection: AsyncConnection, month: date, tree: _Tree, size: int) -> bytes:
+    """The root by recursion over the stored leaves, the second path. The frontier takes the leaves that it lacks."""
+    begin = len(tree.chunks) * log_tables.CHUNK_LEAVES
+    tail: list[bytes] = []
+    async for leaves in stored_leaves(connection, month, begin, size):
+        for leaf in leaves[max(0, tree.frontier.size - begin) :]:
+            tree.frontier.append(leaf)
+        begin += len(leaves)
+        (tree.chunks if len(leaves) == log_tables.CHUNK_LEAVES else tail).append(merkle.root(leaves))
+    return merkle.root([*tree.chunks, *tail])
