@@ -1,16 +1,16 @@
-"""The archiver: brings closed months into the vault, one step after the other, and back on demand.
+"""State machine of the archive: moves closed months into the vault, one idempotent step at a time, and back on demand.
 
-    frozen    no row comes to the month any more; all are sealed and anchored, and each has the key of its personal columns
+    frozen    the month takes no more rows; all are sealed and anchored, and each has a key for its personal columns
     uploaded  the month's files are in the vault, each as one version that cannot be deleted
-    verified  they were read back by their versions, and hold all that the table holds
-    detached  the table is out of the log, and nobody reads it
-    dropped   it is gone; the archive was read back once more right before
-    restored  the month is in the log again, as it was, until it is sent away again
+    verified  the files were read back by their versions, and contain all that the table contains
+    detached  the table is no longer part of the log, and no query reads it
+    dropped   the table is gone; the archive was verified once more right before
+    restored  the month is in the log again, as it was, until the restore is ended
 
-Each step is done, then recorded: as an event of the log, then in `audit_archives`. Whoever is killed in between finds the
-step half done or done, and does it again, which changes nothing. So each row is at every moment in a table or in a verified
-archive. One archiver at a time works on a month; its statements go over the connection that holds the month's lock, so
-whoever loses that stops.
+Each step is done first and then recorded: as an event of the log, and in `audit_archives`. After a crash the step is
+repeated, which is safe because it is idempotent. So at every moment each row is in a table or in a verified archive. An
+advisory lock admits one archiver for each month. Its statements use the connection that holds the lock, so an archiver that
+loses the lock stops.
 """
 
 import asyncio
@@ -28,8 +28,9 @@ from psycopg import AsyncConnection
 
 from audit.archive import month_table
 from audit.archive.export import export
-from audit.archive.month_table import Again, ManifestPlace, Month
-from audit.archive.verify import read_rows, verify_archive
+from audit.archive.month_table import ManifestPlace, Month, RestoredRow
+from audit.archive.reader import read_rows
+from audit.archive.verify import verify_archive
 from audit.checking.evidence import next_month
 from audit.errors import (
     ArchiveError,
@@ -46,22 +47,22 @@ from audit.proof.record import Row, bytes_of, leaf_hash
 from audit.proof.verdict import Report, Verdict
 from audit.vault import Stored, Vault
 
-CLOSED_FOR = timedelta(days=1)  # what waits in a spool at the end of a month has arrived by then
-SEALER_S = 60.0  # a sealer that runs needs seconds
+CLOSED_FOR = timedelta(days=1)  # by then, entries spooled at the end of a month have arrived
+SEALER_S = 60.0  # a running sealer needs seconds
 SEALER_PAUSE_S = 1.0
 SOUND = {Verdict.VALID, Verdict.ERASED}
 NOT_VERIFIED = {None, "frozen", "uploaded"}
-_TROUBLES = (
+_EXPECTED = (
     MonthNotReadyError, VaultError, ArchiveError, ExportError, WorkerEndedError, FileNotFoundError, LedgerUnavailableError,
 )  # fmt: skip
-EMPTY = "has no records, and stays as it is"
+EMPTY = "has no records, so nothing was done"
 
 Event = Callable[..., AbstractAsyncContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class MonthOutcome:
-    """What became of a month: a line of the report."""
+    """The result for one month: a line of the report."""
 
     month: str
     rows: int
@@ -72,16 +73,18 @@ class MonthOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Archiver:
-    """Who runs it must be let in as the archiver, and become the owner of the log's tables."""
+    """Its login must have the archiver's role, and may switch to the owner of the log's tables."""
 
     connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
-    reading: Callable[[], AbstractContextManager[psycopg.Connection]]  # for long readings, in a thread
+    reading: Callable[[], AbstractContextManager[psycopg.Connection]]  # for long reads, in a thread
     vault: Vault
     key: SigningKey
     public_keys: Callable[[], Sequence[PublicKey]]
-    seal: Callable[[], Awaitable[bool]]  # whether it may; else another process seals
+    seal: Callable[
+        [], Awaitable[bool]
+    ]  # seals all rows; False if this login must not, because another process is the sealer
     event: Event
-    folder: Path  # for the files on their way; what is personal in them is encrypted
+    folder: Path  # for temporary files; personal columns in them are encrypted
     warm: timedelta
     grace: timedelta
     code_version: str
@@ -90,56 +93,58 @@ class Archiver:
     say: Callable[[str], None]
 
     async def archive(self, before: date | None) -> list[MonthOutcome]:
-        """Bring every month that is old enough, or was begun, as far as it may go."""
+        """Advance every month that is old enough, or already begun, as far as possible."""
         async with self.connect() as connection:
-            months = await month_table.months(connection)
-            # The rows of these are hidden until an interrupted detach has ended.
+            months = await month_table.list_months(connection)
+            # An interrupted detach hides the rows of its month until it is finished.
             hidden = [month for month in months if month.is_pending]
-            healed = [await self._alone(connection, month.month, _nothing) for month in hidden]
+            repaired = [await self._with_lock(connection, month.month, _do_nothing) for month in hidden]
             done = [
-                await self._alone(connection, month.month, self._advance)
+                await self._with_lock(connection, month.month, self._advance)
                 for month in months
                 if self._is_due(month, before)
             ]
-            return [*(outcome for outcome in healed if not outcome.is_well), *done]
+            return [*(outcome for outcome in repaired if not outcome.is_well), *done]
 
     async def rehearse(self, before: date | None) -> list[MonthOutcome]:
-        """The same months, and what would be done with them. Changes nothing."""
+        """Dry run: the same months, and the step that each would take. Changes nothing."""
         async with self.connect() as connection:
-            months = await month_table.months(connection)
+            months = await month_table.list_months(connection)
             return [
-                await self._foreseen(connection, month) for month in months if self._is_due(month, before)
+                await self._forecast(connection, month) for month in months if self._is_due(month, before)
             ]
 
     async def restore(self, month: date) -> MonthOutcome:
-        """Bring an archived month back into the log, to be read and nothing else."""
+        """Bring an archived month back into the log, read-only."""
         async with self.connect() as connection:
-            return await self._alone(connection, month, self._restore)
+            return await self._with_lock(connection, month, self._restore)
 
-    async def end(self, month: date) -> MonthOutcome:
-        """Send a restored month away again."""
+    async def end_restore(self, month: date) -> MonthOutcome:
+        """End a restore: the month leaves the log again."""
         async with self.connect() as connection:
-            return await self._alone(connection, month, self._end)
+            return await self._with_lock(connection, month, self._end)
 
-    async def _alone(
+    async def _with_lock(
         self,
         connection: AsyncConnection,
         month: date,
         work: Callable[[AsyncConnection, Month], Awaitable[str]],
     ) -> MonthOutcome:
-        """What hinders one month does not hinder the next one."""
-        async with month_table.locked(connection, month) as is_ours:
-            if not is_ours:
-                return _outcome(await month_table.look(connection, month), "another archiver works on it")
+        """Run the work under the month's lock. A failure is that month's outcome and does not stop the others."""
+        async with month_table.lock(connection, month) as is_locked:
+            if not is_locked:
+                return _outcome(
+                    await month_table.read_month(connection, month), "another archiver is working on it"
+                )
             try:
-                await self._heal(connection, await month_table.look(connection, month))
-                words, is_well = await work(connection, await month_table.look(connection, month)), True
-            except _TROUBLES as trouble:
-                words, is_well = str(trouble), False
-            return _outcome(await month_table.look(connection, month), words, is_well=is_well)
+                await self._repair(connection, await month_table.read_month(connection, month))
+                words, is_well = await work(connection, await month_table.read_month(connection, month)), True
+            except _EXPECTED as failure:
+                words, is_well = str(failure), False
+            return _outcome(await month_table.read_month(connection, month), words, is_well=is_well)
 
-    async def _heal(self, connection: AsyncConnection, month: Month) -> None:
-        """An interrupted detach hides the rows of its month and must end; and none is out of the log without its archive."""
+    async def _repair(self, connection: AsyncConnection, month: Month) -> None:
+        """Finish an interrupted detach, and attach a month again that is out of the log without a verified archive."""
         if month.is_pending:
             await month_table.detach(connection, month)
         is_out = month.is_pending or (month.table and not month.is_attached)
@@ -157,12 +162,12 @@ class Archiver:
         return next_month(month.month) <= (self.clock() - max(age, CLOSED_FOR)).date()
 
     async def _advance(self, connection: AsyncConnection, month: Month) -> str:
-        if month.state is None and not await self._has_rows(connection, month):
+        if month.state is None and not await self._has_records(connection, month):
             return EMPTY
         while (step := self._next(month)) is not None:
             await step(connection, month)
-            month = await month_table.look(connection, month.month)
-        return self._left(month)
+            month = await month_table.read_month(connection, month.month)
+        return self._describe(month)
 
     def _next(self, month: Month) -> Callable[[AsyncConnection, Month], Awaitable[None]] | None:
         if month.state in {"detached", "dropped"} and month.table:
@@ -179,17 +184,17 @@ class Archiver:
 
     async def _freeze(self, connection: AsyncConnection, month: Month) -> None:
         if not month.is_attached:
-            raise MonthNotReadyError("its table is gone; see `affidavit audit verify`")
-        await self._await_sealer(connection, month)
+            raise MonthNotReadyError("its table is missing; run `affidavit audit verify`")
+        await self._wait_for_sealer(connection, month)
         async with self.event("audit archive", month=str(month), step="frozen"):
             rows = await month_table.freeze(connection, month)
-        await month_table.record(connection, month.month, "frozen", rows, None)
+        await month_table.record_step(connection, month.month, "frozen", rows, None)
 
-    async def _await_sealer(self, connection: AsyncConnection, month: Month) -> None:
-        """Done here if this login may; else it is the work of another process."""
+    async def _wait_for_sealer(self, connection: AsyncConnection, month: Month) -> None:
+        """Seal here if this login may, else wait for the sealer in another process."""
         if (await month_table.count(connection, month.month)).is_sealed or await self.seal():
             return
-        self.say(f"{month} waits for the sealer, which is another process …")
+        self.say(f"{month}: waiting for the sealer in another process …")
         until = time.monotonic() + SEALER_S
         while time.monotonic() < until:
             if (await month_table.count(connection, month.month)).is_sealed:
@@ -198,13 +203,13 @@ class Archiver:
 
     async def _upload(self, connection: AsyncConnection, month: Month) -> None:
         async with self.event("audit archive", month=str(month), step="uploaded"):
-            place = await asyncio.to_thread(self._uploaded, month)
-        await month_table.record(connection, month.month, "uploaded", month.rows, place)
+            place = await asyncio.to_thread(self._export_and_upload, month)
+        await month_table.record_step(connection, month.month, "uploaded", month.rows, place)
 
     async def _verify(self, connection: AsyncConnection, month: Month) -> None:
         async with self.event("audit archive", month=str(month), step="verified"):
             await self._prove(connection, month)
-        await month_table.record(connection, month.month, "verified", month.rows, month.manifest)
+        await month_table.record_step(connection, month.month, "verified", month.rows, month.manifest)
 
     async def _detach(
         self, connection: AsyncConnection, month: Month, command: str = "audit archive"
@@ -213,26 +218,26 @@ class Archiver:
             if month.table:
                 await month_table.compare(connection, month, (await self._manifest(month)).root)
             await month_table.detach(connection, month)
-        await month_table.record(connection, month.month, "detached", month.rows, month.manifest)
+        await month_table.record_step(connection, month.month, "detached", month.rows, month.manifest)
 
     async def _drop(self, connection: AsyncConnection, month: Month) -> None:
-        """The archive may have been verified long ago, and this cannot be undone: so it is read once more."""
+        """Verify once more before the drop: the last verification may be old, and a drop cannot be undone."""
         async with self.event("audit archive", month=str(month), step="dropped"):
             if month.table:
                 await self._prove(connection, month)
                 await month_table.drop(connection, month)
-        await month_table.record(connection, month.month, "dropped", month.rows, month.manifest)
+        await month_table.record_step(connection, month.month, "dropped", month.rows, month.manifest)
 
     async def _restore(self, connection: AsyncConnection, month: Month) -> str:
         if month.state == "restored" and month.is_attached:
-            return "is restored already"
+            return "was already restored"
         if month.state in NOT_VERIFIED or (month.state == "verified" and month.is_attached):
-            where = "in the log" if month.table else "nowhere: there is no such month"
-            raise MonthNotReadyError(f"its records are {where}, so there is nothing to restore")
+            reason = "its records are in the log" if month.table else "the log has no such month"
+            raise MonthNotReadyError(f"{reason}, so there is nothing to restore")
         async with self.event("audit restore", month=str(month), step="restored"):
             await self._bring_back(connection, month)
-        await month_table.record(connection, month.month, "restored", month.rows, month.manifest)
-        return "can be read in the log; `affidavit audit restore --end` sends it away again"
+        await month_table.record_step(connection, month.month, "restored", month.rows, month.manifest)
+        return "can be read in the log until `affidavit audit restore --end`"
 
     async def _bring_back(self, connection: AsyncConnection, month: Month) -> None:
         if not month.table:
@@ -242,36 +247,36 @@ class Archiver:
             await month_table.attach(connection, month)
 
     async def _rebuild(self, connection: AsyncConnection, month: Month) -> None:
-        """From the evidence. Nobody is erased while it is compared: who was before then has no key, and stops this."""
+        """Build the table from the evidence. Erasures are blocked during the comparison, because it fails if a key is lost."""
         await self._prove_archive(month)
         root = (await self._manifest(month)).root
         async with (
             month_table.rebuilding(connection, month) as rebuilt,
-            aclosing(self._read_rows(month)) as pieces,
+            aclosing(self._read_rows(month)) as batches,
         ):
-            async for rows in pieces:
+            async for rows in batches:
                 await month_table.fill(connection, rebuilt, rows)
-            await month_table.hold_erasures(connection)
+            await month_table.block_erasures(connection)
             await month_table.compare(connection, rebuilt, root)
 
     async def _end(self, connection: AsyncConnection, month: Month) -> str:
         if month.state != "restored":
             raise MonthNotReadyError("it is not restored")
         await self._detach(connection, month, "audit restore --end")
-        return await self._advance(connection, await month_table.look(connection, month.month))
+        return await self._advance(connection, await month_table.read_month(connection, month.month))
 
     async def _prove(self, connection: AsyncConnection, month: Month) -> None:
-        """The archive is whole, opens, and holds all that the table holds."""
+        """Verify that the archive is complete, can be decrypted, and contains all that the table contains."""
         await self._prove_archive(month)
         await month_table.compare(connection, month, (await self._manifest(month)).root)
 
     async def _prove_archive(self, month: Month) -> None:
         await self._manifest(month)
-        report = await asyncio.to_thread(self._report, month)
+        report = await asyncio.to_thread(self._run_verification, month)
         if report.verdict not in SOUND:
-            raise ArchiveError(f"its archive is not whole, so nothing was removed. {report}")
+            raise ArchiveError(f"its archive is damaged or incomplete, so nothing was removed. {report}")
 
-    def _report(self, month: Month) -> Report:
+    def _run_verification(self, month: Month) -> Report:
         assert month.manifest
         with self.reading() as reading:
             return verify_archive(
@@ -280,23 +285,23 @@ class Archiver:
             )  # fmt: skip
 
     async def _manifest(self, month: Month) -> Manifest:
-        """As it was when the month was uploaded: by its version, its digest and its signature."""
+        """The manifest that was uploaded: read by its version, checked by digest and signature."""
         place = month.manifest
         assert place
         try:
             content = await asyncio.to_thread(self.vault.get, place.key, place.version)
-        except (OSError, ValueError) as wrong:  # the latter: it is no key of a vault
+        except (OSError, ValueError) as wrong:  # ValueError: not a key of a vault
             raise ArchiveError(f"its manifest cannot be read, so nothing was removed: {wrong}") from None
         found = open_manifest(content)
         if sha256(content).hexdigest() != place.sha256 or not found.is_signed_by(self.public_keys()):
             raise ArchiveError(
-                "its manifest in the vault is not the one that was written, so nothing was removed"
+                "its manifest in the vault differs from the one that was written, so nothing was removed"
             )
         if (found.month, found.rows) != (month.month, month.rows):
             raise ArchiveError(f"its manifest is of {found.rows} records of {found.month:%Y-%m}")
         return found
 
-    def _uploaded(self, month: Month) -> ManifestPlace:
+    def _export_and_upload(self, month: Month) -> ManifestPlace:
         folder = self.folder / str(month)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
@@ -319,31 +324,32 @@ class Archiver:
             digest = file_digest(file, "sha256").hexdigest()
         return self.vault.put_file(object_key(month.month, name, digest), path)
 
-    async def _read_rows(self, month: Month) -> AsyncGenerator[Sequence[Again]]:
+    async def _read_rows(self, month: Month) -> AsyncGenerator[Sequence[RestoredRow]]:
         found = await self._manifest(month)
         with self.reading() as reading:
-            pieces = read_rows(
+            batches = read_rows(
                 self.vault, found, lambda log_ids: month_table.read_row_keys(reading, log_ids), self.progress
             )
-            while piece := await asyncio.to_thread(next, pieces, None):
-                yield [Again(_checked(row), stands_for) for row, stands_for in piece]
+            while batch := await asyncio.to_thread(next, batches, None):
+                yield [RestoredRow(_check_leaf(row), commitments) for row, commitments in batch]
 
-    async def _has_rows(self, connection: AsyncConnection, month: Month) -> bool:
+    async def _has_records(self, connection: AsyncConnection, month: Month) -> bool:
         now = await month_table.count(connection, month.month)
         return bool(now.rows or now.leaves)
 
-    async def _foreseen(self, connection: AsyncConnection, month: Month) -> MonthOutcome:
+    async def _forecast(self, connection: AsyncConnection, month: Month) -> MonthOutcome:
         if month.state is not None:
-            return _outcome(month, self._left(month) if self._next(month) is None else "would go on")
+            next_step = "would take its next step"
+            return _outcome(month, self._describe(month) if self._next(month) is None else next_step)
         now = await month_table.count(connection, month.month)
         if not (now.rows or now.leaves):
             return _outcome(month, EMPTY)
-        if now.is_sealed and now.trouble:
-            return _outcome(month, f"not now: {now.trouble}", is_well=False)
+        if now.is_sealed and now.obstacle:
+            return _outcome(month, f"not now: {now.obstacle}", is_well=False)
         words = "would be archived" if now.is_sealed else "would be sealed, then archived"
         return _outcome(replace(month, rows=now.rows), words)
 
-    def _left(self, month: Month) -> str:
+    def _describe(self, month: Month) -> str:
         if month.state == "detached":
             return f"is in the vault; its table is dropped from {self._dropped_from(month):%Y-%m-%d} on"
         return "is in the vault"
@@ -353,14 +359,14 @@ class Archiver:
         return month.since + self.grace
 
 
-def _checked(row: Row) -> Row:
-    """Every leaf is computed from what will stand in the table; of a row without a salt its commitments are all there is."""
+def _check_leaf(row: Row) -> Row:
+    """Recompute the leaf from the row that will be inserted. A row without a salt has only its commitments to check."""
     if row.get("salt") and leaf_hash(row) != bytes_of(row["leaf_hash"]):
-        raise ArchiveError(f"the record {row['log_id']} in the archive is not what was sealed")
+        raise ArchiveError(f"the record {row['log_id']} in the archive differs from what was sealed")
     return row
 
 
-async def _nothing(_: AsyncConnection, __: Month) -> str:
+async def _do_nothing(_: AsyncConnection, __: Month) -> str:
     return ""
 
 

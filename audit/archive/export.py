@@ -1,7 +1,6 @@
-"""Writes a sealed month as the files of an archive. It writes only what fits the month's last checkpoint.
+"""Streaming export of a sealed month into archive files. Fails if the month does not match its last checkpoint.
 
-Everything is read as it stood at one moment, in the order of the leaves and piece by piece, so a month of any size needs
-the same memory.
+Everything is read in one snapshot, batch by batch in the order of the leaves, so the memory does not grow with the month.
 """
 
 import json
@@ -37,17 +36,15 @@ from audit.proof.keys import PublicKey
 from audit.proof.merkle import Frontier
 from audit.proof.record import PERSONAL, Row, leaf_hash
 
-CHUNK_ROWS = 250  # some 2 MB; several are held at once
+BATCH_ROWS = 250  # some 2 MB; several batches are held at once
 
-LEAF, ERASURE, FIRST_COLUMN = 1, 3, 4  # where they stand in a row of `_CHUNK`
+LEAF, ERASURE, FIRST_COLUMN = 1, 3, 4  # column numbers of `_BATCH`
 
 _SESSION = """
 SET LOCAL search_path = pg_catalog; SET LOCAL row_security = off; SET LOCAL timezone = 'UTC'; SET LOCAL jit = off;
 SET LOCAL bytea_output = hex; SET LOCAL extra_float_digits = 1
 """
-_TABLE = (
-    "SELECT relation::text FROM public.audit_months WHERE month = %s"  # its quoted name, whatever that is now
-)
+_TABLE = "SELECT relation::text FROM public.audit_months WHERE month = %s"  # its current name, quoted
 _COLUMNS = """
 SELECT attname, (SELECT typname FROM pg_type t WHERE t.oid = atttypid) FROM pg_attribute
 WHERE attrelid = 'public.audit_logs'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
@@ -59,7 +56,7 @@ _COUNTS = """
 SELECT (SELECT count(*) FROM public.audit_leaves WHERE month = %s), (SELECT count(*) FROM {records}),
        to_regclass('public.audit_erasures') IS NOT NULL
 """
-_CHUNK = """
+_BATCH = """
 SELECT l.leaf_index, l.leaf_hash, k.key, {erasure}, {columns} FROM public.audit_leaves l
 LEFT JOIN {records} r ON r.log_id = l.log_id LEFT JOIN public.audit_row_keys k ON k.log_id = l.log_id
 WHERE l.month = %s AND l.leaf_index >= %s AND l.leaf_index < %s ORDER BY l.leaf_index
@@ -76,17 +73,17 @@ def export(
     code_version: str,
     progress: Progress,
 ) -> Exported:
-    """The month's files, in an empty folder. The same month gives the same bytes."""
-    with _one_moment(connection):
+    """Write the month's files into an empty folder. Deterministic: the same month gives the same bytes."""
+    with _snapshot(connection):
         table, columns = _table(connection, month), _columns(connection)
-        origin, note, checkpoint = _head(connection, month, public_keys)
-        chunks = _chunks(connection, table, month, columns, checkpoint.size)
+        origin, note, checkpoint = _last_checkpoint(connection, month, public_keys)
+        batches = _read_batches(connection, table, month, columns, checkpoint.size)
         tree, versions = _write_rows(
-            chunks, columns, folder, lambda done: progress(f"{month:%Y-%m}", done, checkpoint.size)
+            batches, columns, folder, lambda done: progress(f"{month:%Y-%m}", done, checkpoint.size)
         )
     if (tree.size, tree.root()) != (checkpoint.size, checkpoint.root):
         raise ExportError(
-            f"The leaves of {month:%Y-%m} do not have the root that its last checkpoint was signed for"
+            f"The leaves of {month:%Y-%m} do not have the root of its last checkpoint. Run `affidavit audit verify`"
         )
     (folder / CHECKPOINT).write_text(note, "utf-8")
     (folder / KEYS).write_text("".join(f"{key}\n" for key in public_keys), "utf-8")
@@ -98,7 +95,7 @@ def export(
 
 
 def _write_rows(
-    chunks: Iterator[SealedRecords], columns: dict[str, str], folder: Path, progress: Callable[[int], None]
+    batches: Iterator[SealedRecords], columns: dict[str, str], folder: Path, progress: Callable[[int], None]
 ) -> tuple[Frontier, set[int]]:
     tree = Frontier()
     versions: set[int] = set()
@@ -107,12 +104,12 @@ def _write_rows(
         SortedWriter(folder / PARQUET, columns) as rows,
     ):  # fmt: skip
         try:
-            for piece in in_order(encode_records, chunks):
-                evidence.write(piece.evidence)
-                leaves.write(b"".join(piece.leaves))
-                rows.add(piece.batch)
-                versions.update(piece.batch.column("schema_version").unique().to_pylist())
-                for leaf in piece.leaves:
+            for encoded in in_order(encode_records, batches):
+                evidence.write(encoded.evidence)
+                leaves.write(b"".join(encoded.leaves))
+                rows.add(encoded.batch)
+                versions.update(encoded.batch.column("schema_version").unique().to_pylist())
+                for leaf in encoded.leaves:
                     tree.append(leaf)
                 progress(tree.size)
         except (ArchiveError, WorkerEndedError) as wrong:
@@ -120,49 +117,53 @@ def _write_rows(
     return tree, versions
 
 
-def _chunks(
+def _read_batches(
     connection: psycopg.Connection, table: str, month: date, columns: dict[str, str], size: int
 ) -> Iterator[SealedRecords]:
-    """By a range of leaves at a time, so that nothing large is ever sorted."""
+    """Read a range of leaves at a time, so that no large sort is needed."""
     records = sql.SQL(table)  # quoted by PostgreSQL itself
     leaves, rows, has_erasures = _fetch(connection, sql.SQL(_COUNTS).format(records=records), (month,))[0]
     if not leaves == rows == size:
         raise ExportError(
             f"{month:%Y-%m} has {rows} records, {leaves} leaves, and a last checkpoint of size {size}:"
-            " these must be the same. See `affidavit audit verify`"
+            " these must be equal. Run `affidavit audit verify`"
         )
-    statement = sql.SQL(_CHUNK).format(
+    statement = sql.SQL(_BATCH).format(
         records=records, columns=sql.SQL(", ").join(_selected(name, kind) for name, kind in columns.items()),
         erasure=sql.SQL(_ERASURE if has_erasures else "NULL::json"),
     )  # fmt: skip
-    for begin in range(0, size, CHUNK_ROWS):
-        found = _fetch(connection, statement, (month, begin, begin + CHUNK_ROWS))
-        if [row[0] for row in found] != list(range(begin, min(begin + CHUNK_ROWS, size))):
+    for begin in range(0, size, BATCH_ROWS):
+        found = _fetch(connection, statement, (month, begin, begin + BATCH_ROWS))
+        if [row[0] for row in found] != list(range(begin, min(begin + BATCH_ROWS, size))):
             raise ExportError(
-                f"Of the leaves {begin} and after of {month:%Y-%m} some are missing, or there twice"
+                f"Some leaves of {month:%Y-%m} from {begin} on are missing or duplicated. Run `affidavit audit verify`"
             )
-        yield SealedRecords(columns, _erasures_chosen(connection, columns, found))
+        yield SealedRecords(columns, _select_commitments(connection, columns, found))
 
 
-def _erasures_chosen(
+def _select_commitments(
     connection: psycopg.Connection, columns: dict[str, str], found: list[tuple[Any, ...]]
 ) -> list[tuple[Any, ...]]:
-    """Of an erased record's lines the one whose commitments give its leaf: whoever adds another one hinders nothing."""
+    """Of an erased record's lines, select the one whose commitments give its leaf. Forged lines are ignored."""
     place = FIRST_COLUMN + list(columns).index("log_id")
     many = [row[place] for row in found if len(row[ERASURE] or ()) > 1]
-    hashed = _hashed(connection, many) if many else {}
+    hashed = _rows_as_hashed(connection, many) if many else {}
     return [
-        (*row[:ERASURE], _fitting(row[ERASURE], hashed.get(row[place]), row[LEAF]), *row[FIRST_COLUMN:])
+        (
+            *row[:ERASURE],
+            _matching_commitments(row[ERASURE], hashed.get(row[place]), row[LEAF]),
+            *row[FIRST_COLUMN:],
+        )
         for row in found
     ]
 
 
-def _hashed(connection: psycopg.Connection, log_ids: list[str]) -> dict[str, Row]:
+def _rows_as_hashed(connection: psycopg.Connection, log_ids: list[str]) -> dict[str, Row]:
     statement = rows_statement(connection.execute(COLUMNS).fetchall(), "log_id = ANY(%s::uuid[])")
     return {log_id: json.loads(text) for log_id, text in connection.execute(statement, (log_ids,))}
 
 
-def _fitting(texts: list[str] | None, row: Row | None, leaf: bytes) -> str | None:
+def _matching_commitments(texts: list[str] | None, row: Row | None, leaf: bytes) -> str | None:
     if not texts:
         return None
     for text in texts if row else ():
@@ -183,14 +184,14 @@ def _columns(connection: psycopg.Connection) -> dict[str, str]:
     columns: dict[str, str] = dict(connection.execute(_COLUMNS).fetchall())
     for name, kind in columns.items():
         if kind not in TYPES:
-            raise ExportError(f"The log's column {name} is of the type {kind}, which no archive can hold")
+            raise ExportError(f"The log's column {name} is of the type {kind}, which archives do not support")
     return columns
 
 
-def _head(
+def _last_checkpoint(
     connection: psycopg.Connection, month: date, public_keys: Sequence[PublicKey]
 ) -> tuple[str, str, Checkpoint]:
-    """Which log it is, and the last that was signed of this month."""
+    """The log's origin, and the month's last checkpoint."""
     found = connection.execute(_HEAD, (month,)).fetchone()
     if found is None:
         raise ExportError(f"{month:%Y-%m} has no checkpoint: nothing of it is sealed")
@@ -200,12 +201,12 @@ def _head(
     except NoteError as wrong:
         raise ExportError(f"The last checkpoint of {month:%Y-%m}: {wrong}") from None
     if (checkpoint.origin, checkpoint.month) != (origin, month):
-        raise ExportError(f"The last checkpoint of {month:%Y-%m} is one of another tree")
+        raise ExportError(f"The last checkpoint of {month:%Y-%m} belongs to another tree")
     return origin, note, checkpoint
 
 
 def _selected(name: str, kind: str) -> sql.Composed:
-    """Ids as text; JSON, and personal text as JSON, as PostgreSQL writes it."""
+    """The SQL expression for a column: ids as text; JSON and personal columns as JSON text of PostgreSQL."""
     form = "r.{}"
     if kind in {"uuid", "jsonb"}:
         form = "r.{}::text"
@@ -215,7 +216,7 @@ def _selected(name: str, kind: str) -> sql.Composed:
 
 
 @contextmanager
-def _one_moment(connection: psycopg.Connection) -> Iterator[None]:
+def _snapshot(connection: psycopg.Connection) -> Iterator[None]:
     before = connection.isolation_level, connection.read_only
     connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
     try:

@@ -1,7 +1,7 @@
-"""A month's table on its way out and back: looked at, frozen, compared, detached, attached, rebuilt, dropped.
+"""SQL of the archive's state machine: freezes, compares, detaches, attaches, rebuilds and drops a month's table.
 
-No request waits for it. What needs a lock that a request could queue behind asks for it for LOCK_MS and tries again
-later; what merely waits for readers holds up nobody, and may take longer.
+It must not delay requests. A lock that a request could queue behind is taken with the short timeout LOCK_MS and retried
+later; a statement that only waits for readers blocks no request, so its timeout is longer.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from audit.errors import MonthNotReadyError
 from audit.proof.merkle import Frontier
 from audit.proof.record import Row
 
-LOCK_MS = 50  # no request may feel it
-READERS_MS = 10_000  # a detach waits until nobody reads the month any more, and nobody queues behind it
+LOCK_MS = 50  # short enough not to delay a request noticeably
+READERS_MS = 10_000  # a detach waits for all readers of the month, and no request queues behind it
 PAUSE_S = 0.2
-PATIENCE_S = 60.0  # then somebody is told that the table is in use
-LEAVES = 10_000  # read at a time
+RETRY_S = 60.0  # after that the command reports that the table is in use
+LEAVES = 10_000  # in one read
 
 State = Literal["frozen", "uploaded", "verified", "detached", "dropped", "restored"]
 
@@ -49,7 +49,7 @@ INSERT INTO audit_archives (month, state, rows, manifest_key, manifest_version, 
 VALUES (%s, %s, %s, %s, %s, %s)
 """
 
-# In one statement, so that all numbers are of one moment.
+# One statement, so that all counts are of one moment.
 _STANDING = """
 SELECT (SELECT count(*) FROM audit_logs WHERE timestamp >= %(begin)s AND timestamp < %(end)s),
        (SELECT count(*) FROM audit_leaves WHERE month = %(month)s),
@@ -60,7 +60,7 @@ SELECT (SELECT count(*) FROM audit_logs WHERE timestamp >= %(begin)s AND timesta
 """
 _HOLD_ERASURES = "SELECT pg_advisory_xact_lock(hashtext('audit_erasure'))"
 
-# Derived, so that it is the same key however often this is repeated; and never for whom somebody has asked to forget.
+# The key is derived, so that a retry gives the same key. Erased records get none.
 _KEYS = """
 INSERT INTO audit_row_keys (log_id, query_id, month, key, subject)
 SELECT log_id, query_id, %(month)s,
@@ -107,7 +107,7 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True, slots=True)
 class ManifestPlace:
-    """Where the month's manifest is, and what it must be."""
+    """Key, version and digest of the month's manifest in the vault."""
 
     key: str
     version: str
@@ -116,16 +116,16 @@ class ManifestPlace:
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """How far a month is, and where its rows are."""
+    """The month's state in the archive, and its table."""
 
     month: date
     state: State | None = None
     since: datetime | None = None
     rows: int = 0
     manifest: ManifestPlace | None = None
-    table: str | None = None  # quoted; whatever it was renamed to
+    table: str | None = None  # its current name, quoted
     is_attached: bool = False
-    is_pending: bool = False  # a detach was interrupted: its rows are hidden until that is finished
+    is_pending: bool = False  # a detach was interrupted: its rows are hidden until the detach is finished
 
     def __str__(self) -> str:
         return f"{self.month:%Y-%m}"
@@ -133,7 +133,7 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class MonthCounts:
-    """What must be at rest before a month may leave."""
+    """Counts that must agree before a month may be archived."""
 
     rows: int
     leaves: int
@@ -146,32 +146,32 @@ class MonthCounts:
         return not self.unsealed and self.anchored == self.leaves
 
     @property
-    def trouble(self) -> str:
+    def obstacle(self) -> str:
         if self.open:
-            return f"{self.open} requests of it are open still; see `affidavit audit status`"
+            return f"{self.open} of its requests are still open; run `affidavit audit status`"
         if self.unsealed:
-            return f"{self.unsealed} records of it are not sealed yet; `affidavit audit seal` must run"
+            return f"{self.unsealed} of its records are not sealed yet; run `affidavit audit seal`"
         if self.anchored != self.leaves:
-            return "its last tree head is not in the vault yet; `affidavit audit seal` must run"
+            return "its last checkpoint is not anchored in the vault yet; run `affidavit audit seal`"
         if self.rows != self.leaves:
-            return f"it has {self.rows} records and {self.leaves} leaves; see `affidavit audit verify`"
+            return f"it has {self.rows} records and {self.leaves} leaves; run `affidavit audit verify`"
         return ""
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """A row as it comes back from an archive, and what stands for its personal columns."""
+class RestoredRow:
+    """A row read from an archive, and the commitments of its personal columns."""
 
     row: Row
     commitments: Mapping[str, str]
 
 
-async def months(connection: AsyncConnection) -> list[Month]:
-    """All that ever had a table, the oldest first."""
+async def list_months(connection: AsyncConnection) -> list[Month]:
+    """All months that ever had a table, the oldest first."""
     return await _months(connection, None)
 
 
-async def look(connection: AsyncConnection, month: date) -> Month:
+async def read_month(connection: AsyncConnection, month: date) -> Month:
     found = await _months(connection, month)
     return found[0] if found else Month(month)
 
@@ -185,18 +185,18 @@ async def _months(connection: AsyncConnection, month: date | None) -> list[Month
 
 
 @asynccontextmanager
-async def locked(connection: AsyncConnection, month: date) -> AsyncIterator[bool]:
-    """Whether the month is ours until the end of the block; else another archiver works on it."""
+async def lock(connection: AsyncConnection, month: date) -> AsyncIterator[bool]:
+    """Try the month's advisory lock, and hold it until the block ends. False if another archiver holds it."""
     number = (_LOCK, month.year * 12 + month.month)
-    ((is_ours,),) = await _fetch(connection, "SELECT pg_try_advisory_lock(%s, %s)", number)
+    ((is_locked,),) = await _fetch(connection, "SELECT pg_try_advisory_lock(%s, %s)", number)
     try:
-        yield is_ours
+        yield is_locked
     finally:
-        if is_ours and not connection.broken:  # else the lock went with the connection
+        if is_locked and not connection.broken:  # a broken connection has released the lock
             await connection.execute("SELECT pg_advisory_unlock(%s, %s)", number)
 
 
-async def record(
+async def record_step(
     connection: AsyncConnection, month: date, state: State, rows: int, manifest: ManifestPlace | None
 ) -> None:
     place = (manifest.key, manifest.version, manifest.sha256) if manifest else (None, None, None)
@@ -209,99 +209,99 @@ async def count(connection: AsyncConnection, month: date) -> MonthCounts:
 
 
 async def freeze(connection: AsyncConnection, month: Month) -> int:
-    """Close the month for new rows and make the keys of its personal columns; how many rows it has, for good."""
+    """Refuse new rows of the month and make the keys of its personal columns. Returns its final number of rows."""
 
     async def frozen() -> int:
         async with connection.transaction():
-            await hold_erasures(connection)
-            await _change(connection, _FREEZE, month)
+            await block_erasures(connection)
+            await _change_as_owner(connection, _FREEZE, month)
             now = await count(connection, month.month)
-            if now.trouble:
-                raise MonthNotReadyError(now.trouble)
+            if now.obstacle:
+                raise MonthNotReadyError(now.obstacle)
             await connection.execute(_KEYS, _bounds(month.month))
         return now.rows
 
-    return await _patiently(frozen)
+    return await _retry_until_unlocked(frozen)
 
 
-async def hold_erasures(connection: AsyncConnection) -> None:
-    """None begins before the transaction that is under way has ended, and none is half done."""
+async def block_erasures(connection: AsyncConnection) -> None:
+    """Take the erasures' advisory lock until the current transaction ends; waits for a running erasure."""
     await connection.execute(f"SET LOCAL lock_timeout = {READERS_MS}".encode())
     await connection.execute(_HOLD_ERASURES)
 
 
 async def compare(connection: AsyncConnection, month: Month, root: bytes) -> None:
-    """Whether the archive with this root holds all that the table holds, and each record has its key."""
+    """Check that the archive with this root contains all that the table contains, and that each record has its key."""
     (counts,) = await _fetch(connection, _COMPARED.format(table=month.table), _bounds(month.month))
     if counts != (month.rows, 0, 0):
         raise MonthNotReadyError(
-            f"its table has {counts[0]} records, {counts[1]} of them without their leaf and {counts[2]} without"
-            f" their key, and the archive {month.rows}; nothing was removed. See `affidavit audit verify`"
+            f"its table has {counts[0]} records, {counts[1]} without their leaf and {counts[2]} without their key, and"
+            f" its archive has {month.rows}, so nothing was removed. Run `affidavit audit verify`"
         )
     if await _root(connection, month.month) != (month.rows, root):
         raise MonthNotReadyError(
-            "the archive is of another tree than the month; see `affidavit audit verify`"
+            "the archive belongs to another tree than the month; run `affidavit audit verify`"
         )
 
 
 async def detach(connection: AsyncConnection, month: Month) -> None:
-    """Take the month out of the log while everybody goes on. Also finishes a detach that was interrupted."""
+    """Detach the month's partition concurrently. Also finishes a detach that was interrupted."""
 
     async def detached() -> None:
-        now = await look(connection, month.month)
+        now = await read_month(connection, month.month)
         if now.is_attached:
             how = "FINALIZE" if now.is_pending else "CONCURRENTLY"
-            async with _as_owner(connection, READERS_MS):
+            async with _owner_session(connection, READERS_MS):
                 await connection.execute(_DETACH.format(table=now.table, how=how).encode())
 
-    await _patiently(detached)
+    await _retry_until_unlocked(detached)
 
 
 async def attach(connection: AsyncConnection, month: Month) -> None:
-    """Bring a detached month back, as it was; with the refusal of new rows, if it was frozen."""
+    """Attach a detached month again; if it was frozen, it still refuses new rows."""
 
     async def attached() -> None:
         async with connection.transaction():
-            await _change(connection, (_FREEZE + ";" if month.state else "") + _ATTACH, month)
+            await _change_as_owner(connection, (_FREEZE + ";" if month.state else "") + _ATTACH, month)
 
-    await _patiently(attached)
+    await _retry_until_unlocked(attached)
 
 
 @asynccontextmanager
 async def rebuilding(connection: AsyncConnection, month: Month) -> AsyncIterator[Month]:
-    """The month's table made anew, to be filled and compared in the block, and attached at its end; or nothing at all."""
+    """Create the month's table, to be filled and compared in the block, and attach it at the end; all in one transaction."""
     made = replace(month, table=f"public.audit_logs_{month.month:%Y_%m}")
     async with connection.transaction():
-        await _change(connection, _TABLE, made, READERS_MS)
+        await _change_as_owner(connection, _TABLE, made, READERS_MS)
         yield made
-        await _change(connection, f"{_FREEZE};{_ATTACH}", made, READERS_MS)
+        await _change_as_owner(connection, f"{_FREEZE};{_ATTACH}", made, READERS_MS)
 
 
-async def fill(connection: AsyncConnection, month: Month, rows: Sequence[Again]) -> None:
-    """What was erased comes back as it is remembered: when, and what stands for it."""
-    erased = {str(again.row["log_id"]): again for again in rows if not again.row.get("salt")}
+async def fill(connection: AsyncConnection, month: Month, rows: Sequence[RestoredRow]) -> None:
+    """Insert the rows. Erased records get their time of erasure and their commitments from the database."""
+    erased = {str(restored.row["log_id"]): restored for restored in rows if not restored.row.get("salt")}
     for log_id, erased_at in await _fetch(connection, _ERASED_AT, (list(erased),)):
         erased[log_id].row.setdefault("erased_at", erased_at)
         await connection.execute(_KEEP_COMMITMENTS, (log_id, json.dumps(erased[log_id].commitments)))
-    if lost := [log_id for log_id, again in erased.items() if "erased_at" not in again.row]:
+    if lost := [log_id for log_id, restored in erased.items() if "erased_at" not in restored.row]:
         raise MonthNotReadyError(f"{len(lost)} records have lost their key and were never erased: {lost[0]}")
-    async with _role(connection):
-        texts = json.dumps([again.row for again in rows])
+    async with _owner_role(connection):
+        texts = json.dumps([restored.row for restored in rows])
         await connection.execute(_FILL.format(table=month.table).encode(), (texts,))
 
 
 async def drop(connection: AsyncConnection, month: Month) -> None:
     async def dropped() -> None:
         async with connection.transaction():
-            await _change(connection, _DROP, month)
-            async with _role(connection):
+            await _change_as_owner(connection, _DROP, month)
+            async with _owner_role(connection):
                 await connection.execute(_UNGUARD, (month.month,))
 
-    await _patiently(dropped)
+    await _retry_until_unlocked(dropped)
 
 
 def read_row_keys(connection: Connection, log_ids: Sequence[str]) -> dict[str, bytes]:
-    """The keys that are left: who was forgotten has none."""
+    """The keys of these records; erased ones have none."""
     found = connection.execute(_KEYS_OF, (list(log_ids),))
     return dict(found.fetchall())
 
@@ -314,27 +314,29 @@ async def _root(connection: AsyncConnection, month: date) -> tuple[int, bytes]:
     return tree.size, tree.root() if tree.size else b""
 
 
-async def _change(connection: AsyncConnection, statements: str, month: Month, lock_ms: int = LOCK_MS) -> None:
-    """In the transaction that is under way, as the table's owner."""
+async def _change_as_owner(
+    connection: AsyncConnection, statements: str, month: Month, lock_ms: int = LOCK_MS
+) -> None:
+    """Run DDL in the current transaction, in the role of the table's owner."""
     begin, end = _bounds(month.month)["begin"], _bounds(month.month)["end"]
     text = statements.format(table=month.table, month=month.month, begin=begin, end=end)
-    async with _role(connection):
+    async with _owner_role(connection):
         await connection.execute(f"SET LOCAL lock_timeout = {lock_ms}".encode())
         await connection.execute(text.encode())
         await connection.execute(f"SET LOCAL lock_timeout = {READERS_MS}".encode())
 
 
 @asynccontextmanager
-async def _role(connection: AsyncConnection) -> AsyncIterator[None]:
-    """A transaction that fails takes the role back by itself."""
+async def _owner_role(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Switch to the owner's role for a block of a transaction. A rollback resets the role by itself."""
     await connection.execute(f"SET LOCAL ROLE {_OWNER}".encode())
     yield
     await connection.execute(f"SET LOCAL ROLE {_ARCHIVER}".encode())
 
 
 @asynccontextmanager
-async def _as_owner(connection: AsyncConnection, lock_ms: int) -> AsyncIterator[None]:
-    """For what cannot run in a transaction."""
+async def _owner_session(connection: AsyncConnection, lock_ms: int) -> AsyncIterator[None]:
+    """Switch to the owner's role for statements that cannot run in a transaction."""
     await connection.execute(f"SET ROLE {_OWNER}; SET lock_timeout = {lock_ms}".encode())
     try:
         yield
@@ -343,15 +345,15 @@ async def _as_owner(connection: AsyncConnection, lock_ms: int) -> AsyncIterator[
             await connection.execute(f"SET ROLE {_ARCHIVER}; RESET lock_timeout".encode())
 
 
-async def _patiently(work: Callable[[], Awaitable[Done]]) -> Done:
-    until = time.monotonic() + PATIENCE_S
+async def _retry_until_unlocked(work: Callable[[], Awaitable[Done]]) -> Done:
+    until = time.monotonic() + RETRY_S
     while True:
         try:
             return await work()
         except LockNotAvailable:
             if time.monotonic() > until:
                 raise MonthNotReadyError(
-                    "somebody has been using its table for long; run this again later"
+                    "its table has been in use for a minute; close long queries, or run the command again later"
                 ) from None
         await asyncio.sleep(PAUSE_S)
 

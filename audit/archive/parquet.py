@@ -1,6 +1,6 @@
-"""The convenience copy of an archived month: typed columns, sorted by time, in row groups that a reader can skip.
+"""Parquet reader and writer for the convenience copy of an archived month: typed, sorted by time, in small row groups.
 
-A row of it gives back the very line of the evidence, so that a verifier finds every cell that differs.
+Each row converts back to its exact line of the evidence, so that a verifier finds every cell that differs.
 """
 
 import base64
@@ -19,7 +19,7 @@ from audit.errors import ArchiveError
 from audit.proof.canonical import canonical_text
 from audit.proof.record import PERSONAL, UNHASHED
 
-GROUP_ROWS = 1_000  # some 4 MB: little to hold, and much to skip for who asks for one day
+GROUP_ROWS = 1_000  # some 4 MB: little memory, and a query for one day skips most groups
 
 _MOMENT = pa.timestamp("us", tz="UTC")
 TYPES = {
@@ -30,18 +30,20 @@ _LAST = [
     ("spooled", pa.bool_()), ("leaf_hash", pa.binary()), ("erased_at", _MOMENT), ("commitments", pa.string()),
     ("personal", pa.binary()),
 ]  # fmt: skip
-_UNLIKE = frozenset(
+_UNIQUE = frozenset(
     {
         "log_id", "query_id", "answer_id", "request_id", "timestamp", "leaf_index", "leaf_hash", "commitments", "personal",
     }
 )  # fmt: skip
-_OPAQUE = frozenset({"leaf_hash", "commitments", "personal"})  # nobody looks for a range of these
+_WITHOUT_STATISTICS = frozenset(
+    {"leaf_hash", "commitments", "personal"}
+)  # no statistics: no query filters by a range of these
 
 Texts = Sequence[str | None]
 
 
 def plain(columns: Mapping[str, str]) -> dict[str, str]:
-    """The columns that stand in the evidence as they are, and their types in the database."""
+    """The columns that the evidence has in plain text, with their types in the database."""
     return {name: kind for name, kind in columns.items() if name not in PERSONAL | UNHASHED}
 
 
@@ -52,17 +54,17 @@ def schema(columns: Mapping[str, str]) -> pa.Schema:
 
 
 def batch(values: Mapping[str, Sequence[Any]], columns: Mapping[str, str]) -> pa.RecordBatch:
-    """Rows, given by their columns."""
+    """A record batch from columns of values."""
     typed = schema(columns)
     return pa.record_batch([pa.array(values[field.name], field.type) for field in typed], schema=typed)
 
 
 def texts(batch: pa.RecordBatch, columns: Mapping[str, str]) -> dict[str, Texts]:
-    """Each plain column's values as they stand in canonical JSON; None for null."""
-    return {name: _SPELLED[kind](batch.column(name)) for name, kind in plain(columns).items()}
+    """The values of each plain column in canonical JSON; None for null."""
+    return {name: _CANONICAL[kind](batch.column(name)) for name, kind in plain(columns).items()}
 
 
-def lines(batch: pa.RecordBatch, spelled: Mapping[str, Texts]) -> Iterator[str]:
+def lines(batch: pa.RecordBatch, texts_by_column: Mapping[str, Texts]) -> Iterator[str]:
     """The rows as lines of the evidence."""
     kept = zip(
         *(batch.column(name).to_pylist() for name in ("leaf_index", "commitments", "personal", "spooled")),
@@ -70,7 +72,7 @@ def lines(batch: pa.RecordBatch, spelled: Mapping[str, Texts]) -> Iterator[str]:
     )
     erased = _moments(batch.column("erased_at"))
     for (index, commitments, box, spooled), erased_at, row in zip(
-        kept, erased, objects(spelled), strict=True
+        kept, erased, objects(texts_by_column), strict=True
     ):
         yield (
             f'{{"commitments":{commitments}'
@@ -82,40 +84,41 @@ def lines(batch: pa.RecordBatch, spelled: Mapping[str, Texts]) -> Iterator[str]:
         )
 
 
-def objects(spelled: Mapping[str, Texts]) -> Iterator[str]:
+def objects(texts_by_column: Mapping[str, Texts]) -> Iterator[str]:
     """The rows as objects without the members that are null."""
     named = [
-        [None if text is None else f'"{name}":{text}' for text in spelled[name]] for name in sorted(spelled)
+        [None if text is None else f'"{name}":{text}' for text in texts_by_column[name]]
+        for name in sorted(texts_by_column)
     ]
     return ("{" + ",".join(filter(None, row)) + "}" for row in zip(*named, strict=True))
 
 
-def group(path: Path, number: int, columns: Mapping[str, str], rows: int) -> tuple[pa.Table, int]:
-    """A row group of a file that nobody has read yet, and how many there are. `ArchiveError` if we write none like it."""
+def read_group(path: Path, number: int, columns: Mapping[str, str], rows: int) -> tuple[pa.Table, int]:
+    """A row group of an untrusted file, and the number of groups. `ArchiveError` if the file is not one of ours."""
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
-            is_ours = file.schema_arrow == schema(columns) and file.metadata.num_rows == rows
+            is_expected = file.schema_arrow == schema(columns) and file.metadata.num_rows == rows
             is_small = 0 < file.metadata.row_group(number).num_rows <= GROUP_ROWS
-            table = file.read_row_group(number, use_threads=False) if is_ours and is_small else None
+            table = file.read_row_group(number, use_threads=False) if is_expected and is_small else None
             count = file.num_row_groups
     except (OSError, ValueError, KeyError, IndexError, MemoryError, pa.ArrowException) as wrong:
         raise ArchiveError(f"it cannot be read ({type(wrong).__name__})") from None
     if table is None:
-        raise ArchiveError("it does not have the rows and columns that were signed for")
+        raise ArchiveError("it does not have the signed rows and columns")
     return table.combine_chunks(), count
 
 
 class SortedWriter:
-    """Takes batches as they come and writes them in the order of their times.
+    """External sort: takes batches in the order of their leaves, and writes them in the order of their times.
 
-    Records are sealed almost in that order; those that came late must move. So the batches are kept in a file beside, and
-    each row group gathers its rows from the few that hold them.
+    Both orders are almost the same, except for records that came late. So the batches go to a temporary file, and each row
+    group gathers its rows from the few batches that contain them.
     """
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
-        self._path, self._beside = path, path.with_name(f"{path.name}.unsorted")
+        self._path, self._unsorted = path, path.with_name(f"{path.name}.unsorted")
         self._schema = schema(columns)
-        self._stream = pa.ipc.new_file(pa.OSFile(str(self._beside), "wb"), self._schema)
+        self._stream = pa.ipc.new_file(pa.OSFile(str(self._unsorted), "wb"), self._schema)
         self._places: list[pa.Table] = []
 
     def __enter__(self) -> Self:
@@ -129,7 +132,7 @@ class SortedWriter:
             if kind is None:
                 self._write()
         finally:
-            self._beside.unlink()
+            self._unsorted.unlink()
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._stream.write_batch(batch)
@@ -145,22 +148,22 @@ class SortedWriter:
             [("timestamp", "ascending"), ("leaf_index", "ascending")]
         )
         with (
-            pa.OSFile(str(self._beside)) as beside, pa.ipc.open_file(beside) as batches,
+            pa.OSFile(str(self._unsorted)) as unsorted, pa.ipc.open_file(unsorted) as batches,
             pq.ParquetWriter(
                 self._path, self._schema, compression="zstd",
-                use_dictionary=[name for name in self._schema.names if name not in _UNLIKE],
-                write_statistics=[name for name in self._schema.names if name not in _OPAQUE],
+                use_dictionary=[name for name in self._schema.names if name not in _UNIQUE],
+                write_statistics=[name for name in self._schema.names if name not in _WITHOUT_STATISTICS],
                 sorting_columns=[pq.SortingColumn(self._schema.get_field_index("timestamp"))],
             ) as writer,
         ):  # fmt: skip
             for begin in range(0, len(places), GROUP_ROWS):
                 writer.write_table(
-                    _gathered(batches, places.slice(begin, GROUP_ROWS)), row_group_size=GROUP_ROWS
+                    _gather(batches, places.slice(begin, GROUP_ROWS)), row_group_size=GROUP_ROWS
                 )
 
 
-def _gathered(batches: pa.ipc.RecordBatchFileReader, places: pa.Table) -> pa.Table:
-    """The rows of these places, in their order."""
+def _gather(batches: pa.ipc.RecordBatchFileReader, places: pa.Table) -> pa.Table:
+    """The rows at these places, in this order."""
     found, order = [], []
     for number in pc.unique(places["batch"]).to_pylist():
         mask = pc.equal(places["batch"], number)
@@ -175,7 +178,7 @@ def _strings(values: pa.Array) -> Texts:
 
 
 def _json(values: pa.Array) -> Texts:
-    """Kept as PostgreSQL writes it, so that it is the same text in every tier."""
+    """The column keeps PostgreSQL's text, so that it is the same in every tier; the evidence needs canonical JSON."""
     return [None if value is None else canonical_text(json.loads(value)) for value in values.to_pylist()]
 
 
@@ -191,7 +194,7 @@ def _moments(values: pa.Array) -> Texts:
     return pc.strftime(values, '"%Y-%m-%dT%H:%M:%SZ"').to_pylist()  # type: ignore[no-any-return]
 
 
-_SPELLED: dict[str, Callable[[Any], Texts]] = {
+_CANONICAL: dict[str, Callable[[Any], Texts]] = {
     "uuid": _strings, "text": _strings, "varchar": _strings, "jsonb": _json, "int4": _numbers, "float8": _numbers,
     "bool": _numbers, "bytea": _bytes, "timestamptz": _moments,
 }  # fmt: skip

@@ -1,6 +1,6 @@
-"""What costs the time of an archive: records made into evidence, and evidence made into leaves again. Pure.
+"""Encoder and parser of archived records: records to lines of evidence, and lines back to leaves. Pure.
 
-All of it takes and gives plain values, so that another process can do it.
+This is the CPU-bound part of the archive. Its inputs and results can be pickled, so that the worker process can run it.
 """
 
 import json
@@ -30,13 +30,13 @@ from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, UNHASHED, Row
 RowKeys = Callable[[Sequence[str]], Mapping[str, bytes]]  # by log_id; erased records have none
 
 _ZSTD = pa.Codec("zstd", compression_level=1)
-_OF_A_LINE = {"commitments", "leaf_index", "row"}
-_MAYBE = {"erased_at", "personal", "spooled"}
-_IN_ROW = {"log_id", "query_id", "timestamp", "schema_version"}
+_REQUIRED_MEMBERS = {"commitments", "leaf_index", "row"}
+_OPTIONAL_MEMBERS = {"erased_at", "personal", "spooled"}
+_REQUIRED_COLUMNS = {"log_id", "query_id", "timestamp", "schema_version"}
 
 
 class SealedRecords(NamedTuple):
-    """Some records in the order of their leaves, and the columns of their table with their types."""
+    """A batch of records in the order of their leaves, and the columns of their table with their types."""
 
     columns: Mapping[str, str]
     records: Sequence[
@@ -45,7 +45,7 @@ class SealedRecords(NamedTuple):
 
 
 class EncodedRecords(NamedTuple):
-    """The same records, ready to be written."""
+    """A batch of records in the formats of the archive's files."""
 
     evidence: bytes
     leaves: list[bytes]
@@ -53,7 +53,7 @@ class EncodedRecords(NamedTuple):
 
 
 class EvidenceLines(NamedTuple):
-    """Some lines of the evidence of a month, and the keys of their boxes; None if none was given."""
+    """A batch of lines of a month's evidence, and the keys of their boxes; None if no keys were given."""
 
     month: date
     lines: Sequence[bytes]
@@ -61,7 +61,7 @@ class EvidenceLines(NamedTuple):
 
 
 class EvidenceLine(NamedTuple):
-    """What a line says."""
+    """The content of a line."""
 
     leaf_index: int
     row: Row
@@ -76,20 +76,20 @@ class EvidenceLine(NamedTuple):
 
 
 class LineResult(NamedTuple):
-    """What was found of a line; with `problem` if something is wrong with it."""
+    """The result of checking a line; `problem` describes a defect."""
 
     leaf_index: int | None
     log_id: str | None
     leaf: bytes
     digest: bytes
     is_open: bool = False  # its box was opened and compared
-    is_erased: bool = False  # it has no box, or no key is left for it
-    is_known: bool = True  # its schema version is one of ours
+    is_erased: bool = False  # it has no box, or its key is gone
+    is_known: bool = True  # its schema version can be hashed
     problem: str = ""
 
 
 class RowGroupPlace(NamedTuple):
-    """A row group of the convenience copy."""
+    """The place of a row group in the convenience copy."""
 
     path: Path
     number: int
@@ -98,7 +98,7 @@ class RowGroupPlace(NamedTuple):
 
 
 class RowGroup(NamedTuple):
-    """What the convenience copy gives back of some rows: their places, the digests of their lines, their leaves."""
+    """The rows of a row group: their leaf indexes, the digests of their lines, and their leaves."""
 
     indexes: list[int]
     digests: list[bytes]
@@ -106,19 +106,20 @@ class RowGroup(NamedTuple):
     begin: int  # the first and the last moment, in microseconds
     end: int
     is_sorted: bool
-    of: int  # how many groups there are
+    group_count: int
 
 
-def encode_records(chunk: SealedRecords) -> EncodedRecords:
-    """The lines as a whole zstd frame, the leaves, and the typed rows. `ArchiveError` if a record is not what was sealed."""
-    indexes, sealed, keys, erasures, *values = zip(*chunk.records, strict=True)
-    columns = dict(zip(chunk.columns, values, strict=True))
+def encode_records(sealed_records: SealedRecords) -> EncodedRecords:
+    """The lines as one zstd frame, the leaves, and the typed rows. `ArchiveError` if a record differs from its leaf."""
+    indexes, sealed, keys, erasures, *values = zip(*sealed_records.records, strict=True)
+    columns = dict(zip(sealed_records.columns, values, strict=True))
     _check_records(columns, indexes)
     personal = {
-        name: _spelled(chunk.columns[name], columns[name]) for name in sorted(PERSONAL & columns.keys())
+        name: _canonical_texts(sealed_records.columns[name], columns[name])
+        for name in sorted(PERSONAL & columns.keys())
     }
-    hidden = [
-        _hidden(
+    boxes = [
+        _encrypt_personal(
             log_id,
             salt,
             key,
@@ -129,22 +130,25 @@ def encode_records(chunk: SealedRecords) -> EncodedRecords:
             columns["log_id"], columns["salt"], keys, erasures, *personal.values(), strict=True
         )
     ]
-    stands_for = {
-        name: [f'"{commitments[name]}"' if name in commitments else None for commitments, _ in hidden]
+    commitment_texts = {
+        name: [f'"{commitments[name]}"' if name in commitments else None for commitments, _ in boxes]
         for name in sorted(PERSONAL)
     }
     ours = {
-        "leaf_index": indexes, "commitments": list(parquet.objects(stands_for)), "personal": [box for _, box in hidden],
+        "leaf_index": indexes, "commitments": list(parquet.objects(commitment_texts)), "personal": [box for _, box in boxes],
     }  # fmt: skip
-    batch = parquet.batch(columns | ours, chunk.columns)
-    spelled = parquet.texts(batch, chunk.columns)
-    leaves = [sha256(f"\0{text}".encode()).digest() for text in parquet.objects({**spelled, **stands_for})]
-    for index, log_id, leaf, *known in zip(
+    batch = parquet.batch(columns | ours, sealed_records.columns)
+    texts_by_column = parquet.texts(batch, sealed_records.columns)
+    leaves = [
+        sha256(f"\0{text}".encode()).digest()
+        for text in parquet.objects({**texts_by_column, **commitment_texts})
+    ]
+    for index, log_id, leaf, *hashes in zip(
         indexes, columns["log_id"], leaves, sealed, columns["leaf_hash"], strict=True
     ):
-        if known != [leaf, leaf]:
-            raise ArchiveError(f"The record {log_id} is not what was sealed as leaf {index}")
-    lines = "".join(f"{line}\n" for line in parquet.lines(batch, spelled))
+        if hashes != [leaf, leaf]:
+            raise ArchiveError(f"The record {log_id} differs from what was sealed as leaf {index}")
+    lines = "".join(f"{line}\n" for line in parquet.lines(batch, texts_by_column))
     return EncodedRecords(_ZSTD.compress(lines.encode(), asbytes=True), leaves, batch)
 
 
@@ -153,10 +157,13 @@ def check_lines(work: EvidenceLines) -> list[LineResult]:
 
 
 def parse_line(line: bytes) -> tuple[EvidenceLine, bytes]:
-    """What a line says, and its leaf, if it is written the one way that lines are written."""
+    """Parse a line and compute its leaf. `ArchiveError` if it is not in canonical form."""
     try:
         body = json.loads(line.decode())
-        if not isinstance(body, dict) or not _OF_A_LINE <= body.keys() <= _OF_A_LINE | _MAYBE:
+        if (
+            not isinstance(body, dict)
+            or not _REQUIRED_MEMBERS <= body.keys() <= _REQUIRED_MEMBERS | _OPTIONAL_MEMBERS
+        ):
             raise ArchiveError("The line does not have exactly the members of a line")
         row, commitments = body["row"], body["commitments"]
         _check_row(row)
@@ -167,19 +174,19 @@ def parse_line(line: bytes) -> tuple[EvidenceLine, bytes]:
         is_canonical = joined(others | {"row": joined(texts)}).encode() == line
     except (ValueError, TypeError, RecursionError) as wrong:
         raise (
-            wrong if isinstance(wrong, ArchiveError) else ArchiveError("The line is not JSON as we write it")
+            wrong if isinstance(wrong, ArchiveError) else ArchiveError("The line is not valid JSON")
         ) from None
     if not is_canonical:
-        raise ArchiveError("The line is not written in the one way in which lines are written")
+        raise ArchiveError("The line is not canonical JSON")
     return _line(body), leaf_of(texts, commitments)
 
 
 def _line(body: Mapping[str, Any]) -> EvidenceLine:
     index, box, erased_at = body["leaf_index"], body.get("personal"), body.get("erased_at")
     if type(index) is not int or index < 0 or body.get("spooled", True) is not True:
-        raise ArchiveError("The line does not say its place")
+        raise ArchiveError("The line has no valid leaf index")
     if isinstance(box, str) == isinstance(erased_at, str):
-        raise ArchiveError("A record either has a box or was erased")
+        raise ArchiveError("A record must have either a box or a time of erasure")
     return EvidenceLine(
         index,
         body["row"],
@@ -191,10 +198,10 @@ def _line(body: Mapping[str, Any]) -> EvidenceLine:
 
 
 def _check_row(row: object) -> None:
-    if not isinstance(row, dict) or not row.keys() >= _IN_ROW or None in row.values():
-        raise ArchiveError("The line holds no whole record")
+    if not isinstance(row, dict) or not row.keys() >= _REQUIRED_COLUMNS or None in row.values():
+        raise ArchiveError("The line has no complete record")
     if row.keys() & (PERSONAL | UNHASHED) or not all(map(COLUMN.fullmatch, row)):
-        raise ArchiveError("The line has a column that does not belong there")
+        raise ArchiveError("The line has a column that is not allowed there")
 
 
 def _check_line(line: bytes, work: EvidenceLines) -> LineResult:
@@ -206,13 +213,13 @@ def _check_line(line: bytes, work: EvidenceLines) -> LineResult:
     place = LineResult(found.leaf_index, found.log_id, leaf, digest)
     if found.row["schema_version"] not in SCHEMA_VERSIONS:
         problem = (
-            f"The record is of schema version {found.row['schema_version']}, whose hash is not known here"
+            f"The record has schema version {found.row['schema_version']}, which this program cannot hash"
         )
         return place._replace(is_known=False, problem=problem)
     try:
         if month_of(found.row) != work.month:
-            return place._replace(problem="The record is of another month")
-        is_open = _is_open(found, work.keys)
+            return place._replace(problem="The record belongs to another month")
+        is_open = _open_box(found, work.keys)
     except (ArchiveError, BundleError) as wrong:
         return place._replace(problem=str(wrong))
     return place._replace(
@@ -220,25 +227,25 @@ def _check_line(line: bytes, work: EvidenceLines) -> LineResult:
     )
 
 
-def _is_open(line: EvidenceLine, keys: Mapping[str, bytes] | None) -> bool:
+def _open_box(line: EvidenceLine, keys: Mapping[str, bytes] | None) -> bool:
     key = keys.get(line.log_id) if keys else None
     if line.box is None or key is None:
         return False
     if commitments_in(line.box, key, line.log_id) != line.commitments:
-        raise ArchiveError("What is in the record's box is not what was sealed")
+        raise ArchiveError("The content of the record's box differs from what was sealed")
     return True
 
 
 def read_row_group(place: RowGroupPlace) -> RowGroup:
-    """`ArchiveError` if the rows could not be lines of the evidence."""
-    table, of = parquet.group(*place)
+    """Read and hash one row group. `ArchiveError` if its rows cannot be lines of the evidence."""
+    table, of = parquet.read_group(*place)
     try:
         (batch,) = table.to_batches()
         if any(
             batch.column(name).null_count
             for name in ("leaf_index", "leaf_hash", "commitments", "spooled", "timestamp")
         ):
-            raise ArchiveError("it has a row without its place")
+            raise ArchiveError("it has a row without its leaf index, leaf, commitments or time")
         digests = [
             sha256(line.encode()).digest()
             for line in parquet.lines(batch, parquet.texts(batch, place.columns))
@@ -247,7 +254,7 @@ def read_row_group(place: RowGroupPlace) -> RowGroup:
         problem = (
             str(wrong)
             if isinstance(wrong, ArchiveError)
-            else f"its rows are not those of a log ({type(wrong).__name__})"
+            else f"its rows cannot be converted ({type(wrong).__name__})"
         )
         raise ArchiveError(problem) from None
     moments = batch.column("timestamp").cast(pa.int64()).to_pylist()
@@ -269,32 +276,32 @@ def _check_records(columns: Mapping[str, Sequence[Any]], indexes: Sequence[int])
         if log_id is None:
             raise ArchiveError(f"The record of leaf {index} is not in the month's table")
         if version not in SCHEMA_VERSIONS:
-            raise ArchiveError(f"The record {log_id} is of schema version {version}, which is not known here")
+            raise ArchiveError(
+                f"The record {log_id} has schema version {version}, which this program cannot hash"
+            )
         if (salt is None) != (erased_at is not None):
-            raise ArchiveError(f"The record {log_id} is neither whole nor erased")
+            raise ArchiveError(f"The record {log_id} is neither complete nor erased")
 
 
-def _hidden(
+def _encrypt_personal(
     log_id: str, salt: bytes | None, key: bytes | None, erasure: str | None, texts: Mapping[str, str]
 ) -> tuple[Mapping[str, str], bytes | None]:
-    """The commitments, and the box that holds what they stand for."""
+    """The commitments of the personal columns, and the box with their values."""
     if salt is None:
         commitments = json.loads(erasure or "null")
         if not are_commitments(commitments):
-            raise ArchiveError(
-                f"The record {log_id} was erased, and what stands for it in its hash is not there"
-            )
+            raise ArchiveError(f"The record {log_id} was erased, but its stored commitments are missing")
         return commitments, None
     if key is None:
         raise ArchiveError(f"There is no key for the personal columns of the record {log_id}")
     content = joined({**texts, "salt": f'"\\\\x{salt.hex()}"'})
     if len(content) > ROW_BYTES_MAX:
-        raise ArchiveError(f"The record {log_id} is larger than an archive may hold")
+        raise ArchiveError(f"The record {log_id} is too large for an archive")
     return committed(texts, salt), encrypt_box(content.encode(), key, log_id)
 
 
-def _spelled(kind: str, values: Sequence[Any]) -> Sequence[str | None]:
-    """Personal values as JSON; PostgreSQL writes texts canonically itself."""
+def _canonical_texts(kind: str, values: Sequence[Any]) -> Sequence[str | None]:
+    """Personal values as canonical JSON. PostgreSQL's JSON of a text is canonical already."""
     if kind != "jsonb":
         return values
     return [None if value is None else canonical_text(json.loads(value)) for value in values]

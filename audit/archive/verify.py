@@ -1,19 +1,24 @@
-"""Reads an archive back and recomputes all of it. It is believed for signatures and digests, and for nothing that it says.
+"""Verifier of one archived month: fetches its files and recomputes all of them. Trusts only signatures and digests.
 
-Each file is fetched once, its digest taken on the way, and check_lines from that copy. What cannot be read is a finding and
-never an error; a Parquet file with another digest than its manifest names is not even opened.
+Each file is fetched once, hashed on the way, and checked from that copy. An unreadable file is a finding and never an
+exception; a Parquet file whose digest differs from the manifest is not opened at all.
 """
 
-import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO, Protocol
 
-import pyarrow as pa
-
+from audit.archive.reader import (
+    LINES,
+    ArchiveSource,
+    batch_lines,
+    fetch_file,
+    log_ids_in,
+    read_lines,
+    read_small,
+)
 from audit.archive.rows import (
     EvidenceLines,
     LineResult,
@@ -21,7 +26,6 @@ from audit.archive.rows import (
     RowGroupPlace,
     RowKeys,
     check_lines,
-    parse_line,
     read_row_group,
 )
 from audit.archive.worker_process import in_order
@@ -35,48 +39,16 @@ from audit.proof.archive_format import (
     MANIFEST_BYTES_MAX,
     NAMES,
     PARQUET,
-    ROW_BYTES_MAX,
     Manifest,
-    StoredFile,
-    open_box,
     open_manifest,
     place_of,
 )
 from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import HASH_BYTES, Frontier
-from audit.proof.record import Row
 from audit.proof.verdict import Finding, Report, Verdict
 
-LINES = 250  # in one piece of work
-LINES_BYTES = 2**23  # of large records fewer
-PIECE_BYTES = 2**20
-EXPANSION_MAX = 100  # a line has 48 random bytes at least, so no honest evidence shrinks to a hundredth
 SMALL_BYTES_MAX = 2**20  # a note or a list of keys
-
-
-_LOG_ID = re.compile(rb'"log_id":"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')
-
-
-class ArchiveSource(Protocol):
-    """Where archives lie, and what was anchored of their months."""
-
-    def open(self, key: str, version: str | None = None) -> BinaryIO: ...
-
-    def keys(self, prefix: str = "") -> list[str]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class LocalFiles:
-    """An archive's files as somebody downloaded them into one folder."""
-
-    folder: Path
-
-    def open(self, key: str, version: str | None = None) -> BinaryIO:  # noqa: ARG002  it has no versions
-        return (self.folder / Path(key).name).open("rb")
-
-    def keys(self, prefix: str = "") -> list[str]:  # noqa: ARG002  it has no anchors
-        return []
 
 
 def verify_archive(
@@ -87,7 +59,7 @@ def verify_archive(
     row_keys: RowKeys | None,
     progress: Progress,
 ) -> Report:
-    """The verdict on one month's archive, and each place where something is wrong; with row_keys every box is opened too."""
+    """The verdict on one month's archive, with a finding for each defect. With row_keys every box is opened too."""
     report = Report()
     if not public_keys:
         report.add(Finding(Verdict.CANNOT_TELL, "key", "There is no public key to check with"))
@@ -104,56 +76,24 @@ def verify_archive(
     return report
 
 
-def read_rows(
-    vault: ArchiveSource, manifest: Manifest, row_keys: RowKeys, progress: Progress
-) -> Iterator[list[tuple[Row, Mapping[str, str]]]]:
-    """The records as they stood in the log, from the evidence, each with its commitments; without what is personal where its key is gone.
-
-    `ArchiveError` if the evidence is not what the manifest names: verify it first.
-    """
-    with tempfile.TemporaryDirectory(prefix="affidavit-archive-") as folder:
-        path = Path(folder) / EVIDENCE
-        if wrong := _fetched(vault, EVIDENCE, manifest.files[EVIDENCE], path):
-            raise ArchiveError(wrong)
-        done = 0
-        for lines in _batched(_lines(path), LINES):
-            keys = row_keys(_log_ids(lines))
-            yield [_row_again(line, keys) for line in lines]
-            done += len(lines)
-            progress(f"{manifest.month:%Y-%m}", done, manifest.rows)
-
-
-def _row_again(line: bytes, keys: Mapping[str, bytes]) -> tuple[Row, Mapping[str, str]]:
-    found, leaf = parse_line(line)
-    row = found.row | {"spooled": found.spooled, "leaf_hash": f"\\x{leaf.hex()}"}
-    if found.erased_at:
-        row["erased_at"] = found.erased_at
-    key = keys.get(found.log_id)
-    if found.box and key:
-        row |= open_box(found.box, key, found.log_id)
-    return row, found.commitments
-
-
 def _manifest(vault: ArchiveSource, key: str, version: str | None, report: Report) -> Manifest | None:
     try:
         with vault.open(key, version) as stream:
-            content = _read(stream, MANIFEST_BYTES_MAX)
+            content = read_small(stream, MANIFEST_BYTES_MAX)
         manifest = open_manifest(content)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        report.add(Finding(Verdict.MISSING, "file", f"There is no {key}"))
+        report.add(Finding(Verdict.MISSING, "file", f"{key} is missing"))
     except (ArchiveError, VaultDamagedError) as wrong:
         report.add(Finding(Verdict.TAMPERED, "file", f"The manifest {key}: {wrong}"))
     except ValueError as wrong:
         report.add(Finding(Verdict.MISSING, "file", str(wrong)))
-    except (VaultError, OSError) as away:
-        report.add(Finding(Verdict.CANNOT_TELL, "file", f"The manifest {key}: {away}"))
+    except (VaultError, OSError) as unreadable:
+        report.add(Finding(Verdict.CANNOT_TELL, "file", f"The manifest {key} cannot be read: {unreadable}"))
     else:
         month, digest = place_of(key)
         is_of_month = month in {None, f"{manifest.month:%Y-%m}"}
         if not is_of_month or digest not in {None, sha256(content).hexdigest()}:
-            message = (
-                f"The manifest {key} is not the one of this key: another month, another version, or changed"
-            )
+            message = f"The manifest {key} does not match its key: it is of another month or version, or was changed"
             report.add(Finding(Verdict.TAMPERED, "file", message, manifest.month))
         return manifest
     return None
@@ -161,7 +101,7 @@ def _manifest(vault: ArchiveSource, key: str, version: str | None, report: Repor
 
 @dataclass(slots=True)
 class _Archive:
-    """One archive while it is check_lines."""
+    """The state of one archive's verification."""
 
     vault: ArchiveSource
     manifest: Manifest
@@ -169,51 +109,50 @@ class _Archive:
     public_keys: Sequence[PublicKey]
     report: Report
     progress: Progress
-    is_signed: bool = (
-        False  # if not, a file may be made to break its reader: another process takes that upon itself
-    )
-    whole: set[str] = field(default_factory=set)  # files whose bytes are those that the manifest names
-    proven: bytearray = field(default_factory=bytearray)  # by leaf: it is in the evidence as it was sealed
+    is_signed: bool = False  # unsigned files may be hostile: they are parsed in the worker process only
+    whole: set[str] = field(default_factory=set)  # files that match their digest in the manifest
+    proven: bytearray = field(default_factory=bytearray)  # by leaf: 1 if the evidence has it as it was sealed
     digests: bytearray = field(default_factory=bytearray)  # of the evidence's lines, by leaf
-    leaves: bytearray = field(default_factory=bytearray)  # that the evidence gives
+    leaves: bytearray = field(default_factory=bytearray)  # recomputed from the evidence
 
     def fetch(self) -> None:
         for place, name in enumerate(NAMES):
-            if self._is_fetched(name):
+            if self._fetch(name):
                 self.whole.add(name)
             self.progress("files", place + 1, len(NAMES))
 
-    def _is_fetched(self, name: str) -> bool:
+    def _fetch(self, name: str) -> bool:
+        """Fetch one file. Returns whether it is the one that the manifest names."""
         file = self.manifest.files[name]
         verdict = Verdict.TAMPERED
         try:
-            wrong = _fetched(self.vault, name, file, self.folder / name)
+            wrong = fetch_file(self.vault, name, file, self.folder / name)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            verdict, wrong = Verdict.MISSING, f"There is no {file.key}"
+            verdict, wrong = Verdict.MISSING, f"{file.key} is missing"
         except VaultDamagedError as damaged:
-            wrong = f"{name} is not what was signed: {damaged}"
-        except (VaultError, OSError) as away:
-            verdict, wrong = Verdict.CANNOT_TELL, f"{name} cannot be read: {away}"
+            wrong = f"{name} differs from what was signed: {damaged}"
+        except (VaultError, OSError) as unreadable:
+            verdict, wrong = Verdict.CANNOT_TELL, f"{name} cannot be read: {unreadable}"
         if wrong:
             self._add_finding(verdict, "file", wrong)
         return not wrong
 
     def check_signatures(self) -> None:
-        """Of the manifest and of the checkpoint, which must say the same; and that no later one was anchored."""
+        """Check the signatures of manifest and checkpoint, that both agree, and that no later checkpoint was anchored."""
         self.is_signed = self.manifest.is_signed_by(self.public_keys)
         if not self.is_signed:
-            message = f"The manifest is not signed by a given key; it names {self.manifest.key_id}"
+            message = f"The manifest is not signed by a given key; it names the key {self.manifest.key_id}"
             self._add_finding(Verdict.TAMPERED, "file", message)
         if KEYS in self.whole:
             self._check_keys()
         checkpoint = self._checkpoint()
-        said = (self.manifest.origin, self.manifest.month, self.manifest.rows, self.manifest.root)
-        if checkpoint and said != (checkpoint.origin, checkpoint.month, checkpoint.size, checkpoint.root):
-            message = f"The checkpoint is one of {checkpoint.month:%Y-%m} and size {checkpoint.size}, and not the manifest's"
+        stated = (self.manifest.origin, self.manifest.month, self.manifest.rows, self.manifest.root)
+        if checkpoint and stated != (checkpoint.origin, checkpoint.month, checkpoint.size, checkpoint.root):
+            message = f"The checkpoint of {checkpoint.month:%Y-%m} and size {checkpoint.size} does not match the manifest"
             self._add_finding(Verdict.TAMPERED, "checkpoint", message)
 
     def check_rows(self, row_keys: RowKeys | None) -> None:
-        """The evidence against the leaves, the leaves against the signed root."""
+        """Check the evidence against the leaves, and the leaves against the signed root."""
         rows = self.manifest.rows
         sealed = self._sealed_leaves()
         if sealed is None:
@@ -229,11 +168,11 @@ class _Archive:
             self._report_leaves(sealed, self.leaves)
             sealed = self.leaves
         elif not is_signed:
-            self._add_finding(Verdict.TAMPERED, "leaf", "The leaves do not have the root that was signed")
+            self._add_finding(Verdict.TAMPERED, "leaf", "The leaves do not have the signed root")
         self._report_rows(sealed)
 
     def check_copy(self) -> None:
-        """Every row of the Parquet file against its line of the evidence."""
+        """Check every row of the Parquet file against its line of the evidence."""
         if PARQUET not in self.whole or not self.proven:
             return
         seen = bytearray(self.manifest.rows)
@@ -242,7 +181,7 @@ class _Archive:
         except (ArchiveError, WorkerEndedError) as wrong:
             self._add_finding(Verdict.TAMPERED, "file", f"{PARQUET}: {wrong}")
         for first, end in _runs(seen, 0):
-            message = f"{PARQUET} lacks the rows of the leaves {first} to {end - 1}"
+            message = f"{PARQUET} does not have the rows of the leaves {first} to {end - 1}"
             self._add_finding(Verdict.MISSING, "row", message, first)
 
     def _check_keys(self) -> None:
@@ -269,20 +208,22 @@ class _Archive:
             return None
 
     def _compare_with_anchors(self, note: bytes) -> None:
-        """A month was anchored to its end before it was archived."""
+        """The newest anchor must be this checkpoint: a month is anchored completely before it is archived."""
         try:
             keys = self.vault.keys(f"anchors/{self.manifest.month:%Y-%m}/")
             newest = max((key for key in keys if key.endswith(".note")), default=None)
             if newest is None:
                 return
             with self.vault.open(newest) as stream:
-                anchored = _read(stream, SMALL_BYTES_MAX)
+                anchored = read_small(stream, SMALL_BYTES_MAX)
         except VaultDamagedError as damaged:
-            message = f"The month's last anchor is not as it was written: {damaged}"
+            message = f"The month's last anchor is damaged: {damaged}"
             self._add_finding(Verdict.TAMPERED, "anchor", message)
             return
-        except (VaultError, OSError) as away:
-            self._add_finding(Verdict.CANNOT_TELL, "anchor", f"The month's anchors cannot be read: {away}")
+        except (VaultError, OSError) as unreadable:
+            self._add_finding(
+                Verdict.CANNOT_TELL, "anchor", f"The month's anchors cannot be read: {unreadable}"
+            )
             return
         if anchored != note:
             message = (
@@ -291,13 +232,15 @@ class _Archive:
             self._add_finding(Verdict.TAMPERED, "checkpoint", message)
 
     def _sealed_leaves(self) -> bytearray | None:
-        """As many as the manifest says: its number is believed only if the leaves are there."""
+        """The stored leaves. The manifest's count sizes later buffers, so it is trusted only if the file is that long."""
         path = self.folder / LEAVES
         if not path.exists():
             return None
         size = path.stat().st_size
         if size != self.manifest.rows * HASH_BYTES:
-            message = f"{LEAVES} has {size} bytes, and not {HASH_BYTES} for each of {self.manifest.rows} rows"
+            message = (
+                f"{LEAVES} has {size} bytes instead of {HASH_BYTES} for each of {self.manifest.rows} rows"
+            )
             self._add_finding(Verdict.TAMPERED, "file", message)
         if size < self.manifest.rows * HASH_BYTES:
             return None
@@ -306,7 +249,7 @@ class _Archive:
     def _read_evidence(self, row_keys: RowKeys | None) -> None:
         path = self.folder / EVIDENCE
         seen, expected = bytearray(self.manifest.rows), 0
-        lines = _lines(path) if path.exists() else iter(())
+        lines = read_lines(path) if path.exists() else iter(())
         try:
             for results in in_order(check_lines, self._work(lines, row_keys), alone=not self.is_signed):
                 for found in results:
@@ -322,14 +265,16 @@ class _Archive:
             self._add_finding(Verdict.MISSING, "row", message, first)
 
     def _work(self, lines: Iterator[bytes], row_keys: RowKeys | None) -> Iterator[EvidenceLines]:
-        """What can be read, up to where it cannot be read any more."""
+        """Batches of lines for the worker, up to the first unreadable one."""
         count, wrong = 0, ""
         try:
-            for some in _batched(lines, LINES):
-                yield EvidenceLines(self.manifest.month, some, row_keys(_log_ids(some)) if row_keys else None)
+            for some in batch_lines(lines, LINES):
+                yield EvidenceLines(
+                    self.manifest.month, some, row_keys(log_ids_in(some)) if row_keys else None
+                )
                 count += len(some)
                 if count > self.manifest.rows:
-                    wrong = f"it has more lines than the {self.manifest.rows} that were signed for"
+                    wrong = f"it has more lines than the {self.manifest.rows} that were signed"
                     break
         except ArchiveError as unreadable:
             wrong = str(unreadable)
@@ -339,15 +284,15 @@ class _Archive:
             )
 
     def _place(self, found: LineResult, expected: int, seen: bytearray) -> int:
-        """Note what a line gives; at which leaf the next one is expected."""
+        """Store the result of a line. Returns the leaf index that is expected next."""
         index = expected if found.leaf_index is None else found.leaf_index
         if index >= self.manifest.rows or seen[index]:
-            message = found.problem or "There is no such leaf, or its record stands here a second time"
+            message = found.problem or "There is no such leaf, or its record occurs twice"
             self._add_finding(Verdict.TAMPERED, "row", message, index, found.log_id)
             return expected
         seen[index] = 1
         if index < expected:
-            self._add_finding(Verdict.TAMPERED, "row", "The record is not at its place", index, found.log_id)
+            self._add_finding(Verdict.TAMPERED, "row", "The record is out of order", index, found.log_id)
         if found.problem:
             verdict = Verdict.TAMPERED if found.is_known else Verdict.CANNOT_TELL
             self._add_finding(verdict, "row", found.problem, index, found.log_id)
@@ -362,13 +307,13 @@ class _Archive:
         if found.is_open:
             self.report.count("records' personal columns were opened and compared")
         elif found.is_erased:
-            self.report.count("records have no key, so what is personal in them stays closed")
+            self.report.count("records have no key, so their personal columns were not opened")
 
     def _report_rows(self, sealed: bytearray) -> None:
         for index in range(self.manifest.rows):
             at = slice(index * HASH_BYTES, (index + 1) * HASH_BYTES)
             if not any(self.digests[at]):
-                continue  # said already
+                continue  # reported already
             if self.leaves[at] != sealed[at]:
                 self.proven[index] = 0
                 self._add_finding(Verdict.TAMPERED, "row", "The record is not what was sealed", index)
@@ -396,84 +341,31 @@ class _Archive:
         place = RowGroupPlace(self.folder / PARQUET, 0, self.manifest.columns, self.manifest.rows)
         for first in in_order(read_row_group, [place], alone=not self.is_signed):
             yield first
-            others = (place._replace(number=number) for number in range(1, first.of))
+            others = (place._replace(number=number) for number in range(1, first.group_count))
             yield from in_order(read_row_group, others, alone=not self.is_signed)
 
     def _compare(self, group: RowGroup, seen: bytearray) -> None:
         for index, digest, leaf in zip(group.indexes, group.digests, group.leaves, strict=True):
             if not 0 <= index < len(seen) or seen[index]:
-                message = f"{PARQUET} has a row of no leaf, or a second one of it"
+                message = f"{PARQUET} has a row without a leaf, or two rows of one leaf"
                 self._add_finding(Verdict.TAMPERED, "row", message, index)
                 continue
             seen[index] = 1
             at = slice(index * HASH_BYTES, (index + 1) * HASH_BYTES)
             is_same = self.digests[at] == digest and self.leaves[at] == leaf
             if self.proven[index] and not is_same:
-                self._add_finding(Verdict.TAMPERED, "row", f"{PARQUET}: the row is not the evidence's", index)
+                self._add_finding(
+                    Verdict.TAMPERED, "row", f"{PARQUET}: the row differs from the evidence", index
+                )
 
     def _small(self, name: str) -> bytes:
         with (self.folder / name).open("rb") as file:
-            return _read(file, SMALL_BYTES_MAX)
+            return read_small(file, SMALL_BYTES_MAX)
 
     def _add_finding(
         self, verdict: Verdict, what: str, message: str, index: int | None = None, log_id: str | None = None
     ) -> None:
         self.report.add(Finding(verdict, what, message, self.manifest.month, index, log_id))
-
-
-def _fetched(vault: ArchiveSource, name: str, file: StoredFile, path: Path) -> str:
-    """A copy of the file, as long as it may be; what is wrong with it, if anything."""
-    digest, size = sha256(), 0
-    with vault.open(file.key, file.version or None) as source, path.open("xb") as copy:
-        while size <= file.size and (piece := source.read(PIECE_BYTES)):
-            digest.update(piece)
-            copy.write(piece)
-            size += len(piece)
-    if size != file.size:
-        return f"{name} has {'more' if size > file.size else size} bytes, and not the {file.size} that were signed for"
-    if digest.hexdigest() != file.sha256:
-        return f"{name} is not what was signed: its digest is another one"
-    return ""
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Of the evidence. Never more in memory than a record may have, and no more in all than an honest file can hold."""
-    left = max(ROW_BYTES_MAX, EXPANSION_MAX * path.stat().st_size)
-    rest = b""
-    try:
-        with pa.input_stream(str(path), compression="zstd") as stream:
-            while piece := stream.read(PIECE_BYTES):
-                left -= len(piece)
-                *whole, rest = (rest + piece).split(b"\n")
-                yield from whole
-                if left < 0 or len(rest) > ROW_BYTES_MAX:
-                    raise ArchiveError("it holds more than records can be")
-    except OSError:
-        raise ArchiveError("it cannot be decompressed") from None
-    if rest:
-        raise ArchiveError("it ends in the middle of a line")
-
-
-def _batched(lines: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
-    """Also those before the place where nothing can be read any more."""
-    some: list[bytes] = []
-    size_bytes = 0
-    try:
-        for line in lines:
-            some.append(line)
-            size_bytes += len(line)
-            if len(some) == size or size_bytes > LINES_BYTES:
-                yield some
-                some, size_bytes = [], 0
-    except ArchiveError:
-        yield some
-        raise
-    if some:
-        yield some
-
-
-def _log_ids(lines: Sequence[bytes]) -> list[str]:
-    return [log_id.decode() for line in lines for log_id in _LOG_ID.findall(line)]
 
 
 def _root(leaves: bytearray) -> bytes:
@@ -484,18 +376,10 @@ def _root(leaves: bytearray) -> bytes:
 
 
 def _runs(flags: bytearray, value: int) -> Iterator[tuple[int, int]]:
-    """Where the value stands: begin and end of each run."""
+    """Begin and end of each run of this value."""
     begin = flags.find(value)
     while begin >= 0:
         end = flags.find(1 - value, begin)
         end = len(flags) if end < 0 else end
         yield begin, end
         begin = flags.find(value, end)
-
-
-def _read(stream: BinaryIO, size_max: int) -> bytes:
-    """All of a small file; one byte more than the most, if it is larger."""
-    pieces = b""
-    while len(pieces) <= size_max and (piece := stream.read(size_max + 1 - len(pieces))):
-        pieces += piece
-    return pieces

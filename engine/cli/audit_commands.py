@@ -13,7 +13,8 @@ from uuid import UUID
 
 from audit import auditor
 from audit.archive.archiver import Archiver, MonthOutcome
-from audit.archive.verify import ArchiveSource, LocalFiles, verify_archive
+from audit.archive.reader import ArchiveSource, LocalFiles
+from audit.archive.verify import verify_archive
 from audit.checking.evidence import LAST_MOMENT, Period
 from audit.checking.inspection import inspect
 from audit.checking.month_tiers import tier_rows
@@ -225,7 +226,7 @@ async def restore(settings: Settings, arguments: Arguments) -> int:
     """Bring an archived month back into the log, to be read; --end sends it away again."""
 
     async def work(archiver: Archiver) -> list[MonthOutcome]:
-        run = archiver.end if arguments.end else archiver.restore
+        run = archiver.end_restore if arguments.end else archiver.restore
         return [await run(arguments.month)]
 
     return await _with_archiver(settings, arguments, work)

@@ -86,7 +86,7 @@ async def _run(order: dict[str, Any], points: Points) -> list[bool]:
         case "restore":
             return [(await archiver.restore(JANUARY)).is_well]
         case _:
-            return [(await archiver.end(JANUARY)).is_well]
+            return [(await archiver.end_restore(JANUARY)).is_well]
 
 
 def log_of(order: dict[str, Any]) -> SealedLog:

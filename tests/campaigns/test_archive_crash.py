@@ -214,7 +214,7 @@ async def ended(
         is_done = outcomes[0].state == "restored" and rows_of(log, JANUARY) == rows
     else:
         is_back = steps(log, JANUARY)[-1:] == ["restored"]
-        outcomes = [await archiver.end(JANUARY)] if is_back else await archiver.archive(FEBRUARY)
+        outcomes = [await archiver.end_restore(JANUARY)] if is_back else await archiver.archive(FEBRUARY)
         is_done = steps(log, JANUARY)[-1] == "dropped" and TABLE not in tables(log)
     troubles = [outcome.words for outcome in outcomes if not outcome.is_well]
     return [*troubles, *wrong(log, work, vault), *([] if is_done else ["the work did not come to its end"])]

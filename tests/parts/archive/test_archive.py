@@ -144,8 +144,8 @@ async def test_a_month_waits_until_the_sealer_has_been_there(
 
     (waits,) = await archiver_of(log, seal=may_not_seal, say=said.append).archive(FEBRUARY)
     assert (waits.is_well, waits.state) == (False, "open")
-    assert waits.words == "1 records of it are not sealed yet; `affidavit audit seal` must run"
-    assert said == ["2025-01 waits for the sealer, which is another process …"]
+    assert waits.words == "1 of its records are not sealed yet; run `affidavit audit seal`"
+    assert said == ["2025-01: waiting for the sealer in another process …"]
     log.write(JANUARY, 6)  # it takes rows as before
     (outcome,) = await archiver_of(log).archive(FEBRUARY)
     assert (outcome.state, outcome.rows) == ("dropped", 7)
@@ -159,16 +159,16 @@ async def test_a_month_with_an_open_request_waits(log: SealedLog) -> None:
         )
     (waits,) = await archiver_of(log).archive(FEBRUARY)
     assert (waits.is_well, waits.state, steps(log, JANUARY)) == (False, "open", [])
-    assert waits.words.startswith("1 requests of it are open still")
+    assert waits.words.startswith("1 of its requests are still open")
     assert [outcome for _, outcome, _ in events(log)] == ["failed"]
 
 
 async def test_of_two_archivers_one_works_and_the_other_says_so(log: SealedLog) -> None:
     archiver = archiver_of(log)
-    async with archiver.connect() as connection, month_table.locked(connection, JANUARY) as is_ours:
+    async with archiver.connect() as connection, month_table.lock(connection, JANUARY) as is_ours:
         assert is_ours
         busy, done = await archiver_of(log).archive(None)
-    assert (busy.month, busy.words, busy.is_well) == ("2025-01", "another archiver works on it", True)
+    assert (busy.month, busy.words, busy.is_well) == ("2025-01", "another archiver is working on it", True)
     assert done.state == "dropped"
     outcomes = await asyncio.gather(*(archiver_of(log).archive(None) for _ in range(3)))
     assert steps(log, JANUARY) == ALL
@@ -218,13 +218,16 @@ async def test_no_request_waits_while_a_month_waits_for_its_readers(
     log: SealedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("audit.archive.month_table.READERS_MS", 3_000)
-    monkeypatch.setattr("audit.archive.month_table.PATIENCE_S", 0.5)
+    monkeypatch.setattr("audit.archive.month_table.RETRY_S", 0.5)
     with psycopg.connect(log.url) as reader:
         reader.execute("SELECT count(*) FROM audit_logs")
         with writing(log) as written:
             (waits,) = await archiver_of(log).archive(FEBRUARY)
         assert (waits.is_well, waits.state) == (False, "verified")
-        assert waits.words == "somebody has been using its table for long; run this again later"
+        assert (
+            waits.words
+            == "its table has been in use for a minute; close long queries, or run the command again later"
+        )
     assert len(written) > 1
     (outcome,) = await archiver_of(log).archive(FEBRUARY)
     assert (outcome.is_well, outcome.state) == (True, "dropped")
@@ -302,7 +305,7 @@ async def test_a_month_comes_back_as_it_was_and_leaves_again(log: SealedLog, gra
     assert (restored.state, restored.is_well) == ("restored", True)
     assert rows_of(log, JANUARY) == before
     assert await archiver_of(log).archive(FEBRUARY) == []  # it stays as long as somebody looks at it
-    ended = await archiver_of(log).end(JANUARY)
+    ended = await archiver_of(log).end_restore(JANUARY)
     assert (ended.state, ended.is_well, rows_of(log, JANUARY)) == ("dropped", True, [])
     assert steps(log, JANUARY)[-3:] == ["restored", "detached", "dropped"]
     assert [about["step"] for endpoint, _, about in events(log) if endpoint == "affidavit audit restore"] == [
@@ -330,12 +333,12 @@ async def test_only_an_archived_month_can_be_restored_and_only_a_restored_one_se
 ) -> None:
     archiver = archiver_of(log)
     for month in (JANUARY, date(1999, 1, 1)):
-        for outcome in (await archiver.restore(month), await archiver.end(month)):
+        for outcome in (await archiver.restore(month), await archiver.end_restore(month)):
             assert (outcome.is_well, outcome.state) == (False, "open")
     await archiver.archive(FEBRUARY)
-    assert (await archiver.end(JANUARY)).words == "it is not restored"
+    assert (await archiver.end_restore(JANUARY)).words == "it is not restored"
     await archiver.restore(JANUARY)
-    assert (await archiver.restore(JANUARY)).words == "is restored already"
+    assert (await archiver.restore(JANUARY)).words == "was already restored"
 
 
 # Seen red with the commitments of its line not kept: nobody could tell what had stood in the restored record.
@@ -358,7 +361,7 @@ async def test_who_was_forgotten_does_not_come_back_and_is_proven_all_the_same(
     assert (report.verdict, report.counted) == (
         Verdict.VALID, {"records were erased, and are proven": 1},
     )  # fmt: skip
-    assert (await archiver_of(log).end(JANUARY)).state == "dropped"
+    assert (await archiver_of(log).end_restore(JANUARY)).state == "dropped"
 
 
 async def test_a_record_whose_key_is_lost_is_not_taken_for_one_that_was_erased(log: SealedLog) -> None:
@@ -602,7 +605,7 @@ class BitFlip(FolderVault):
 async def test_what_is_read_back_wrong_is_not_verified_and_the_table_stays(log: SealedLog, name: str) -> None:
     (outcome,) = await archiver_of(log, vault=BitFlip(log.folder / "vault", name)).archive(FEBRUARY)
     assert (outcome.is_well, outcome.state) == (False, "uploaded")
-    assert "its archive is not whole, so nothing was removed" in outcome.words
+    assert "its archive is damaged or incomplete, so nothing was removed" in outcome.words
     assert JANUARY_TABLE in attached(log)
     (outcome,) = await archiver_of(log).archive(FEBRUARY)  # it was the network's fault
     assert outcome.state == "dropped"
@@ -618,7 +621,7 @@ async def test_a_row_that_came_to_the_table_on_a_side_way_is_not_dropped(log: Se
     )
     (outcome,) = await archiver_of(log).archive(FEBRUARY)
     assert not outcome.is_well
-    assert "its table has 6 records, 1 of them without their leaf" in outcome.words
+    assert "its table has 6 records, 1 without their leaf" in outcome.words
     assert JANUARY_TABLE in tables(log)
 
 

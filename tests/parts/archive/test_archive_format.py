@@ -21,7 +21,8 @@ import pytest
 
 from audit.archive import parquet, rows, verify, worker_process
 from audit.archive.export import export
-from audit.archive.verify import read_rows, verify_archive
+from audit.archive.reader import read_rows
+from audit.archive.verify import verify_archive
 from audit.archive.worker_process import in_order
 from audit.erasure.target import ErasureTarget
 from audit.errors import ArchiveError, ExportError, WorkerEndedError
@@ -62,7 +63,7 @@ SELECT log_id, query_id, date_trunc('month', timestamp AT TIME ZONE 'UTC'),
 FROM audit_logs WHERE salt IS NOT NULL AND timestamp < '2025-03-01' ON CONFLICT DO NOTHING
 """
 
-KEYLESS = "records have no key, so what is personal in them stays closed"
+KEYLESS = "records have no key, so their personal columns were not opened"
 
 
 class Held(dict[str, bytes]):
@@ -325,7 +326,7 @@ def test_a_missing_file_is_missing(february: Archive, name: str) -> None:
     del held[key]
     report = verify_archive(held, place, None, [february.key.public], None, quiet)
     assert report.verdict in {Verdict.MISSING, Verdict.TAMPERED}
-    assert f"There is no {key}" in {each.words for each in report.findings}
+    assert f"{key} is missing" in {each.words for each in report.findings}
 
 
 def changed(line: dict[str, Any], **columns: Any) -> dict[str, Any]:
@@ -667,27 +668,27 @@ def test_rows_that_came_in_any_order_are_written_in_that_of_their_times(
 
 
 EXPORTS: dict[str, tuple[str, str]] = {
-    "a record changed": ("UPDATE audit_logs SET outcome = 'x' WHERE log_id = %(log_id)s", "is not what was sealed"),
+    "a record changed": ("UPDATE audit_logs SET outcome = 'x' WHERE log_id = %(log_id)s", "differs from what was sealed"),
     "a personal column changed": (
-        "UPDATE audit_logs SET end_user = 'x' WHERE log_id = %(log_id)s", "is not what was sealed",
+        "UPDATE audit_logs SET end_user = 'x' WHERE log_id = %(log_id)s", "differs from what was sealed",
     ),
     "its hash changed": (
-        "UPDATE audit_logs SET leaf_hash = sha256('x') WHERE log_id = %(log_id)s", "is not what was sealed",
+        "UPDATE audit_logs SET leaf_hash = sha256('x') WHERE log_id = %(log_id)s", "differs from what was sealed",
     ),
-    "a record gone": ("DELETE FROM audit_logs WHERE log_id = %(log_id)s", "these must be the same"),
+    "a record gone": ("DELETE FROM audit_logs WHERE log_id = %(log_id)s", "these must be equal"),
     "a record exchanged": (
         "UPDATE audit_logs SET log_id = gen_random_uuid() WHERE log_id = %(log_id)s", "not in the month's table",
     ),
-    "a leaf gone": ("DELETE FROM audit_leaves WHERE log_id = %(log_id)s", "these must be the same"),
+    "a leaf gone": ("DELETE FROM audit_leaves WHERE log_id = %(log_id)s", "these must be equal"),
     "a leaf changed": (
-        "UPDATE audit_leaves SET leaf_hash = sha256('x') WHERE log_id = %(log_id)s", "is not what was sealed",
+        "UPDATE audit_leaves SET leaf_hash = sha256('x') WHERE log_id = %(log_id)s", "differs from what was sealed",
     ),
     "a key gone": ("DELETE FROM audit_row_keys WHERE log_id = %(log_id)s", "no key"),
-    "half erased": ("UPDATE audit_logs SET salt = NULL WHERE log_id = %(log_id)s", "neither whole nor erased"),
-    "another schema version": ("UPDATE audit_logs SET schema_version = 4 WHERE log_id = %(log_id)s", "not known here"),
+    "half erased": ("UPDATE audit_logs SET salt = NULL WHERE log_id = %(log_id)s", "neither complete nor erased"),
+    "another schema version": ("UPDATE audit_logs SET schema_version = 4 WHERE log_id = %(log_id)s", "cannot hash"),
     "no checkpoint": ("DELETE FROM audit_checkpoints WHERE month = '2025-02-01'", "nothing of it is sealed"),
     "an older checkpoint": (
-        "DELETE FROM audit_checkpoints WHERE month = '2025-02-01' AND tree_size = 14", "these must be the same",
+        "DELETE FROM audit_checkpoints WHERE month = '2025-02-01' AND tree_size = 14", "these must be equal",
     ),
     "another log": ("UPDATE audit_origin SET origin = 'other'", "another tree"),
 }  # fmt: skip

@@ -431,7 +431,7 @@ async def test_a_process_that_dies_anywhere_leaves_all_or_nothing_and_the_next_r
 KILLED = """
 import os, signal, sys
 import psycopg
-from engine import cli
+from engine.cli.main import main
 at, begun = int(sys.argv.pop(1)), False
 execute = psycopg.AsyncConnection.execute
 
@@ -444,7 +444,7 @@ async def dying(connection, query, *given, **named):
     return await execute(connection, query, *given, **named)
 
 psycopg.AsyncConnection.execute = dying
-cli.main()
+main()
 """
 
 
@@ -742,7 +742,7 @@ async def test_a_restored_month_is_erased_too(leaving: SealedLog) -> None:
     assert (done.records, done.archived) == (2, 0)
     assert not {row["log_id"] for row in theirs(log)} & keys_left(log)
     assert found(log, CANARY, READER) <= {"pg_statistic"}
-    assert (await archiver_of(log).end(FEBRUARY)).is_well
+    assert (await archiver_of(log).end_restore(FEBRUARY)).is_well
     assert CANARY not in opened_boxes(log)
 
 

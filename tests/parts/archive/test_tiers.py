@@ -286,7 +286,7 @@ def test_a_month_that_is_verified_and_not_gone_yet_or_came_back_is_there_once(lo
         assert (found.rows, found.archived) == ([(ROWS, ROWS)], TWELVE[1:])
         assert written(log.asking().query(DIALECT["everything"])) == written(log.before["everything"])
     finally:
-        assert asyncio.run(archiver.end(TWELVE[0])).is_well
+        assert asyncio.run(archiver.end_restore(TWELVE[0])).is_well
     assert log.asking().query(count).rows == [(ROWS, ROWS)]
 
 

@@ -245,7 +245,7 @@ async def test_open_records_are_counted_and_become_a_gap(
     found = await status_of(log)
     assert found.open == Backlog(2, NOW - timedelta(seconds=61))
     (gap,) = gaps(found, NOW)
-    assert gap.startswith("2 requests are open")
+    assert gap.startswith("2 requests are still open")
     assert gaps(found, NOW - timedelta(seconds=2)) == []
 
 
