@@ -1,31 +1,63 @@
-r"""One durable record for each request, and the proof of it. Imports no other room.
+r"""One durable record for each request, and the proof of it. Imports neither `engine` nor `ingest`.
 
-Shared
-    progress               callback of long commands
-Writing
-    record, canonical      what is recorded, its one text, its hash (pure)
-    ledger                 the writer: open, note, close; behind it
-    entry, group_commit, statements, spool, orphans, durability      one transaction for many; what if the database is away
-    partitions             the months of audit_logs, made ahead
-Sealing
-    merkle, checkpoint, keys      the tree, its signed head, Ed25519 (pure)
-    seal                   gives rows their place, signs, anchors
-    vault                  write-once bytes
-Checking
-    verdict, bundle        what is found; what a proof is (pure)
-    auditor                checks one proof, offline; `python -m audit.auditor` (pure)
-    inspection             checks a whole log (pure), with what evidence reads
-    prover, quotations, status      makes a proof; cuts quotations again; how the log stands
-    whereabouts, tiers, dialect      where each month is; one table of all of them; what PostgreSQL's words mean there
-Forgetting
-    erase, remains         empties records, and says so; what lies of them in the spool
-    personal, search       what is likely personal in a text; which questions hold it (pure; reads)
-Archiving
-    archive_format         files, manifest, box: what an archived month is (pure); archive_format.md says it to others
-    archive_rows, parquet  records made into evidence and back; the typed copy of it (pure)
-    archive_export, archive_verify      a month's table into files; files into a verdict
-    second_core            a second process for the heavy part of both
-    archive, month_table   brings months out and back, step by step; what that does to a month's table
+Modules
+    auditor              offline verifier of one record; `python -m audit.auditor` (pure)
+    vault                write-once storage, and its local folder
+    worker               worker processes: framing, deadline, heartbeat
+    progress             progress callback of long commands
+    errors               the exception tree of audit (pure)
+    proof/               what is recorded, hashed, signed and proven (pure)
+        record           the columns of a record, and its hash
+        canonical        canonical JSON
+        merkle           Merkle tree
+        keys             Ed25519 keys
+        checkpoint       signed tree heads, receipts, erasure signatures
+        bundle           the proof of one record as a file
+        archive_format   the files of an archived month; archive_format.md specifies them
+        verdict          findings and verdicts
+    ledger/              the writer: a request opens with a durable record and closes with its row
+        ledger           open, note, close; start with this one
+        entry            one step of a request as text
+        group_commit     group commit: one transaction for all entries that wait
+        database_writer  connection of the writer
+        spool            write-ahead spool, while the database is unavailable
+        orphans          closes requests of dead processes
+        partitions       makes the months of audit_logs ahead
+        durability       checks the settings that a durable commit needs
+    sealing/             gives rows their place in the month's Merkle tree
+        sealer           background loop: seal, anchor, retry
+        tree_growth      appends leaves and signs the new head
+        anchors          copies signed heads into the vault
+        log_checkpoints  signs and opens the checkpoints of this log
+        log_tables       queries and locks
+    checking/            verifies a whole log
+        inspection       the verifier (pure)
+        evidence         data access for it
+        prover           builds the proof of one record
+        quotations       cuts recorded quotations again
+        status           status report
+        month_tiers      which storage tier holds each month
+        log_gauges       gauges for metrics
+    archive/             months leave the database and come back
+        archiver         state machine of an archived month
+        month_table      a month's table, detached, rebuilt, dropped
+        export           writes a month as files
+        rows             records to evidence and back (pure)
+        parquet          the typed copy (pure)
+        verify           reads an archive back and recomputes it
+        worker_process   second process for packing and checking
+    query/               one table over all storage tiers
+        tiers            the query engine
+        dialect          SQL allowlist and dialect translation (pure)
+        duckdb_session   DuckDB session, locked down
+        union_view       SQL of the one view
+        archived_rows    archived months as an Arrow dataset
+    erasure/             forgets a person; every proof stays valid
+        erase            empties records and destroys keys
+        target           whose records, and on which basis
+        personal         recognisers of personal data (pure)
+        search           finds likely personal data
+        spool_erasure    erases from the spool
 
 What follows is all that a second verifier needs. `tests/second_verifier.py` was written from it alone;
 `tests/data/proofs.json` has examples, good and bad. ‖ joins bytes; "hex" means small digits; text is UTF-8.
@@ -120,7 +152,7 @@ What follows is all that a second verifier needs. `tests/second_verifier.py` was
     `<hex of its SHA-256>.<name>`, and the last of them, manifest.json, names the others and is signed. The evidence among
     them is the rows with their commitments in the order of the leaves, so an archive is proven without a database and
     without any secret; what is personal is in boxes, each under a key of its own that stays in the database. All else is
-    in `audit/archive_format.md`, which is itself one of the seven.
+    in `audit/proof/archive_format.md`, which is itself one of the seven.
 
 12. Erasures
     `audit_erasures` has a line for each erased record: erasure_id, log_id, month, commitments, erased_at, basis, event,

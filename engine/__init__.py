@@ -5,6 +5,83 @@ Rooms
     audit/    records, and proves        sql/      the database, forward only
     config/   every knob, the prompts, the calibration curves, the sample book
 
+Modules
+    answer               one request, from the key to the receipt; read this first
+    wiring               the composition root: the only file that names concrete providers
+    house                the application container: what serves requests, and its readiness checks
+    database             connections to PostgreSQL, each in one role
+    signing              policy of the signing key
+    settings             config/engine.toml and the environment as one value
+    data_folder          paths and file locks of the data folder
+    migrate              schema migrations
+    models               the domain's types
+    ports                the interfaces that providers implement
+    errors               the exception tree of engine and ingest
+    logs                 structured logging
+    admission/           may this client ask
+        keys             API keys
+        end_user         parser for end users' names
+        flood            rate limit for the rows of unauthenticated requests
+        sessions         session store of conversations
+        operator_events  audit trail of operators' actions
+    retrieval/           search, blend, calibrate, gate
+        retrieve         embed, search, score, order
+        gate             enough evidence, or a refusal before a model is paid for (pure)
+        calibrate        score calibration (pure)
+        lexical          BM25 (pure)
+        selection        locates a reader's selected text in the book (pure)
+        library          read-only repository of books and passages
+    grounding/           citations that are really in the passages
+        verify           checks the citations of a draft (pure)
+        cite             renders citations (pure)
+        injection_flags  flags passages that read like instructions (pure)
+    outage/              caches that serve while the database is down
+        cached_library   read-through caches of keys, editions and passages
+        stale_cache      stale-if-error cache
+    evaluation/          measures retrieval, gate and citations against labels
+        evaluate         the evaluation
+        evaluation_report  its table and its page (pure)
+        certify          supervised calibration
+        figures          bootstrap confidence intervals (pure)
+        targets          retrieval metrics
+        labelled_set     parser for labelled sets
+        labels           parser for JSON Lines of labelled questions
+        report           HTML templates (pure)
+        charts           plots as SVG (pure)
+    http/                the HTTP interface
+        app              routes
+        v1               bodies of /v1
+        stream           one response, or server-sent events
+        widget_contracts  contracts of the specifications' chat widgets
+        erasures         POST /v1/erasures
+        receipts         GET /v1/receipts/{query_id}
+        problems         error responses (RFC 9457)
+        quotas           rate limit headers
+        middleware       request id, security headers, access log, metrics
+        request_context  what a request carries
+        metrics          /metrics in Prometheus' text format
+        openapi          /openapi.json
+    providers/           one file a vendor
+        claude           generator: Claude
+        extractive       generator without a model
+        cohere           embedder and reranker: Cohere
+        minilm           embedder in this process
+        edge             vector store: client of Qdrant Edge
+        edge_worker      vector store: worker process that owns Qdrant Edge
+        qdrant           vector store: Qdrant server
+        points           what vector stores share
+        limits           rate limits in memory or Redis
+        postgres         embedded PostgreSQL
+        s3               vault: S3 with Object Lock
+    cli/                 the console script, one file for each group of commands
+        __main__         python -m engine.cli
+        main             commands, and the parser
+        audit_commands   affidavit audit …
+        erasure_commands  affidavit erase and find-personal
+        serving          server processes and their supervisor
+        doctor           checks of an installation
+        output           how commands print
+
 Layers: imports only go down, and `make check` enforces it (pyproject.toml, import-linter).
 
     cli                         the console script: one file for each group of commands

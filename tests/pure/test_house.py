@@ -7,8 +7,13 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
+import pytest
+
+import audit
 import engine
+import ingest
 from tests.conftest import ROOT
 
 ROOMS = ("engine", "ingest", "audit")
@@ -55,6 +60,22 @@ def test_functions_are_short() -> None:
 
 def test_no_module_has_a_name_that_says_nothing() -> None:
     assert [name for name in _modules() if FORBIDDEN_NAMES.fullmatch(name.rsplit(".", 1)[-1])] == []
+
+
+@pytest.mark.parametrize("package", [engine, ingest, audit], ids=lambda package: package.__name__)
+def test_the_map_of_a_package_names_exactly_its_modules(package: ModuleType) -> None:
+    """The map is the section `Modules` of the package's docstring, one line for each module: four spaces, the name, two
+    or more spaces, what it does. A sub-package is a line `name/`; its modules follow it, indented by eight spaces."""
+    section = re.search(r"^Modules\n((?: {4}.+\n)+)", package.__doc__ or "", re.MULTILINE)
+    assert section
+    named, above = [], ""
+    for line in section[1].splitlines():
+        found = re.fullmatch(r"( {4}| {8})(\w+)(/?) {2,}\S.*", line)
+        assert found, f"Not a line of a map: {line!r}"
+        inside = above if len(found[1]) > len("    ") else ""
+        named.append(f"{package.__name__}.{inside}{found[2]}")
+        above = f"{found[2]}." if found[3] else above
+    assert sorted(named) == [name for name in _modules() if name.startswith(f"{package.__name__}.")]
 
 
 def test_where_to_change_what_is_the_same_in_the_readme() -> None:
