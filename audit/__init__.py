@@ -42,9 +42,10 @@ Modules
         archiver         state machine of an archived month
         month_table      a month's table, detached, rebuilt, dropped
         export           writes a month as files
-        rows             records to evidence and back (pure)
+        rows             encoder and parser of archived records (pure)
         parquet          the typed copy (pure)
-        verify           reads an archive back and recomputes it
+        reader           reads archive files from a vault or a folder
+        verify           recomputes an archived month
         worker_process   second process for packing and checking
     query/               one table over all storage tiers
         tiers            the query engine
