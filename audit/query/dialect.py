@@ -30,12 +30,7 @@ _TABLE_FUNCTIONS = frozenset(
 )  # the others can read files and settings
 _FUNCTIONS_REFUSED = frozenset({"current_setting", "getvariable", "write_log"})  # DuckDB's own state
 
-_LIKE = {
-    "~~": "like_escape",
-    "!~~": "not_like_escape",
-    "~~*": "ilike_escape",
-    "!~~*": "not_ilike_escape",
-}
+_LIKE = {"~~": "like_escape", "!~~": "not_like_escape", "~~*": "ilike_escape", "!~~*": "not_ilike_escape"}
 # DuckDB's names of `~`, with the regex options that PostgreSQL implies: a dot matches a newline too.
 _MATCHES = {"regexp_full_match": "s", "~*": "si", "!~*": "si"}
 # Pattern syntax that means something else in DuckDB, or is limited to ASCII.
