@@ -58,9 +58,8 @@ WHERE EXISTS (SELECT FROM audit_erasures e WHERE e.month = m.month
 """
 _ALWAYS_VACUUMED = ("audit_row_keys", "audit_open", "chat_sessions", "chat_messages", "source_citations")
 
-Event = Callable[
-    [], AbstractAsyncContextManager[Trail]
-]  # an event of the log, durable when the block has ended
+# An event of the log, durable when the block has ended.
+Event = Callable[[], AbstractAsyncContextManager[Trail]]
 
 
 @dataclass(slots=True)
@@ -79,6 +78,15 @@ class ErasureReport:
     @property
     def is_empty(self) -> bool:
         return not (self.records or self.archived or self.conversations or self.open or self.set_aside)
+
+
+@dataclass(frozen=True, slots=True)
+class _Erasure:
+    """One run: its basis, its events and its report so far."""
+
+    basis: str
+    event: Event
+    done: ErasureReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +131,10 @@ class Eraser:
     async def erase(self, target: ErasureTarget, basis: str, event: Event) -> ErasureReport:
         """Erase all records of a person, or of one query. `ErasureTooEarlyError` if some are not sealed in time."""
         done = ErasureReport(self._new_id(), already=await self._erased_before(target))
+        erasure = _Erasure(basis, event, done)
         turns = await self._turns(target)
         await self._wait_for(target, turns)
-        refused = await self._erase_conversations(target, turns, basis, event, done)
+        refused = await self._erase_conversations(target, turns, erasure)
         skipped = list(refused)
         while True:
             found = await self._find_records(target.names, target.queries, skipped=skipped)
@@ -134,7 +143,7 @@ class Eraser:
             keys = [] if found.rows else await self._keys_to_destroy(target.names, target.queries)
             if found.is_empty and not keys:
                 break
-            await self._erase_batch(found.rows, keys, basis, event, done)
+            await self._erase_batch(found.rows, keys, erasure)
         done.left += _describe_refused(refused)
         self._overwrite_spool(target, done)
         if target.query_id and done.is_empty and not (done.already or done.left):
@@ -146,22 +155,20 @@ class Eraser:
     ) -> ErasureReport:
         """Erase all records before this moment. An archived month loses its keys once all of the month is before it."""
         done, refused, unsealed = ErasureReport(self._new_id()), list[str](), list[str]()
-        since = datetime.min.replace(tzinfo=UTC)
+        erasure, since = _Erasure(basis, event, done), datetime.min.replace(tzinfo=UTC)
         while True:
             found = await self._find_records((), (), since, until, refused + unsealed)
             if found.is_empty:
                 break
             refused += found.refused
             unsealed += found.unsealed
-            oldest = sorted(found.rows, key=_timestamp)[
-                :BATCH_ROWS
-            ]  # each partition returns its own oldest rows
-            await self._erase_batch(oldest, [], basis, event, done)
+            oldest = sorted(found.rows, key=_timestamp)[:BATCH_ROWS]  # each partition returns its own oldest
+            await self._erase_batch(oldest, [], erasure)
             if oldest and not found.skipped:
                 since = _timestamp(oldest[-1])
             progress("records", done.records)
-        while keys := await self._keys_to_destroy((), (), until.date().replace(day=1)):
-            await self._erase_batch([], keys, basis, event, done)
+        while keys := await self._keys_to_destroy((), (), before=until.date().replace(day=1)):
+            await self._erase_batch([], keys, erasure)
             progress("archived records", done.archived)
         done.left += _describe_refused(refused)
         if unsealed:
@@ -230,7 +237,7 @@ class Eraser:
         )
 
     async def _erase_conversations(
-        self, target: ErasureTarget, turns: Sequence[UUID], basis: str, event: Event, done: ErasureReport
+        self, target: ErasureTarget, turns: Sequence[UUID], erasure: _Erasure
     ) -> list[str]:
         """Erase conversations and the records of their turns in one transaction: only the conversation leads to them.
 
@@ -243,9 +250,8 @@ class Eraser:
                 " try again in a few seconds."
             )
         in_tables = {row["log_id"] for row in found.rows}
-        keys = [
-            key for key in await self._keys_to_destroy((), turns, most=ALL) if str(key[0]) not in in_tables
-        ]
+        keys = [key for key in await self._keys_to_destroy((), turns, ALL) if str(key[0]) not in in_tables]
+        done = erasure.done
         async with self._transaction() as connection:
             names, queries = list(target.names), target.queries
             done.open = await _scalar(connection, _FORGET_OPEN, names, queries)
@@ -253,9 +259,9 @@ class Eraser:
             if target.query_id:
                 done.conversations += await _scalar(connection, _FORGET_TURN, target.query_id)
             if found.rows or done.open or done.conversations:
-                await self._erase_in_transaction(connection, found.rows, [], basis, event, done)
+                await self._erase_in_transaction(connection, found.rows, [], erasure)
             if keys:
-                await self._erase_in_transaction(connection, [], keys, basis, event, done)
+                await self._erase_in_transaction(connection, [], keys, erasure)
         if done.open:
             done.left.append(
                 f"{done.open} requests are still open because their process has died. Their records so far are erased;"
@@ -269,29 +275,23 @@ class Eraser:
         return [query_id for (query_id,) in rows]
 
     async def _erase_batch(
-        self,
-        rows: Sequence[Row],
-        keys: Sequence[tuple[Any, ...]],
-        basis: str,
-        event: Event,
-        done: ErasureReport,
+        self, rows: Sequence[Row], keys: Sequence[tuple[Any, ...]], erasure: _Erasure
     ) -> None:
         if rows or keys:
             async with self._transaction() as connection:
-                await self._erase_in_transaction(connection, rows, keys, basis, event, done)
+                await self._erase_in_transaction(connection, rows, keys, erasure)
 
     async def _erase_in_transaction(
         self,
         connection: psycopg.AsyncConnection,
         rows: Sequence[Row],
         keys: Sequence[tuple[Any, ...]],
-        basis: str,
-        event: Event,
-        done: ErasureReport,
+        erasure: _Erasure,
     ) -> None:
         """The event is durable when its block ends, and only then the caller commits this transaction."""
-        async with event() as trail:
-            common = {"erasure_id": done.erasure_id, "event": trail.log_id, "basis": basis}
+        done = erasure.done
+        async with erasure.event() as trail:
+            common = {"erasure_id": done.erasure_id, "event": trail.log_id, "basis": erasure.basis}
             lines = [self._line(common, trail.timestamp, **_erasure_fields(row)) for row in rows]
             lines += [
                 self._line(common, trail.timestamp, log_id=log_id, query_id=query_id, month=month)
@@ -330,8 +330,8 @@ class Eraser:
         self,
         names: Sequence[str],
         queries: Sequence[UUID],
-        before: date | None = None,
         most: int = KEYS_BATCH,
+        before: date | None = None,
     ) -> list[tuple[Any, ...]]:
         async with self._connected() as connection:
             cursor = await connection.execute(_KEYS, (list(names), list(queries), before, most))
