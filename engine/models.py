@@ -24,6 +24,7 @@ SourceMode = Literal["full-book", "context-restricted"]
 Tier = Literal["anonymous", "authenticated"]
 
 RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")  # as in the settings
+BOOK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)

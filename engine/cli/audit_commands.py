@@ -313,7 +313,8 @@ AUDIT_COMMANDS: dict[str, Command] = {
     "audit status": Command(status, "affidavit audit status --from 2025-01-01 --json", (FROM, TO, JSON)),
     "audit seal": Command(
         seal, "affidavit audit seal --once --json",
-        (argument("--once", action="store_true", help="only what is committed now, then end"), JSON),
+        (argument("--once", action="store_true", help="seal what is committed now, then exit"), JSON),
+        runs_until_stopped=True,
     ),
     "audit key": Command(
         key, "affidavit audit key --json",

@@ -1,9 +1,10 @@
 """One line for each part: what is there, what is missing, what to do."""
 
 import asyncio
+import json
 import shutil
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -12,6 +13,7 @@ from audit.errors import KeyFileError
 from audit.ledger.partitions import MONTHS_AHEAD_MIN
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from engine import wiring
+from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command, quiet
 from engine.database import Database
 from engine.settings import Settings
 
@@ -40,6 +42,18 @@ class Finding:
     part: str
     state: State
     words: str
+
+
+async def doctor(settings: Settings, arguments: Arguments) -> int:
+    """What is there, what is missing, what to do."""
+    async with wiring.open_database(settings, quiet) as database:
+        findings = await examine(settings, database)
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in findings]))
+    else:
+        for finding in findings:
+            print(f"{finding.state:<8} {finding.part:<12} {finding.words}")
+    return 0 if all(finding.state == "ok" for finding in findings) else FOUND_SOMETHING
 
 
 async def examine(settings: Settings, database: Database) -> list[Finding]:
@@ -320,3 +334,6 @@ async def _sealing(settings: Settings, database: Database) -> Finding:
 
 def _is_late(since: datetime | None, now: datetime) -> bool:
     return since is not None and now - since > OVERDUE
+
+
+DOCTOR_COMMANDS: dict[str, Command] = {"doctor": Command(doctor, "affidavit doctor", (JSON,))}

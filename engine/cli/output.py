@@ -20,6 +20,7 @@ from engine.settings import Settings
 FOUND_SOMETHING = 1  # a command's exit when all went well and something is not
 WRONG_USAGE = 2
 BAR_WIDTH = 24
+SCOPES = ("ask", "audit", "erase", "admin")
 
 Arguments = argparse.Namespace
 
@@ -32,6 +33,7 @@ class Command:
     example: str
     arguments: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = ()
     has_settings: bool = True  # else it gets only its arguments, and wrong settings do not matter
+    runs_until_stopped: bool = False  # a server: SIGTERM or Ctrl-C is its normal end
 
 
 def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:

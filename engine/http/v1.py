@@ -21,7 +21,17 @@ from engine.errors import (
     TooManyItemsError,
     UnknownBookError,
 )
-from engine.models import Answer, Excerpt, Filters, Question, Quoted, Receipt, Refusal, RetrievedPassage
+from engine.models import (
+    BOOK_ID,
+    Answer,
+    Excerpt,
+    Filters,
+    Question,
+    Quoted,
+    Receipt,
+    Refusal,
+    RetrievedPassage,
+)
 
 QUESTION_CHARACTERS_MAX = 1000  # spec 002, decision 5
 SELECTION_WORDS_MAX = 200  # spec 000
@@ -31,7 +41,6 @@ JSON_DEPTH_MAX = 4  # the tags of the filters are the deepest that any contract 
 JSON_ITEMS_MAX = 100  # five times as many tags as any contract takes
 NAME_CHARACTERS_MAX = 100  # of a field that we do not know: it is told back, but it is the client's
 
-_BOOK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _HALF = re.compile("[\ud800-\udfff]")
 
 # Where pydantic's words are about pydantic, or repeat the client's.
@@ -255,7 +264,7 @@ def question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Que
 
 
 def check_book_id(book_id: str) -> None:
-    if not _BOOK_ID.fullmatch(book_id):
+    if not BOOK_ID.fullmatch(book_id):
         raise UnknownBookError
 
 

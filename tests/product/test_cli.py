@@ -28,6 +28,12 @@ def test_the_example_is_an_example_of_it(name: str) -> None:
     assert shlex.split(COMMANDS[name].example)[1 : 1 + len(name.split())] == name.split()
 
 
+def test_the_version_is_the_one_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, "affidavit 0.1.0\n")
+
+
 @pytest.mark.parametrize("words", ["", "nothing", "keys", "ingest", "ask", "up --port many"])
 def test_wrong_usage_exits_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

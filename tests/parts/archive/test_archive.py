@@ -476,9 +476,9 @@ async def test_a_damaged_anchor_is_tampering(log: SealedLog, suffix: str) -> Non
         assert ("TAMPERED", "anchor", "2025-01", None) in places(report)
 
 
-def ended(monkeypatch: pytest.MonkeyPatch, command: Any) -> object:
+def ended(monkeypatch: pytest.MonkeyPatch, command: Any, *, runs_until_stopped: bool = False) -> object:
     """What the console script exits with when this is its command."""
-    given = Arguments(run=command, has_settings=False)
+    given = Arguments(run=command, has_settings=False, runs_until_stopped=runs_until_stopped)
     monkeypatch.setattr(main, "parser", lambda: SimpleNamespace(parse_args=lambda: given))
     with pytest.raises(SystemExit) as exited:
         main.main()
@@ -572,9 +572,7 @@ def test_only_a_server_has_done_its_work_when_it_is_interrupted(
         await asyncio.sleep(60)
         return 0
 
-    if is_server:
-        monkeypatch.setattr(main, "_SERVERS", (command,))
-    assert ended(monkeypatch, command) == code
+    assert ended(monkeypatch, command, runs_until_stopped=is_server) == code
     assert capsys.readouterr().err == ("" if is_server else "Interrupted: it was not finished.\n")
 
 

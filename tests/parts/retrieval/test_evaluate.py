@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import settings as settings_file
-from engine.cli import main
+from engine.cli import evaluation_commands, main
 from engine.errors import IndexUnavailableError
 from engine.evaluation import evaluate, evaluation_report, figures, labelled_set, report, targets
 from engine.evaluation.evaluate import Subject
@@ -335,7 +335,7 @@ def test_a_folder_without_a_corpus_says_what_to_do(copied: Path) -> None:
 
 def run(data_dir: Path, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     given = main.parser().parse_args(["eval", *map(str, arguments)])
-    code = asyncio.run(main.evaluation(settings_file.load({}, data_dir=data_dir), given))
+    code = asyncio.run(evaluation_commands.evaluation(settings_file.load({}, data_dir=data_dir), given))
     said = capsys.readouterr()
     return code, said.out, said.err
 

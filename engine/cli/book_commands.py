@@ -1,0 +1,142 @@
+"""The commands about books: `ingest` one, list `books`, `ask` one."""
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from engine import wiring
+from engine.answer import Asked
+from engine.cli.output import (
+    FOUND_SOMETHING,
+    JSON,
+    SCOPES,
+    Arguments,
+    Command,
+    argument,
+    print_rows,
+    progress,
+    quiet,
+    say,
+)
+from engine.errors import RequestError
+from engine.http import v1
+from engine.models import Client, Question
+from engine.settings import Settings
+from ingest.pipeline import Ingest, IngestResult
+
+
+async def ingest(settings: Settings, arguments: Arguments) -> int:
+    """Read, split, embed and index a book, then switch its readers over."""
+    async with (
+        wiring.open_database(settings, say) as database,
+        wiring.open_ingest(settings, database, progress()) as pipeline,
+    ):
+        title = arguments.title or await _title(pipeline, arguments.book)
+        result = await pipeline.run(arguments.paths, arguments.book, title, dry_run=arguments.dry_run)
+        cost = pipeline.embedder.cost()
+    if arguments.json:
+        print(json.dumps(asdict(result)))
+        return result.exit_code
+    for error in result.errors:
+        say(f"  left out: {error['file']}: {error['error']}")
+    print(_ingested(result, dry_run=arguments.dry_run), cost, sep="")
+    _warn(result.warnings)
+    return result.exit_code
+
+
+async def books(settings: Settings, arguments: Arguments) -> int:
+    """The books that can be asked."""
+    async with wiring.open_database(settings, say) as database, wiring.open_registry(database) as registry:
+        found = [asdict(book) for book in await registry.books()]
+    if not arguments.json:
+        for book in found:
+            _warn(f"{book['book_id']}: {warning}" for warning in book.pop("warnings"))
+    print_rows(found, as_json=arguments.json, empty="No books yet. Try: affidavit ingest PATH --book ID")
+    return 0
+
+
+async def ask(settings: Settings, arguments: Arguments) -> int:
+    """One question in this process, recorded like any other."""
+
+    async def read() -> Question:
+        body = json.dumps({"query": arguments.question, "selected_text": arguments.selected_text})
+        book_id = arguments.book or settings.books.default
+        return v1.question(body.encode(), book_id, None, settings.retrieval.top_k)
+
+    operator = Client("operator", None, frozenset(SCOPES))
+    async with (
+        wiring.open_database(settings, quiet) as database,
+        wiring.open_house(settings, database) as house,
+    ):
+        asked = Asked(
+            endpoint="affidavit ask", request_id=str(house.engine.new_id()), read=read, operator=operator
+        )
+        try:
+            answer = await house.engine.answer(asked)
+        except RequestError as failure:
+            print(f"affidavit: {failure.detail} (query {failure.query_id})", file=sys.stderr)
+            return FOUND_SOMETHING
+    body = v1.response(answer)
+    print(body.model_dump_json(indent=2) if arguments.json else _for_terminal(body))
+    return 0
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        say(f"WARNING: {warning}")
+
+
+async def _title(pipeline: Ingest, book_id: str) -> str:
+    """A book keeps the title it has."""
+    return (await pipeline.registry.live_content(book_id)).title or book_id
+
+
+def _ingested(result: IngestResult, *, dry_run: bool) -> str:
+    if dry_run:
+        state = "a dry run, nothing was changed"
+    else:
+        state = (
+            f"generation {result.generation}" if result.generation else "nothing changed, nothing published"
+        )
+    return (
+        f"{result.book}: {result.files_processed} files, {result.chunks_created} new passages,"
+        f" {result.chunks_reused} unchanged, {result.chunks_removed} removed, {result.seconds} s; {state}"
+    )
+
+
+def _for_terminal(body: v1.QueryResponse) -> str:
+    lines = [body.answer, ""]
+    lines += [f"  {item.n}. {item.chapter}, {item.section} ({item.url})" for item in body.citations]
+    lines += [f"  nearest: {item.chapter}, {item.section} ({item.url})" for item in body.nearest]
+    verdict = (
+        f"confidence {body.confidence_score:.2f}, {body.confidence_level}" if body.citations else body.reason
+    )
+    return "\n".join(
+        [*lines, f"  {body.outcome} ({verdict}) in {body.timings.total_ms} ms, query {body.query_id}"]
+    )
+
+
+BOOK_COMMANDS: dict[str, Command] = {
+    "ingest": Command(
+        ingest, "affidavit ingest docs/ --book robotics --title 'Robotics'",
+        (
+            argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders"),
+            argument("--book", required=True, metavar="ID", help="lower-case letters, digits and hyphens"),
+            argument("--title", help="the title that readers see (default: the current title, or the ID)"),
+            argument("--dry-run", action="store_true", help="print what would change, and change nothing"),
+            JSON,
+        ),
+    ),
+    "books": Command(books, "affidavit books --json", (JSON,)),
+    "ask": Command(
+        ask, "affidavit ask 'What is passive compliance?'",
+        (
+            argument("question"),
+            argument("--book", metavar="ID", help="default: the book of the settings"),
+            argument("--selected-text", metavar="TEXT", help="answer only from this passage"),
+            JSON,
+        ),
+    ),
+}  # fmt: skip

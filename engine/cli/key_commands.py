@@ -1,0 +1,125 @@
+"""The commands about API keys (`keys …`), and about the conversations of their clients (`sessions …`)."""
+
+import argparse
+import json
+import re
+from dataclasses import asdict
+from datetime import timedelta
+
+from engine import wiring
+from engine.cli.output import (
+    FOUND_SOMETHING,
+    JSON,
+    SCOPES,
+    Arguments,
+    Command,
+    argument,
+    print_rows,
+    quiet,
+    say,
+)
+from engine.models import BOOK_ID, RATE
+from engine.settings import Settings
+
+_DURATION = re.compile(r"(?P<count>[0-9]{1,4})(?P<unit>[smhd])|0")
+
+
+async def keys_create(settings: Settings, arguments: Arguments) -> int:
+    """A new key. Its secret is printed once and kept nowhere."""
+    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
+        print(await keys.create(arguments.client, arguments.scope, arguments.limit, arguments.book))
+    return 0
+
+
+async def keys_list(settings: Settings, arguments: Arguments) -> int:
+    """All keys, without their secrets."""
+    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
+        found = [asdict(key) for key in await keys.all()]
+    print_rows(found, as_json=arguments.json, empty="No keys yet. Try: affidavit keys create --client NAME")
+    return 0
+
+
+async def keys_rotate(settings: Settings, arguments: Arguments) -> int:
+    """A new secret for the same client, scopes and books. The old one stays good for a while."""
+    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
+        secret = await keys.rotate(arguments.key_id, arguments.overlap)
+    if secret is None:
+        say(f"There is no key {arguments.key_id} that could be rotated: see `affidavit keys list`.")
+        return FOUND_SOMETHING
+    print(secret)
+    return 0
+
+
+async def keys_revoke(settings: Settings, arguments: Arguments) -> int:
+    """From now on the key is refused."""
+    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
+        revoked = await keys.revoke(key_id=arguments.key_id)
+    print("Revoked." if revoked else f"There is no valid key {arguments.key_id}.")
+    return 0 if revoked else FOUND_SOMETHING
+
+
+async def sessions_purge(settings: Settings, arguments: Arguments) -> int:
+    """Delete the sessions that nobody came back to for as long as the settings say. Run it daily."""
+    async with wiring.open_database(settings, quiet) as database:
+        async with wiring.open_sessions(settings, database) as sessions:
+            purged = await sessions.purge()
+    days = settings.sessions.purge_days
+    print(json.dumps({"purged": purged, "days": days}) if arguments.json
+          else f"{purged} sessions without activity for {days} days were deleted.")  # fmt: skip
+    return 0
+
+
+def _scopes(text: str) -> list[str]:
+    scopes = text.split(",")
+    if unknown := set(scopes) - set(SCOPES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(SCOPES)}")
+    return scopes
+
+
+def _rate(text: str) -> str:
+    if not RATE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text} is not a rate such as 100/minute, 50/hour or 1000/day")
+    return text
+
+
+def _book(text: str) -> str:
+    if not BOOK_ID.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text} is not the ID of a book: small letters, digits and hyphens")
+    return text
+
+
+def _duration(text: str) -> timedelta:
+    found = _DURATION.fullmatch(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text} is not a time such as 30m, 24h or 7d, and not 0")
+    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+    return timedelta(**{units[found["unit"] or "s"]: int(found["count"] or 0)})
+
+
+KEY_COMMANDS: dict[str, Command] = {
+    "keys create": Command(
+        keys_create, "affidavit keys create --client docs-site --limit 100/minute",
+        (
+            argument("--client", required=True, metavar="NAME", help="the application that will use the key"),
+            argument("--scope", type=_scopes, default=["ask"], help=f"comma-separated: {', '.join(SCOPES)} (default: ask)"),
+            argument("--limit", type=_rate, metavar="RATE", help="for example 100/minute (default: limits.per_key of the settings)"),
+            argument(
+                "--book", action="append", type=_book, default=[], metavar="ID",
+                help="the only book that the key may ask; repeat it for more (default: every book)",
+            ),
+        ),
+    ),
+    "keys list": Command(keys_list, "affidavit keys list --json", (JSON,)),
+    "keys rotate": Command(
+        keys_rotate, "affidavit keys rotate 1a2b3c4d5e --overlap 24h",
+        (
+            argument("key_id", metavar="ID"),
+            argument(
+                "--overlap", type=_duration, default="24h", metavar="TIME",
+                help="how long the old secret stays valid, for example 30m, 24h or 7d; 0 revokes it now (default: 24h)",
+            ),
+        ),
+    ),
+    "keys revoke": Command(keys_revoke, "affidavit keys revoke 1a2b3c4d5e", (argument("key_id", metavar="ID"),)),
+    "sessions purge": Command(sessions_purge, "affidavit sessions purge --json", (JSON,)),
+}  # fmt: skip
