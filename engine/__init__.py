@@ -75,11 +75,15 @@ Modules
         s3               vault: S3 with Object Lock
     cli/                 the console script, one file for each group of commands
         __main__         python -m engine.cli
-        main             commands, and the parser
+        main             the parser, signals and exit codes
+        serving_commands  affidavit up, serve, migrate
+        book_commands    affidavit ingest, books, ask
+        evaluation_commands  affidavit eval, calibrate
+        key_commands     affidavit keys …, sessions …
         audit_commands   affidavit audit …
-        erasure_commands  affidavit erase and find-personal
+        erasure_commands  affidavit audit erase, retention, pii
+        doctor           affidavit doctor: checks of an installation
         serving          server processes and their supervisor
-        doctor           checks of an installation
         output           how commands print
 
 Layers: imports only go down, and `make check` enforces it (pyproject.toml, import-linter).
