@@ -1,4 +1,4 @@
-"""The writer's connection to PostgreSQL: batches of entries in, one transaction each."""
+"""PostgreSQL connection of the writer: writes each batch of entries in one transaction. Idempotent by `log_id`."""
 
 import asyncio
 import contextlib
@@ -10,11 +10,11 @@ import psycopg
 from audit.errors import ArchivedMonthError, MissingMonthError, PermanentWriteError, TransientWriteError
 from audit.ledger.entry import Entry, ids, listed
 
-WRITE_S = 5.0  # a batch takes milliseconds: whoever needs longer is away
-WIND_UP_S = 0.1  # psycopg, once interrupted, waits ten seconds for a server that is silent; interrupted again, it goes
+WRITE_S = 5.0  # timeout; a batch takes milliseconds
+WIND_UP_S = 0.1  # a cancelled psycopg waits ten seconds for a silent server; a second cancellation ends that
 
 WRITE = "SELECT audit_write(%s::json, %s::json, %s::uuid[], %s::json)"
-ARCHIVED = "AF001"  # what sql/0013 says of a row for a month that has begun to leave
+ARCHIVED = "AF001"  # SQLSTATE of sql/0013 for a row of a month that is being archived
 
 
 def arguments(entries: Sequence[Entry]) -> tuple[object, ...]:
@@ -24,14 +24,14 @@ def arguments(entries: Sequence[Entry]) -> tuple[object, ...]:
 
 
 class DatabaseWriter:
-    """One connection that is made when it is needed and thrown away when it fails. One batch at a time."""
+    """One connection, opened on demand and dropped when it fails. One batch at a time."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
         self._connection: psycopg.AsyncConnection | None = None
 
     async def write(self, entries: Sequence[Entry]) -> None:
-        """Durable when it returns. The driver's words repeat rows, so only its kind of failure is told on."""
+        """Durable when it returns. A driver's message may repeat rows, so only the type of its failure is passed on."""
         try:
             async with asyncio.timeout(WRITE_S), asyncio.timeout(WRITE_S - WIND_UP_S):
                 connection = await self._connected()
@@ -50,11 +50,11 @@ class DatabaseWriter:
             raise PermanentWriteError("UnicodeEncodeError") from None
 
     async def make_month(self, of: str) -> None:
-        """For a row that came too late or too early for the months that are there."""
+        """Make the month of a row that is older or newer than the months that exist."""
         await self._asked("SELECT audit_make_month(%s)", (datetime.fromisoformat(of).date(),))
 
     async def holds(self, entry: Entry) -> bool:
-        """Whether this very row is there, or in the archive. Then its open record has no more to say."""
+        """Whether this very row is in the database or in the archive. If so, its open record is deleted."""
         found = await self._asked("SELECT audit_holds(%s::json)", (listed([entry], "closed"),))
         if found:
             await self._asked("DELETE FROM audit_open WHERE log_id = %s RETURNING true", (entry.log_id,))

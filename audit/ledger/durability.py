@@ -1,9 +1,9 @@
-"""Whether the database keeps what it acknowledges. One statement, cheap enough for every minute."""
+"""Durability check: finds settings with which PostgreSQL may lose a commit that it acknowledged. Cheap enough for every minute."""
 
 import psycopg
 
-# The writer sets synchronous_commit for itself, but a login that weakens it says that somebody means to. A table that is
-# not logged is emptied by the first crash, whatever the settings.
+# The writer sets synchronous_commit for itself, but a login that weakens it shows an intention. An unlogged table is
+# emptied by the first crash, whatever the settings.
 _WEAKNESSES = r"""
 SELECT name || ' is off: a power cut loses or spoils records. Switch it on in postgresql.conf.' AS weakness
 FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'
@@ -28,6 +28,6 @@ ORDER BY weakness
 
 
 async def weaknesses(connection: psycopg.AsyncConnection) -> list[str]:
-    """In plain words, each with what to do; none when all is well."""
+    """One message for each weakness, with what to do; empty if all is well."""
     cursor = await connection.execute(_WEAKNESSES.encode())
     return [words for (words,) in await cursor.fetchall()]

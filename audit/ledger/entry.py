@@ -1,4 +1,4 @@
-"""What the writer writes: a request opened, noted or closed, in the text that the database and the spool both take."""
+"""Log entry: one step of a request (opened, noted, closed), serialised once for the database and for the spool."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,14 +8,14 @@ from uuid import UUID
 
 from audit.proof.record import HashedRow, Trail, row_of, text_of
 
-Kind = Literal["opened", "noted", "closed"]
+Step = Literal["opened", "noted", "closed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One step of one request. May be written twice: the second time changes nothing."""
+    """One step of one request. Idempotent: writing it twice changes nothing."""
 
-    kind: Kind
+    kind: Step
     log_id: str
     text: str
     is_spooled: bool = False
@@ -23,9 +23,9 @@ class Entry:
     @classmethod
     def opened(cls, trail: Trail, owner: int, spool: UUID | None) -> Self:
         row = row_of(trail)
-        about = {"log_id": row["log_id"], "opened_at": row["timestamp"], "owner": owner}
+        known = {"log_id": row["log_id"], "opened_at": row["timestamp"], "owner": owner}
         return cls(
-            "opened", row["log_id"], text_of(about | {"spool": str(spool) if spool else None, "trail": row})
+            "opened", row["log_id"], text_of(known | {"spool": str(spool) if spool else None, "trail": row})
         )
 
     @classmethod
@@ -34,30 +34,30 @@ class Entry:
         return cls("noted", row["log_id"], text_of({"log_id": row["log_id"], "trail": row}))
 
     @classmethod
-    def closed(cls, log_id: UUID, sealed: HashedRow) -> Self:
-        return cls("closed", str(log_id), sealed.text)
+    def closed(cls, log_id: UUID, row: HashedRow) -> Self:
+        return cls("closed", str(log_id), row.text)
 
     @classmethod
     def of_line(cls, line: str) -> Self:
         kind, log_id, text = line.split(" ", 2)
         if kind not in {"opened", "noted", "closed"}:
             raise ValueError(f"Not a step of a request: {kind}")
-        return cls(kind, log_id, text, is_spooled=True)  # type: ignore[arg-type]  # looked at above
+        return cls(kind, log_id, text, is_spooled=True)  # type: ignore[arg-type]  # checked above
 
     def line(self) -> str:
-        """As it waits in the spool."""
+        """The entry as a line of the spool."""
         return f"{self.kind} {self.log_id} {self.text}"
 
     def timestamp(self) -> str:
-        """By which its row finds its month."""
+        """The time of its row, which decides its month."""
         return str(json.loads(self.text)["timestamp"])
 
 
-def ids(entries: Sequence[Entry], kind: Kind) -> list[str]:
+def ids(entries: Sequence[Entry], kind: Step) -> list[str]:
     return [entry.log_id for entry in entries if entry.kind == kind]
 
 
-def listed(entries: Sequence[Entry], kind: Kind) -> str | None:
+def listed(entries: Sequence[Entry], kind: Step) -> str | None:
     """The texts of this kind as a JSON array, for `audit_write`; a row says whether it was spooled."""
     texts = [entry.text for entry in entries if entry.kind == kind]
     if kind == "closed":
@@ -71,8 +71,8 @@ def listed(entries: Sequence[Entry], kind: Kind) -> str | None:
 
 
 def compacted(entries: Iterable[Entry]) -> list[Entry]:
-    """What is left to write of many steps: of a request that ended only its end, of others also the last note."""
-    steps: dict[Kind, dict[str, Entry]] = {"opened": {}, "noted": {}, "closed": {}}
+    """Log compaction: of a request that ended only its end is written, of others also the last note."""
+    steps: dict[Step, dict[str, Entry]] = {"opened": {}, "noted": {}, "closed": {}}
     for entry in entries:
         steps[entry.kind][entry.log_id] = entry
     ends = steps["closed"]

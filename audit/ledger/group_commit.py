@@ -1,6 +1,6 @@
-"""Many writers, one flush to disk: whatever has gathered while the last batch was written is the next batch.
+"""Group commit: many writers share one flush to disk. The entries that queue up during one batch are the next batch.
 
-Nobody waits for others to come, so a single writer is as fast as without it.
+There is no waiting window, so a single writer is as fast as without it.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from audit.errors import PermanentWriteError, TransientWriteError
 from audit.ledger.entry import Entry
 
 BATCH_MAX = 256  # rows of some kilobytes: one statement stays small, and a bad row is soon found
-WAITING_MAX = 2048  # more than that in half a second nobody can write: say so at once instead of keeping them
+WAITING_MAX = 2048  # no database writes more in half a second: fail at once instead of queueing more
 
 
 Flush = Callable[[Sequence[Entry]], Awaitable[None]]
 
 
 class GroupCommit:
-    """Gives what waits to whoever runs it, in batches. An entry that is refused is refused alone."""
+    """A queue whose consumers (`run`) take batches. A refused entry fails alone, not with its batch."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Entry, asyncio.Future[None]]] = deque()
@@ -27,16 +27,16 @@ class GroupCommit:
         self._idle = 0
 
     async def write(self, entry: Entry) -> None:
-        """Back when the entry is durable."""
+        """Returns when the entry is durable."""
         if len(self._waiting) >= WAITING_MAX:
-            raise TransientWriteError("Too many are waiting")
+            raise TransientWriteError("The queue is full")
         done = asyncio.get_running_loop().create_future()
         self._waiting.append((entry, done))
         self._has_some.set()
         await done
 
     async def run(self, flush: Flush) -> None:
-        """For ever. May run several times at once: while one batch is written the next is made."""
+        """Consume for ever. Several consumers may run at once: while one writes its batch, another gathers the next."""
         while True:
             self._idle += 1
             await self._has_some.wait()
@@ -46,7 +46,7 @@ class GroupCommit:
                 await _write(flush, [entry for entry, _ in batch], [done for _, done in batch])
 
     def _gathered(self, count: int) -> list[tuple[Entry, asyncio.Future[None]]]:
-        """A fair share for each who is idle, of those whose writers still wait: who gave up has gone another way."""
+        """A fair share of the queue. Entries whose writers have timed out are skipped: they went to the spool."""
         batch: list[tuple[Entry, asyncio.Future[None]]] = []
         while self._waiting and len(batch) < count:
             entry, done = self._waiting.popleft()

@@ -1,8 +1,8 @@
 """The writer of the audit log: a request opens with a durable record and closes with its row.
 
-Each step is on disk before it is acknowledged: in PostgreSQL, or, while that is away, in this process's spool, from
-which it is drained in order. If neither takes it, nothing may be answered. Whatever dies, and whenever, each request
-ends in one row: see `orphans.py` for those that were open then.
+Each step is on disk before it is acknowledged: in PostgreSQL or, while that is unavailable, in this process's write-ahead
+spool, which is drained in order later. If neither takes it, nothing may be answered. Whatever process dies, and whenever,
+each request ends in exactly one row: `orphans.py` closes those that were open then.
 """
 
 import asyncio
@@ -31,28 +31,31 @@ from audit.proof.checkpoint import receipt_text
 from audit.proof.keys import Signer
 from audit.proof.record import SALT_BYTES, HashedRow, Receipt, Trail, hashed, row_of
 
-LOCK_S = 10.0  # a database that takes longer to grant a free lock is not there
+LOCK_S = 10.0  # a database that takes longer to grant a free lock counts as unavailable
 GRACE_S = 1.0  # a living process whose connection was lost has its lock again by then
-DATABASE_SHARE = 0.6  # of the time for a record; the rest is for the spool, should the database not answer
-DRAIN_PAUSE_S = 0.25  # between two tries to reach a database that is away
+DATABASE_SHARE = 0.6  # of the time for a record; the rest is for the spool if the database does not answer
+DRAIN_PAUSE_S = 0.25  # between two retries while the database is unavailable
 LANES = 2  # while the database writes one batch, we make the next
 MAINTENANCE_INTERVAL_S = 15.0  # so that what a dead process left open is closed within a minute
 
-Work = Callable[[], Coroutine[None, None, None]]
+Loop = Callable[[], Coroutine[None, None, None]]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolSettings:
-    """Where records may wait, and how much of them."""
+    """The folder of the spool, and its size limit."""
 
     folder: Path
     bytes_max: int
 
 
 class Ledger:
-    """Opens and closes records. One for each process."""
+    """Opens and closes records. One for each process.
+
+    Records go through group commit into `LANES` connections; a supervised loop drains the spool, another does maintenance.
+    """
 
     def __init__(
         self,
@@ -71,8 +74,10 @@ class Ledger:
         self._spool = Spool.open(spooling.folder, self._owner, spooling.bytes_max) if spooling else None
         self._spooling = GroupCommit() if self._spool else None
         self._has_spooled = asyncio.Event()
-        self._is_database_down = False  # the database, when we last wrote or drained
-        self._by_spool: set[str] = set()  # requests with a step there, which the next must not overtake
+        self._is_database_down = False  # when we last wrote or drained
+        self._by_spool: set[str] = (
+            set()
+        )  # requests with a step in the spool, which the next step must not overtake
         self._lanes = [DatabaseWriter(pool.conninfo) for _ in range(LANES)]
         self._draining = DatabaseWriter(pool.conninfo)
         self._commits = GroupCommit()
@@ -85,7 +90,7 @@ class Ledger:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> int:
-        """Say that this process lives, then finish what dead ones left; how many requests they had open."""
+        """Take the liveness lock, then close what dead processes left open; returns the number of those requests."""
         self._begin(
             self._alive.run,
             self._maintain_periodically,
@@ -102,7 +107,7 @@ class Ledger:
         return closed
 
     async def stop(self) -> None:
-        """What waits in the spool stays there for the next one to start."""
+        """What waits in the spool stays there for the next process."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -121,22 +126,26 @@ class Ledger:
         await self._durable(lambda: Entry.opened(trail, self._owner, spool))
 
     async def note(self, trail: Trail) -> None:
-        """What has happened since the record was opened, durable before anybody sees it."""
+        """Make durable what happened since the record was opened, before the client sees it."""
         await self._durable(lambda: Entry.noted(trail))
 
     async def close(self, trail: Trail, issued_at: datetime) -> Receipt:
-        """Write the row, once and for ever. Only after this may an answer leave."""
+        """Write the row, once and for ever. An answer may leave only after this."""
         try:
             return await self._closed(trail, issued_at)
         finally:
-            self._living.discard(trail.log_id)  # what could not be closed is an orphan, though we live
+            self._living.discard(
+                trail.log_id
+            )  # a record that could not be closed becomes an orphan, although this process lives
 
     async def maintain(self) -> int:
-        """What must be looked after: is the database durable, are there months, has anybody died?"""
+        """Periodic maintenance: check durability, make months ahead, drain abandoned spools, close orphans."""
         async with self._pool.connection() as connection:
             self._check(await weaknesses(connection))
         await self._make_months()
-        if self._weaknesses:  # nothing leaves a spool for it, and no end that waits in one is made up
+        if (
+            self._weaknesses
+        ):  # nothing is drained into it, and no request whose end may wait in a spool is closed
             return 0
         if self._spool:
             for path in abandoned_files(self._spool.folder):
@@ -144,13 +153,13 @@ class Ledger:
                     await deliver(piece, self._draining, self._spool.folder)
                 path.unlink()
         if self.is_spooling:
-            return 0  # what looks forgotten may have its end in there
+            return 0  # the end of a seeming orphan may wait in the spool
         async with self._pool.connection() as connection:
             return await self._orphans.close(connection, self._living)
 
     @property
     def has_spool(self) -> bool:
-        """Whether records have somewhere to go while the database is away."""
+        """Whether records can be written while the database is unavailable."""
         return self._spool is not None
 
     @property
@@ -183,7 +192,7 @@ class Ledger:
             raise LedgerUnavailableError(type(failure).__name__) from None
 
     def _must_wait(self, entry: Entry) -> bool:
-        """Whether it goes to the spool at once. Requests that began since the database is back do not, or it would never be empty."""
+        """Whether it goes to the spool at once. Requests that began since the database is back do not, or the spool would never empty."""
         is_behind = self.is_spooling and (self._is_database_down or entry.log_id in self._by_spool)
         return is_behind or bool(self._weaknesses)
 
@@ -201,15 +210,15 @@ class Ledger:
 
     async def _spool_it(self, entry: Entry) -> None:
         if self._spooling is None:
-            raise TransientWriteError("There is no spool")
+            raise TransientWriteError("No spool is configured")
         self._by_spool.add(entry.log_id)
         try:
             await self._spooling.write(entry)
         finally:
-            self._has_spooled.set()  # who gave up waiting may have it on disk all the same
+            self._has_spooled.set()  # also after a timeout: the entry may be on disk all the same
 
     async def _drain(self) -> None:
-        """What waits in the spool goes to the database, in order, as soon as that takes it."""
+        """Drain the spool into the database, in order, with retries until it takes everything."""
         assert self._spool
         while True:
             await self._has_spooled.wait()
@@ -229,7 +238,7 @@ class Ledger:
         spool.drained(piece)
         if spool.is_empty:
             self._by_spool.clear()
-            log.warning("The database has all records that waited in the spool")
+            log.warning("The spool is empty: the database has all its records")
 
     async def _maintain_periodically(self) -> None:
         while True:
@@ -238,11 +247,11 @@ class Ledger:
                 async with asyncio.timeout(MAINTENANCE_INTERVAL_S):
                     await self.maintain()
             except (psycopg.Error, PoolTimeout, TransientWriteError, OSError, TimeoutError) as failure:
-                log.warning("The log could not be looked after (%s)", type(failure).__name__)
+                log.warning("Maintenance of the log failed (%s) and is retried", type(failure).__name__)
 
     def _check(self, found: list[str]) -> None:
         if found and found != self._weaknesses:
-            log.error("The database can lose what it acknowledged: %s", "; ".join(found))
+            log.error("The database can lose acknowledged records: %s", "; ".join(found))
         self._weaknesses = found
 
     async def _make_months(self) -> None:
@@ -252,18 +261,18 @@ class Ledger:
         await partitions.make_months_ahead(self._pool, today)
         ahead = await partitions.count_months_ahead(self._pool, today)
         if ahead < partitions.MONTHS_AHEAD_MIN:
-            log.error("Only %s months of the log are ahead: run `affidavit audit partitions`", ahead)
+            log.error("Only %s months of the log are made ahead. Run `affidavit audit partitions`.", ahead)
         self._months_made_on = today
 
-    def _begin(self, *works: Work) -> None:
-        self._tasks += [asyncio.create_task(_for_ever(work)) for work in works]
+    def _begin(self, *loops: Loop) -> None:
+        self._tasks += [asyncio.create_task(_supervise(loop)) for loop in loops]
 
 
-async def _for_ever(work: Work) -> None:
-    """A fault of ours in one round must not end what all records depend on."""
+async def _supervise(loop: Loop) -> None:
+    """Restart a loop that fails: all records depend on it."""
     while True:
         try:
-            await work()
-        except Exception as fault:  # noqa: BLE001  its words may repeat a row, so its kind must do
+            await loop()
+        except Exception as fault:  # noqa: BLE001  its message may repeat a row, so only its type is logged
             log.error("A fault in the ledger: %s", type(fault).__name__)  # noqa: TRY400
             await asyncio.sleep(DRAIN_PAUSE_S)

@@ -1,8 +1,8 @@
-"""What a dead process left open is closed as `abandoned`, and what a living one has open is left alone.
+"""Orphan cleanup: closes the requests that a dead process left open as `abandoned`, and leaves those of live processes alone.
 
-A process lives while it holds an advisory lock of the database, or, on this machine, the lock on its spool's file: a
-connection can be lost without its process. The end of a request may lie in the spool of the machine that died, so
-others wait for that machine before they close it.
+A process lives while it holds an advisory lock of the database (a lease) or, on this machine, the lock on its spool file: a
+connection can be lost without its process. The end of a request may be in the spool of the machine that died, so others
+wait for that machine before they close its requests.
 """
 
 import asyncio
@@ -20,9 +20,11 @@ from audit.ledger.entry import Entry
 from audit.ledger.spool import Spool, is_alive
 from audit.proof.record import SALT_BYTES, Row, hashed
 
-LOCK_PAUSE_S = 0.05  # between two tries to reach a database that has gone
+LOCK_PAUSE_S = 0.05  # between two retries to connect
 FOREIGN_S = 3600  # a machine that has not come back by then has lost its spool
-FORGOTTEN_S = 30  # no request takes that long: ours that is still open then was lost between two states
+FORGOTTEN_S = (
+    30  # no request takes that long: one of ours that is still open then was lost between two states
+)
 
 _ABANDONED = """
 SELECT log_id, owner, trail FROM audit_open WHERE
@@ -35,7 +37,7 @@ _FORGET = "DELETE FROM audit_open WHERE log_id = %s"
 
 
 class LivenessLock:
-    """The advisory lock that says this process lives, on a connection of its own, taken anew when that is lost."""
+    """The lease of this process: an advisory lock on a connection of its own, taken again when that is lost."""
 
     def __init__(self, conninfo: str, owner: int) -> None:
         self._conninfo = conninfo
@@ -46,26 +48,26 @@ class LivenessLock:
         while True:
             with contextlib.suppress(psycopg.Error):
                 async with await psycopg.AsyncConnection.connect(
-                    _heard(self._conninfo), autocommit=True
+                    _with_keepalives(self._conninfo), autocommit=True
                 ) as alive:
                     await alive.execute("SELECT pg_advisory_lock(%s)", (self._owner,))
                     self.is_held.set()
                     async for _ in alive.notifies():
-                        """Nobody notifies us: this ends when the connection does."""
+                        """Nothing notifies us: the loop ends when the connection does."""
             if not self.is_held.is_set():
                 await asyncio.sleep(LOCK_PAUSE_S)
             self.is_held.clear()
 
 
-def _heard(conninfo: str) -> str:
-    """So that a network that has fallen silent is noticed within seconds, and not within hours."""
+def _with_keepalives(conninfo: str) -> str:
+    """TCP keepalives, so that a dead network is noticed within seconds and not within hours."""
     return make_conninfo(
         conninfo, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
     )
 
 
 class Orphans:
-    """Looks for requests without a process. Closes those that it saw twice."""
+    """Finds requests without a live process, and closes those that it finds twice."""
 
     def __init__(self, owner: int, spool: Spool | None) -> None:
         self._owner = owner
@@ -73,7 +75,7 @@ class Orphans:
         self._seen: frozenset[UUID] = frozenset()
 
     async def close(self, connection: psycopg.AsyncConnection, living: Collection[UUID]) -> int:
-        """How many were closed. One that is seen for the first time gets time to come back."""
+        """Returns how many were closed. The process of an orphan seen for the first time gets time to come back."""
         closed = 0
         async with connection.transaction():
             orphans = await self._orphans(connection, living)
@@ -90,11 +92,11 @@ class Orphans:
     async def _orphans(
         self, connection: psycopg.AsyncConnection, living: Collection[UUID]
     ) -> dict[UUID, dict[str, Any]]:
-        asked = {
+        values = {
             "owner": self._owner, "spool": self._spool and self._spool.identity, "living": list(living),
             "foreign": FOREIGN_S, "forgotten": FORGOTTEN_S,
         }  # fmt: skip
-        cursor = await connection.execute(_ABANDONED, asked)
+        cursor = await connection.execute(_ABANDONED, values)
         return {log_id: trail for log_id, owner, trail in await cursor.fetchall() if not self._is_here(owner)}
 
     def _is_here(self, owner: int) -> bool:
@@ -106,23 +108,26 @@ async def _close(connection: psycopg.AsyncConnection, log_id: UUID, trail: dict[
     try:
         async with connection.transaction():
             await connection.execute(WRITE, arguments([entry]))
-    except psycopg.errors.UniqueViolation:  # it has its row: only the open record was forgotten
+    except psycopg.errors.UniqueViolation:  # it has its row: only the open record was left
         await connection.execute(_FORGET, (log_id,))
         return 0
-    except (psycopg.DataError, ValueError):  # it holds up no other; `audit status` shows that it stays open
+    except (
+        psycopg.DataError,
+        ValueError,
+    ):  # it must not block others; `audit status` shows that it stays open
         return 0
     except psycopg.errors.CheckViolation:  # its month is missing: it stays open until there is one
         return 0
     except psycopg.DatabaseError as failure:
-        if is_archived(failure):  # so that it can be looked at: `audit status` shows that it stays open
+        if is_archived(failure):  # for a person to decide: `audit status` shows that it stays open
             return 0
         raise
     return 1
 
 
 def _abandoned(trail: dict[str, Any]) -> Row:
-    told = {name: value for name, value in trail.items() if value is not None}
-    return told | {
+    known = {name: value for name, value in trail.items() if value is not None}
+    return known | {
         "outcome": "abandoned",
         "success": False,
         "error_message": "The process died while it worked on this request",

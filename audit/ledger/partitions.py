@@ -1,10 +1,10 @@
-"""The months of `audit_logs`: made ahead, so that no request ever waits for one."""
+"""Monthly partitions of `audit_logs`, made ahead so that no request ever waits for one."""
 
 from datetime import date
 
 from psycopg_pool import AsyncConnectionPool
 
-MONTHS_AHEAD = 3  # a quarter: time enough for somebody to notice that nothing makes them any more
+MONTHS_AHEAD = 3  # a quarter: time enough to notice that no process makes them any more
 MONTHS_AHEAD_MIN = 2  # fewer is an alarm
 
 _COUNT_AHEAD = """
@@ -14,7 +14,7 @@ WHERE inhparent = 'audit_logs'::regclass AND inhrelid::regclass::text > %s
 
 
 async def make_months_ahead(pool: AsyncConnectionPool, today: date) -> list[str]:
-    """Make this month and the next ones where they are missing; the names of those made."""
+    """Make this month and the next ones where they are missing; returns the names of those made. Idempotent."""
     made = []
     async with pool.connection() as connection:
         for month in months_from(today, MONTHS_AHEAD + 1):
@@ -37,6 +37,6 @@ def partition_name(month: date) -> str:
 
 
 def months_from(start: date, count: int) -> list[date]:
-    """The first days of `count` months, the one of `start` included."""
+    """The first days of `count` months, beginning with the month of `start`."""
     first = start.year * 12 + start.month - 1
     return [date(number // 12, number % 12 + 1, 1) for number in range(first, first + count)]

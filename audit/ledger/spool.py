@@ -1,8 +1,9 @@
-"""Where records wait while the database is away: an append-only file of each process, on disk before it is acknowledged.
+"""Write-ahead spool: one append-only file for each process, fsynced before a record is acknowledged. It holds records while the
+database is unavailable.
 
-A line is the digest of its text and the text. A last line that does not fit its digest was never acknowledged: the
-machine died while it was written, and it is passed over. Anywhere else it is damage, and is kept for a person to see.
-The kernel's lock on the file says whether its process lives; what a dead one left behind, another one drains.
+A line is the digest of its text and the text. A last line that does not match its digest was never acknowledged, because the
+machine died while it was written, and is skipped. Any other such line is damaged and goes to the dead letters, for a person
+to look at. The file lock tells whether its process lives; another process drains the file of a dead one.
 """
 
 import asyncio
@@ -24,7 +25,9 @@ from audit.ledger.entry import Entry, compacted
 
 READ_MAX = 256  # entries drained in one batch
 BLOCK_BYTES = 1 << 20
-ASIDE_FILE = "set-aside.log"  # lines that no database will ever take; never empty without somebody being told
+ASIDE_FILE = (
+    "set-aside.log"  # dead letters: lines that the database will never take; `audit status` counts them
+)
 _IDENTITY = "identity"
 _SUFFIX = ".spool"
 _DIGEST_LENGTH = 16
@@ -46,13 +49,13 @@ class Spool:
     in_flight: int = 0
     hand: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "spool")
-    )  # never busy with others' work
+    )  # its own thread, never busy with other work
 
     @classmethod
     def open(cls, folder: Path, owner: int, bytes_max: int) -> Self:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder / f"{owner:016x}{_SUFFIX}"
-        draft = path.with_suffix(".draft")  # locked before anybody can take it for one that was left behind
+        draft = path.with_suffix(".draft")  # locked before another process can take it for an abandoned one
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         draft.rename(path)
@@ -60,7 +63,7 @@ class Spool:
         return cls(folder, _identity_of(folder), path, descriptor, bytes_max)
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """On disk when it returns. What could not be written whole leaves nothing behind."""
+        """On disk when it returns. A failed write leaves nothing behind."""
         lines = b"".join(map(line_of, entries))
         self.in_flight += 1
         try:
@@ -72,22 +75,22 @@ class Spool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the database has all of it."""
+        """Whether the database has all its entries."""
         return not self.in_flight and self.drained_bytes == self.durable_bytes
 
     def read(self) -> "SpoolBatch":
-        """The next entries to drain."""
+        """The next batch to drain."""
         return _read(self.descriptor, self.drained_bytes, self.durable_bytes)
 
     def drained(self, read: "SpoolBatch") -> None:
-        """The database has these; when it has all, the file begins anew."""
+        """Note that the database has this batch; when it has all, the file is truncated."""
         self.drained_bytes = read.end
         if self.is_empty:
             os.ftruncate(self.descriptor, 0)
             self.durable_bytes = self.drained_bytes = 0
 
     def close(self) -> None:
-        """Its lock goes with it, and the file too if nothing waits in it."""
+        """Release the lock, and delete the file if it is empty."""
         self.hand.shutdown()
         if not self.durable_bytes:
             self.path.unlink(missing_ok=True)
@@ -110,7 +113,7 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class SpoolBatch:
-    """A piece of a spool: its entries, its lines that are damaged, and where it ends."""
+    """A part of a spool: its entries, its damaged lines, and where it ends."""
 
     entries: list[Entry]
     damaged: list[bytes]
@@ -118,15 +121,15 @@ class SpoolBatch:
 
 
 def abandoned_files(folder: Path) -> Iterator[Path]:
-    """The files of processes that are dead; each is ours alone until the next one is asked for."""
+    """The files of dead processes; each is locked for us until the next one is requested."""
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            if _try_lock(file.fileno()) and path.exists():  # else another one drained it meanwhile
+            if _try_lock(file.fileno()) and path.exists():  # else another process drained it meanwhile
                 yield path
 
 
 def is_alive(folder: Path, owner: int) -> bool:
-    """Whether the process of this owner runs on this machine, however its connections fare."""
+    """Whether the process of this owner runs on this machine, whatever happened to its connections."""
     try:
         with (folder / f"{owner:016x}{_SUFFIX}").open("rb") as file:
             return not _try_lock(file.fileno())
@@ -135,7 +138,7 @@ def is_alive(folder: Path, owner: int) -> bool:
 
 
 def batches(path: Path) -> Iterator[SpoolBatch]:
-    """All that a dead process left in its file."""
+    """Everything that a dead process left in its file."""
     with path.open("rb") as file:
         end, position = os.fstat(file.fileno()).st_size, 0
         while position < end:
@@ -145,7 +148,7 @@ def batches(path: Path) -> Iterator[SpoolBatch]:
 
 
 def set_aside(folder: Path, lines: Sequence[bytes]) -> None:
-    """Kept for a person: `audit status` counts them until they are gone."""
+    """Keep dead letters for a person: `audit status` counts them until they are removed."""
     with (folder / ASIDE_FILE).open("ab") as file:
         os.fchmod(file.fileno(), 0o600)
         file.writelines(line.rstrip(b"\n") + b"\n" for line in lines)
@@ -155,7 +158,7 @@ def set_aside(folder: Path, lines: Sequence[bytes]) -> None:
 
 
 async def deliver(piece: SpoolBatch, to: DatabaseWriter, folder: Path) -> None:
-    """To the database. What it will never take is set aside; raises `TransientWriteError` if it does not answer."""
+    """Write a batch to the database. Entries that it will never take become dead letters; `TransientWriteError` asks for a retry."""
     entries = compacted(piece.entries)
     try:
         await to.write(entries)
@@ -176,7 +179,7 @@ async def _deliver_alone(entry: Entry, to: DatabaseWriter, folder: Path) -> None
     except ArchivedMonthError:
         if not await to.holds(entry):
             set_aside(folder, [line_of(entry)])
-            log.error("Record %s came after its month was archived: it is in %s", entry.log_id, ASIDE_FILE)  # noqa: TRY400  its trace could repeat the row
+            log.error("Record %s came after its month was archived: see %s", entry.log_id, ASIDE_FILE)  # noqa: TRY400  a traceback could repeat the row
     except PermanentWriteError:
         set_aside(folder, [line_of(entry)])
 
@@ -203,13 +206,13 @@ def _read(descriptor: int, start: int, end: int) -> SpoolBatch:
             damaged.append(line)
         if len(entries) == READ_MAX:
             return SpoolBatch(entries, damaged, position)
-    if position < end:  # nobody may lose what was promised without a word
+    if position < end:  # acknowledged entries are missing, which must be reported
         damaged.append(b"The file was cut: %d bytes are missing" % (end - position))
     return SpoolBatch(entries, damaged, end)
 
 
 def _lines(descriptor: int, start: int, end: int) -> Iterator[bytes]:
-    """By position: a file object shares its place in the file with whoever appends at the same time."""
+    """Reads by position: a file object would share its offset with the thread that appends."""
     rest = b""
     while start < end and (block := os.pread(descriptor, min(BLOCK_BYTES, end - start), start)):
         start += len(block)
@@ -228,7 +231,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _identity_of(folder: Path) -> uuid.UUID:
-    """Made once for each folder, by whoever comes first."""
+    """Made once for each folder, by the first process."""
     path = folder / _IDENTITY
     draft = folder / f".{uuid.uuid4().hex}"
     if not path.exists():
