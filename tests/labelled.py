@@ -1,29 +1,29 @@
-"""Labelled data: our own in tests/data, and published data beside the checkout."""
+"""Labelled data: our own in tests/data, and more that is published, where it is beside the checkout (../shared/data)."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.conftest import ROOT
+
+OWN, PUBLISHED = ROOT / "tests" / "data", ROOT.parent / "shared" / "data"
+SAMPLE_BOOK = ROOT / "config" / "sample-book"
+PHYSICAL_AI = PUBLISHED / "books" / "physical-ai" / "docs"
+BOOKS = [SAMPLE_BOOK, *([PHYSICAL_AI] if PHYSICAL_AI.is_dir() else [])]
+
+
+def own(name: str) -> list[dict[str, Any]]:
+    return _rows(OWN / name)
+
+
+def published(name: str) -> list[dict[str, Any]]:
+    """None, where it is not beside the checkout."""
+    return _rows(PUBLISHED / name) if (PUBLISHED / name).exists() else []
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def sample_questions() -> list[dict[str, Any]]:
-    lines = (ROOT / "tests/data/sample_questions.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-SHARED = ROOT.parent / "shared" / "data"
-
-
-def shared(name: str) -> Path:
-    """Published data that stands beside the repository, where it stands at all."""
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"{name} is not there")
-    return path
-
-
-def rows(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in shared(name).read_text().splitlines()]
+    return own("sample_questions.jsonl")

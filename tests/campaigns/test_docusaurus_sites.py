@@ -16,11 +16,11 @@ import pytest
 from engine.database import Database
 from engine.wiring import SAMPLE_BOOK
 from tests.conftest import ROOT, Running
+from tests.labelled import BOOKS, PHYSICAL_AI
 from tests.product.browser import CHROMIUM
 from tests.product.docusaurus import PLUGIN, run
 
-PHYSICAL_AI = ROOT.parent / "shared" / "data" / "books" / "physical-ai" / "docs"
-BOOK = PHYSICAL_AI if PHYSICAL_AI.is_dir() else SAMPLE_BOOK
+BOOK = BOOKS[-1]  # a real one, where it is beside the checkout
 EXPORT = "affidavit-content.json"
 
 

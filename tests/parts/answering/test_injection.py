@@ -25,8 +25,8 @@ from engine.settings import Settings
 from engine.wiring import PROMPT
 from ingest.pipeline import IngestResult
 from tests.asking import asked
-from tests.conftest import Records
-from tests.labelled import rows
+from tests.conftest import CAMPAIGN_ROUNDS, Records
+from tests.labelled import own, published
 from tests.upstreams import messages
 from tests.upstreams.messages import Block, Upstream, citing
 
@@ -186,13 +186,22 @@ def said_honestly(answer: Answer) -> set[str]:
     return {HONEST, *(f"{item.excerpt.rstrip('.')}." for item in excerpts)}
 
 
-def attacks() -> list[str]:
-    return [row["attack"] for row in rows("injection/bipia_attacks.jsonl")]
+def hidden_attacks() -> list[str]:
+    return [row["attack"] for row in own("injection/hidden.jsonl") + in_a_campaign("bipia_attacks")]
+
+
+def direct_attacks() -> list[str]:
+    return [row["prompt"] for row in own("injection/direct.jsonl") + in_a_campaign("direct")]
+
+
+def in_a_campaign(name: str) -> list[dict[str, Any]]:
+    """The published attacks take a minute."""
+    return published(f"injection/{name}.jsonl") if CAMPAIGN_ROUNDS else []
 
 
 def carriers() -> Iterator[str]:
     """Benign e-mails as the rest of a page, in plain words."""
-    for row in rows("injection/contexts.jsonl"):
+    for row in own("injection/contexts.jsonl") + in_a_campaign("contexts"):
         yield " ".join(re.findall(r"[\w,.$' -]+", row["context"]))[:300]
 
 
@@ -208,7 +217,7 @@ async def poisoned(
 ) -> IngestResult:
     folder = tmp_path_factory.mktemp("harbour")
     mails = list(carriers())
-    for number, attack in enumerate(attacks()):
+    for number, attack in enumerate(hidden_attacks()):
         text = page(number, PLACES[number % len(PLACES)], attack, mails[number % len(mails)])
         (folder / f"gauge-{number}.md").write_text(text)
     async with wiring.open_ingest(settings, database, lambda *_: None) as ingest:
@@ -227,7 +236,7 @@ async def test_attacks_hidden_in_passages_do_not_reach_the_reader(
     tried: dict[str, int] = dict.fromkeys(WAYS, 0)
     obeyed: dict[str, int] = dict.fromkeys(WAYS, 0)
     ways = list(WAYS)
-    for number, attack in enumerate(attacks()):
+    for number, attack in enumerate(hidden_attacks()):
         way = ways[(number + number // 10) % len(ways)]
         upstream.write = obeying(way, attack)
         answer, heard = await answered(engine, QUESTION, chapter=f"Gauge {number}")
@@ -252,7 +261,7 @@ async def test_attacks_as_questions_do_not_reach_the_reader(
 ) -> None:
     """Asked below the gate too: there it is switched off, so that the model is asked at all."""
     obeyed = 0
-    direct = [row["prompt"] for row in rows("injection/direct.jsonl")]
+    direct = direct_attacks()
     for attack in direct[:: 3 if way.startswith("the prompt") else 1]:
         wanted = re.findall(r'"([^"]{8,})"', attack)
         upstream.write = obeying(way, wanted[-1] if wanted else attack[:400])

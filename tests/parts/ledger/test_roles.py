@@ -321,12 +321,12 @@ WAYS = (
 )
 
 
-@pytest.mark.parametrize(("role", "statement"), list(product(ROLES, WAYS)))
+# A table is detached and dropped by its owner; what keeps it then: tests/parts/archive/test_drop_guard.py.
+@pytest.mark.parametrize(
+    ("role", "statement"),
+    [way for way in product(ROLES, WAYS) if way != (ARCHIVER, "SET ROLE affidavit_owner")],
+)
 def test_no_role_finds_a_way_around(database: Database, role: str, statement: str) -> None:
-    if (role, statement) == (ARCHIVER, "SET ROLE affidavit_owner"):
-        pytest.skip(
-            "a table is detached and dropped by its owner; what keeps it then: tests/parts/archive/test_drop_guard.py"
-        )
     with logged_in(database, role) as connection, pytest.raises(errors.InsufficientPrivilege):
         connection.execute(statement.encode())
 

@@ -30,17 +30,8 @@ from ingest.read import html, markdown
 from ingest.read.document import Document
 from ingest.split import Size, passages
 from tests.build import document, hostile_sentence, passage, piece, steady
+from tests.labelled import BOOKS
 
-SAMPLE = Path(__file__).parents[3] / "config" / "sample-book"
-BOOK = Path(__file__).parents[4] / "shared" / "data" / "books" / "physical-ai" / "docs"
-BOOKS = [
-    pytest.param(SAMPLE, id="sample-book"),
-    pytest.param(
-        BOOK,
-        id="physical-ai",
-        marks=pytest.mark.skipif(not BOOK.is_dir(), reason=f"the book is not there: {BOOK}"),
-    ),
-]
 SIZE = Size(tokens=512, overlap=0.2, tokens_min=256)
 FEW = Size(tokens=12, overlap=0.2, tokens_min=4)
 SEED = 20_261_118
@@ -283,7 +274,7 @@ def altered(selection: Marked, chance: random.Random) -> str:
             return text[:begin] + text[other] + text[end : other.start] + text[begin:end] + text[other.stop :]
 
 
-@pytest.mark.parametrize("book", BOOKS)
+@pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.parent.name)
 @pytest.mark.parametrize("kind", ["prose", "list", "table", "code"])
 def test_a_selection_is_found_where_it_was_made(book: Path, kind: str) -> None:
     made = list(marked(book, kind, SELECTIONS))
@@ -292,7 +283,7 @@ def test_a_selection_is_found_where_it_was_made(book: Path, kind: str) -> None:
     assert len(missed) <= (1 - LEAST_SHARE) * len(made), [selection.text for selection in missed[:5]]
 
 
-@pytest.mark.parametrize("book", BOOKS)
+@pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.parent.name)
 def test_a_selection_across_headings_is_found_if_all_of_them_are_stored(book: Path) -> None:
     """A heading with nothing but other headings under it is not stored."""
     made = list(marked(book, "across headings", SELECTIONS))
@@ -317,7 +308,7 @@ def holds_bare_heading(selection: Marked) -> bool:
     return False
 
 
-@pytest.mark.parametrize("book", BOOKS)
+@pytest.mark.parametrize("book", BOOKS, ids=lambda book: book.parent.name)
 @pytest.mark.parametrize("kind", ["prose", "list", "table", "code", "across headings"])
 def test_one_altered_word_is_not_in_the_book(book: Path, kind: str) -> None:
     """Seen red with every part of a selection free to be missing."""

@@ -1,16 +1,14 @@
 """Recognisers: each form there is, what only looks like one, and how well they do on sentences that they were not made from."""
 
-import json
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from audit.erasure import personal
 from audit.erasure.personal import KINDS
-from tests.conftest import ROOT
-from tests.labelled import sample_questions
+from tests.labelled import own, published, sample_questions
 
-SENTENCES = ROOT.parent / "shared" / "data" / "pii" / "synthetic.jsonl"
 # Their names of what we recognise; what has no form (PERSON, GPE, STREET_ADDRESS, …) nobody here claims to find.
 OURS = {
     "EMAIL_ADDRESS": "email", "IBAN_CODE": "iban", "CREDIT_CARD": "card", "US_SSN": "national_id", "IP_ADDRESS": "ip",
@@ -75,11 +73,10 @@ def test_a_hostile_text_takes_no_longer(text: str) -> None:
     personal.find(text)
 
 
-def measured(sentences: list[str]) -> dict[str, tuple[float, float, int]]:
+def measured(sentences: list[dict[str, Any]]) -> dict[str, tuple[float, float, int]]:
     """Precision, recall and how many there are, by kind. Detection is what overlaps."""
     right, wrong, missed, there = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-    for line in sentences:
-        told = json.loads(line)
+    for told in sentences:
         spans = [
             (OURS[span["type"]], span["start"], span["end"]) for span in told["spans"] if span["type"] in OURS
         ]
@@ -102,12 +99,13 @@ def overlap(one: tuple[str, int, int], other: tuple[str, int, int]) -> bool:
     return one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
 
 
-def test_precision_and_recall_on_labelled_sentences(capsys: pytest.CaptureFixture[str]) -> None:
-    if not SENTENCES.exists():
-        pytest.skip("the labelled sentences of presidio-research are not here")
-    found = measured(SENTENCES.read_text("utf-8").splitlines())
-    with capsys.disabled():
-        print("\n  kind         precision  recall  there")
-        for kind, (precision, recall, there) in found.items():
-            print(f"  {kind:<12} {precision:>9.3f} {recall:>7.3f} {there:>6}")
+@pytest.mark.parametrize(
+    "sentences", [own("personal.jsonl"), published("pii/synthetic.jsonl")], ids=["own", "published"]
+)
+def test_precision_and_recall_on_labelled_sentences(sentences: list[dict[str, Any]]) -> None:
+    found = {kind: figures for kind, figures in measured(sentences).items() if figures[-1]}
+    print("\n  kind         precision  recall  there")
+    for kind, (precision, recall, there) in found.items():
+        print(f"  {kind:<12} {precision:>9.3f} {recall:>7.3f} {there:>6}")
+    assert set(found) == (set(KINDS) if sentences else set())
     assert all(precision >= 0.95 and recall >= 0.95 for precision, recall, _ in found.values()), found

@@ -6,7 +6,7 @@ import pytest
 
 from engine.grounding.injection_flags import is_instruction_like
 from engine.wiring import SAMPLE_BOOK
-from tests.labelled import rows, sample_questions, shared
+from tests.labelled import BOOKS, own, published, sample_questions
 
 FALSE_FLAGS_MAX = 0.005
 
@@ -48,21 +48,27 @@ def test_the_sample_book_and_its_questions_are_not() -> None:
     assert not [text for text in [*lines, *questions] if is_instruction_like(text)]
 
 
-def test_of_published_direct_attacks_all_are_noticed_and_of_hidden_ones_half() -> None:
-    direct = rows("injection/direct.jsonl")
+def test_of_direct_attacks_all_are_noticed_and_of_hidden_ones_half() -> None:
+    direct = own("injection/direct.jsonl") + published("injection/direct.jsonl")
     assert all(is_instruction_like(row["prompt"]) for row in direct)
-    hidden = [row["attack"] for row in rows("injection/bipia_attacks.jsonl") if row["kind"] == "text"]
+    hidden = [row["attack"] for row in own("injection/hidden.jsonl")]
+    hidden += [row["attack"] for row in published("injection/bipia_attacks.jsonl") if row["kind"] == "text"]
     assert sum(map(is_instruction_like, hidden)) >= len(hidden) / 2
 
 
-@pytest.mark.parametrize("questions", ["xquad_en", "squad2_near_miss", "chunkeval", "oos"])
+@pytest.mark.parametrize("questions", ["tiny", "xquad_en", "squad2_near_miss", "chunkeval", "oos"])
 def test_honest_questions_are_next_to_never_flagged(questions: str) -> None:
-    asked = [row["text"] for row in rows(f"eval/{questions}/queries.jsonl")]
+    found = (
+        own("tiny_eval/queries.jsonl")
+        if questions == "tiny"
+        else published(f"eval/{questions}/queries.jsonl")
+    )
+    asked = [row["text"] for row in found]
     assert sum(map(is_instruction_like, asked)) <= FALSE_FLAGS_MAX * len(asked)
 
 
 def test_a_book_is_next_to_never_flagged() -> None:
-    pages = [page.read_text() for page in shared("books/physical-ai/docs").rglob("*.md")]
+    pages = [page.read_text() for book in BOOKS for page in book.rglob("*.md")]
     lines = [line for page in pages for line in page.splitlines() if line.strip()]
     assert sum(map(is_instruction_like, lines)) <= FALSE_FLAGS_MAX * len(lines)
 
