@@ -106,7 +106,7 @@ class Archiver:
             ]
             return [*(outcome for outcome in repaired if not outcome.is_well), *done]
 
-    async def rehearse(self, before: date | None) -> list[MonthOutcome]:
+    async def dry_run(self, before: date | None) -> list[MonthOutcome]:
         """Dry run: the same months, and the step that each would take. Changes nothing."""
         async with self.connect() as connection:
             months = await month_table.list_months(connection)

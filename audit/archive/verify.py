@@ -186,7 +186,7 @@ class _Archive:
 
     def _check_keys(self) -> None:
         try:
-            listed = [PublicKey.of(line) for line in self._small(KEYS).decode().splitlines()]
+            listed = [PublicKey.of(line) for line in self._read_file(KEYS).decode().splitlines()]
         except ValueError as wrong:
             self._add_finding(Verdict.TAMPERED, "file", f"{KEYS}: {wrong}")
             return
@@ -199,7 +199,7 @@ class _Archive:
         path = self.folder / CHECKPOINT
         if not path.exists():
             return None
-        note = self._small(CHECKPOINT)
+        note = self._read_file(CHECKPOINT)
         self._compare_with_anchors(note)
         try:
             return open_note(note.decode(errors="replace"), self.public_keys)
@@ -251,9 +251,11 @@ class _Archive:
         seen, expected = bytearray(self.manifest.rows), 0
         lines = read_lines(path) if path.exists() else iter(())
         try:
-            for results in in_order(check_lines, self._work(lines, row_keys), alone=not self.is_signed):
+            for results in in_order(
+                check_lines, self._line_batches(lines, row_keys), alone=not self.is_signed
+            ):
                 for found in results:
-                    expected = self._place(found, expected, seen)
+                    expected = self._store_result(found, expected, seen)
                 self.progress(EVIDENCE, expected, self.manifest.rows)
         except (WorkerEndedError, MemoryError) as wrong:
             self._add_finding(
@@ -264,7 +266,7 @@ class _Archive:
             message = message if end - first > 1 else "The record is missing"
             self._add_finding(Verdict.MISSING, "row", message, first)
 
-    def _work(self, lines: Iterator[bytes], row_keys: RowKeys | None) -> Iterator[EvidenceLines]:
+    def _line_batches(self, lines: Iterator[bytes], row_keys: RowKeys | None) -> Iterator[EvidenceLines]:
         """Batches of lines for the worker, up to the first unreadable one."""
         count, wrong = 0, ""
         try:
@@ -283,7 +285,7 @@ class _Archive:
                 Verdict.TAMPERED, "file", f"{EVIDENCE}, after {count} lines: {wrong}", count - 1
             )
 
-    def _place(self, found: LineResult, expected: int, seen: bytearray) -> int:
+    def _store_result(self, found: LineResult, expected: int, seen: bytearray) -> int:
         """Store the result of a line. Returns the leaf index that is expected next."""
         index = expected if found.leaf_index is None else found.leaf_index
         if index >= self.manifest.rows or seen[index]:
@@ -358,7 +360,7 @@ class _Archive:
                     Verdict.TAMPERED, "row", f"{PARQUET}: the row differs from the evidence", index
                 )
 
-    def _small(self, name: str) -> bytes:
+    def _read_file(self, name: str) -> bytes:
         with (self.folder / name).open("rb") as file:
             return read_small(file, SMALL_BYTES_MAX)
 

@@ -80,7 +80,7 @@ class StoredMonth:
             return "missing"
         return "detached" if self.has_table else "archived"
 
-    def is_of(self, period: Period) -> bool:
+    def overlaps(self, period: Period) -> bool:
         return not period.within(self.month).is_empty
 
     @property
@@ -99,7 +99,7 @@ def tier_rows(months: list[StoredMonth], period: Period, hot_from: datetime) -> 
             "month": f"{stored.month:%Y-%m}", "tier": stored.tier(hot_from), "archive": stored.state, "rows": stored.record_count,
             "leaves": stored.leaves, "signed": stored.tree_size, "erased": stored.erased,
         }
-        for stored in months if stored.is_of(period)
+        for stored in months if stored.overlaps(period)
     ]  # fmt: skip
 
 

@@ -132,7 +132,7 @@ async def read_status(
         rowless=[(month, count, first) for month, count, first in (await read(_AUDITOR, _ROWLESS))[1]],
         spool=spool_files(spool) if spool else [],
         months=months,
-        lost=await asyncio.to_thread(find_losses, [kept for kept in months if kept.is_of(period)], vault),
+        lost=await asyncio.to_thread(find_losses, [kept for kept in months if kept.overlaps(period)], vault),
     )
 
 

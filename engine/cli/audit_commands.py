@@ -216,7 +216,7 @@ async def archive(settings: Settings, arguments: Arguments) -> int:
     """Bring old months into the vault, read them back and compare; then take their tables out of the log, then drop them."""
 
     def work(archiver: Archiver) -> Awaitable[list[MonthOutcome]]:
-        run = archiver.rehearse if arguments.dry_run else archiver.archive
+        run = archiver.dry_run if arguments.dry_run else archiver.archive
         return run(arguments.before)
 
     return await _with_archiver(settings, arguments, work)

@@ -85,7 +85,7 @@ async def test_a_second_run_finds_nothing_to_do(log: SealedLog) -> None:
 
 
 async def test_a_rehearsal_says_what_would_be_done_and_does_nothing(log: SealedLog) -> None:
-    outcomes = await archiver_of(log).rehearse(None)
+    outcomes = await archiver_of(log).dry_run(None)
     assert [(outcome.month, outcome.state, outcome.rows, outcome.words) for outcome in outcomes] == [
         ("2025-01", "open", 5, "would be archived"), ("2025-02", "open", 12, "would be archived"),
     ]  # fmt: skip
@@ -119,7 +119,7 @@ async def test_a_month_is_kept_out_of_sight_before_it_is_dropped(log: SealedLog)
 async def test_only_months_that_are_closed_and_old_enough_are_chosen(
     log: SealedLog, today: datetime, before: date | None, expected: list[str]
 ) -> None:
-    outcomes = await archiver_of(log, clock=lambda: today).rehearse(before)
+    outcomes = await archiver_of(log, clock=lambda: today).dry_run(before)
     assert [outcome.month for outcome in outcomes] == expected
 
 
