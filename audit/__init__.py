@@ -60,22 +60,22 @@ Modules
         search           finds likely personal data
         spool_erasure    erases from the spool
 
-What follows is all that a second verifier needs. `tests/second_verifier.py` was written from it alone;
-`tests/data/proofs.json` has examples, good and bad. ‖ joins bytes; "hex" means small digits; text is UTF-8.
+The rest of this text specifies everything that a second verifier needs. `tests/second_verifier.py` was written from it alone;
+`tests/data/proofs.json` has valid and invalid examples. ‖ joins bytes; "hex" means lower-case digits; text is UTF-8.
 
 1. Canonical JSON
     RFC 8785. Objects with their keys in the order of their UTF-16 code units, no spaces. Strings with only the escapes
-    \" \\ \b \f \n \r \t and \u00xx (small digits) for other characters below U+0020. Numbers as JavaScript's
-    Number.toString writes the nearest double: the shortest digits that give it back; no fraction if it is whole; an
+    \" \\ \b \f \n \r \t and \u00xx (lower-case digits) for other characters below U+0020. Numbers as JavaScript's
+    Number.toString writes the nearest double: the shortest digits that round-trip; no fraction if it is whole; an
     exponent, with its sign, only from 1e21 on and below 1e-6; -0 is 0. NaN, infinities, halves of surrogate pairs and
-    whole numbers beyond 2^53 with other digits than these have no canonical form.
+    integers beyond 2^53 with other digits than these have no canonical form.
 
 2. The row
-    An object with a member for each column of `audit_logs` that is not null, under the column's name. Names are small
+    An object with a member for each column of `audit_logs` that is not null, under the column's name. Names are lower-case
     letters, digits and _, and begin with a letter. Numbers, booleans and JSON columns are themselves; ids are text with
-    hyphens and small digits; bytes are "\x" and hex; times are in UTC, 2026-11-18T14:00:00.000000Z, always six decimals.
-    This text is of `schema_version` 3, and of 2, which had every column but details: the rules are the same for both. A
-    verifier that meets another version cannot tell.
+    hyphens and lower-case digits; bytes are "\x" and hex; times are in UTC, 2026-11-18T14:00:00.000000Z, always six decimals.
+    This specifies `schema_version` 3, and 2, which had every column but details: the rules are the same for both. For any
+    other version the verdict is CANNOT_TELL.
 
 3. Commitments
     Personal columns are user_query_text, retrieval_query, chunks_returned, llm_prompt, llm_response, answer_text,
@@ -89,14 +89,14 @@ What follows is all that a second verifier needs. `tests/second_verifier.py` was
 
 4. The leaf
     SHA-256(0x00 ‖ canonical JSON of the hashed row). The hashed row has the row's columns, but not spooled, salt,
-    leaf_hash and erased_at, which say how the row is kept; each personal column has its commitment as its value.
+    leaf_hash and erased_at, which describe how the row is stored; each personal column has its commitment as its value.
 
 5. The tree
-    One for each month, after the row's `timestamp` in UTC: the Merkle tree of RFC 6962 over the leaves in the order of
+    There is one for each month, by the row's `timestamp` in UTC: the Merkle tree of RFC 6962 over the leaves in the order of
     their leaf_index, which counts from 0 without gaps. The root of one leaf is the leaf. The root of n > 1 leaves is
     SHA-256(0x01 ‖ root of the first k ‖ root of the others), where k is the largest power of two below n. An inclusion
-    proof is the list of the roots beside the way from the leaf up to the root, the lowest first. It has exactly as many
-    as the leaf's place in a tree of that size needs; one more or less is false.
+    proof is the list of the sibling roots on the path from the leaf to the root, the lowest first. It has exactly as many
+    as the leaf's place in a tree of that size needs; one more or less makes it invalid.
 
 6. Keys
     Ed25519. A public key is written `affidavit+<id>+<base64(0x01 ‖ the 32 bytes)>`; its id is the hex of the first four
@@ -104,56 +104,56 @@ What follows is all that a second verifier needs. `tests/second_verifier.py` was
     standard alphabet, padded, with unused bits zero. A file of keys has one a line, the newest last.
 
 7. The checkpoint
-    A signed note (C2SP), exactly these lines, each ended by 0x0a:
+    A signed note (C2SP) of exactly these lines, each ended by 0x0a:
 
         <origin>/<YYYY-MM>                        the log, printable ASCII, and the month
         <size>                                    of the tree: decimal, no leading zero, at least 1
         <base64 of the root>                      32 bytes
         time <time>                               as in a row
-        previous <YYYY-MM> <size> <base64>        the last checkpoint of the latest earlier month; left out if there is none
+        previous <YYYY-MM> <size> <base64>        the last checkpoint of the latest earlier month; omitted if there is none
                                                   (an empty line)
         — affidavit <base64(id's 4 bytes ‖ signature's 64 bytes)>
 
-    The dash is U+2014. The signature is over all lines before the empty one, with their line ends. The signature's id
-    must be that of a key that the verifier was given.
+    The dash is U+2014. The signature covers all lines before the empty one, with their line ends. The signature's id
+    must be that of a key that was given to the verifier.
 
 8. The receipt
     An object with log_id, leaf_hash (hex), issued_at, key_id and signature (base64): the signature over
 
         affidavit receipt<0a><log_id><0a><leaf_hash><0a><issued_at, written as in a row><0a>
 
-    In the JSON of the interface `issued_at` may be any ISO 8601 of the same moment. A receipt proves that the record must
-    exist, and not that it does: its verdict is UNSEALED, or TAMPERED if none of the given keys signed it.
+    In the JSON of the API `issued_at` may be any ISO 8601 text of the same moment. A receipt proves that the record must
+    exist, not that it does: its verdict is UNSEALED, or TAMPERED if none of the given keys signed it.
 
 9. The proof bundle
-    One line: the canonical JSON of an object, and 0x0a. The file must be these very bytes. Exactly these members:
+    One line: the canonical JSON of an object, and 0x0a. The file must be exactly these bytes. The object has exactly these members:
 
         format        "affidavit proof 1"
-        row           the row without spooled, leaf_hash and erased_at; its salt is there. No member is null.
+        row           the row without spooled, leaf_hash and erased_at, but with its salt. No member is null.
         leaf_index    a whole number
         proof         the inclusion proof, each hash as hex
         checkpoint    the signed note
-        commitments   only of an erased record: an object, not empty, from personal columns to their commitments; then
+        commitments   only of an erased record: a non-empty object from personal columns to their commitments; then
                       the row has no personal column and no salt
 
-    The row has log_id, query_id (ids), timestamp and schema_version at least, and its salt is "\x" and 64 digits of hex.
-    It is proven if the checkpoint is signed by a given key, the row's month is the checkpoint's, 0 <= leaf_index < size,
+    The row has at least log_id, query_id (ids), timestamp and schema_version, and its salt is "\x" and 64 digits of hex.
+    The record is proven if the checkpoint is signed by a given key, the row's month is the checkpoint's, 0 <= leaf_index < size,
     and the proof leads from the row's leaf to the root. The size is taken from the signed checkpoint and nowhere else.
-    Verdicts: VALID; ERASED, if it is proven and has commitments; CANNOT_TELL for another schema_version; TAMPERED for
+    Verdicts: VALID; ERASED if the record is proven and has commitments; CANNOT_TELL for another schema_version; TAMPERED for
     everything else.
 
 10. Anchors
-    Every so often a month's newest checkpoint is written into the vault, which holds each key once and for ever:
+    From time to time a month's newest checkpoint is written into the vault, which stores each key once and for ever:
     `anchors/<YYYY-MM>/<size, 12 digits>.note` is the note, and `anchors/<YYYY-MM>/<from>-<to>.leaves` the leaves from index
-    `from` to before `to`, 32 bytes each. Who compares them with the database finds also what the holder of the signing
-    key has rewritten, and what an older copy of the database lacks.
+    `from` to before `to`, 32 bytes each. Comparing them with the database also reveals what the holder of the signing key has
+    rewritten, and what an older copy of the database lacks.
 
 11. Archives
     A month that leaves the database is seven files under `archive/<YYYY-MM>/` in the vault, each under the name
-    `<hex of its SHA-256>.<name>`, and the last of them, manifest.json, names the others and is signed. The evidence among
+    `<hex of its SHA-256>.<name>`, and the last of them, manifest.json, lists the others and is signed. The evidence among
     them is the rows with their commitments in the order of the leaves, so an archive is proven without a database and
-    without any secret; what is personal is in boxes, each under a key of its own that stays in the database. All else is
-    in `audit/proof/archive_format.md`, which is itself one of the seven.
+    without any secret; personal values are in encrypted boxes, each under a key of its own that stays in the database.
+    `audit/proof/archive_format.md` specifies the rest, and is itself one of the seven.
 
 12. Erasures
     `audit_erasures` has a line for each erased record: erasure_id, log_id, month, commitments, erased_at, basis, event,
@@ -161,7 +161,7 @@ What follows is all that a second verifier needs. `tests/second_verifier.py` was
 
         affidavit erasure<0a><erasure_id><0a><log_id><0a><event><0a><erased_at, written as in a row><0a>
 
-    `event` is the log_id of the record that says so, whose timestamp is erased_at. An erased record is proven within its log
-    if one of its lines has commitments that give its leaf, is signed by a given key, and has its event in the log, sealed
-    within a minute. Commitments are null in the line of a record that was in the archive alone: they stand there.
+    `event` is the log_id of the record that documents the erasure, whose timestamp is erased_at. An erased record is proven
+    within its log if one of its lines has commitments that give its leaf, is signed by a given key, and has its event in the
+    log, sealed within a minute. Commitments are null in the line of a record that was only in the archive: the archive has them.
 """

@@ -1,9 +1,9 @@
-"""The verifier of one record: `check` trusts a public key and nothing else. Pure, and good without network or database.
+"""Offline verifier of one record: `check` trusts a public key and nothing else. Pure: no network and no database.
 
     python -m audit.auditor FILE --public-key FILE
 
-runs with Python's standard library and `cryptography` alone. What a bundle and a receipt are stands in
-`audit/__init__.py`, precisely enough to write another verifier; tests/second_verifier.py is one.
+runs with Python's standard library and `cryptography` alone. `audit/__init__.py` specifies bundles and receipts precisely
+enough to write another verifier; tests/second_verifier.py is one.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def check_files(file: Path, public_key: Path, receipt: Path | None = None) -> Report:
-    """What cannot be read is said, and is no verdict about the record."""
+    """A file that cannot be read is reported as CANNOT_TELL, which is no verdict about the record."""
     try:
         keys = read_public_keys(public_key)
         content = file.read_bytes()
@@ -58,7 +58,9 @@ def check_files(file: Path, public_key: Path, receipt: Path | None = None) -> Re
 def check(content: bytes, keys: Sequence[PublicKey], receipt: bytes | None = None) -> Report:
     """The verdict on a bundle or a receipt; with a receipt beside it, on whether the bundle is of the same record."""
     if not keys:
-        return _reported(Verdict.CANNOT_TELL, "key", "There is no public key to check with")
+        return _reported(
+            Verdict.CANNOT_TELL, "key", "There is no public key to verify with. Give one with --public-key."
+        )
     alone = _receipt_of(content)
     if alone is not None:
         return _check_receipt(alone, keys)
@@ -81,17 +83,22 @@ def _check_bundle(content: bytes, keys: Sequence[PublicKey]) -> Report:
         return _reported(Verdict.TAMPERED, "file", str(wrong))
     place = {"month": proven.month, "leaf_index": proven.leaf_index, "log_id": proven.row["log_id"]}
     if proven.month != checkpoint.month:
-        words = f"The record is of another month than the checkpoint, {checkpoint.month:%Y-%m}"
+        words = f"The record is not of the checkpoint's month, {checkpoint.month:%Y-%m}"
         return _reported(Verdict.TAMPERED, "checkpoint", words, **place)
     if not is_included(leaf, proven.leaf_index, checkpoint.size, proven.proof, checkpoint.root):
-        return _reported(Verdict.TAMPERED, "row", "The record is not what was sealed at this place", **place)
+        return _reported(
+            Verdict.TAMPERED,
+            "row",
+            "The record is not the one that was sealed at this place: it was altered, or the proof is of another one",
+            **place,
+        )
     return _proven(proven, place)
 
 
 def _proven(proven: Bundle, place: dict[str, Any]) -> Report:
     report = Report(checked=1)
     if proven.commitments is not None:
-        words = "The record is proven; what pointed at a person was erased"
+        words = "The record is proven; its personal data was erased"
         report.add(Finding(Verdict.ERASED, "row", words, **place))
     return report
 
@@ -99,9 +106,9 @@ def _proven(proven: Bundle, place: dict[str, Any]) -> Report:
 def _check_receipt(receipt: dict[str, Any], keys: Sequence[PublicKey]) -> Report:
     log_id = str(receipt["log_id"])
     if not _is_signed(receipt, keys):
-        words = "None of the given keys signed this receipt, or it was changed"
+        words = "The signature is not valid under any given key: the receipt was altered, or another key signed it"
         return _reported(Verdict.TAMPERED, "receipt", words, log_id=log_id)
-    words = "The receipt is genuine, so the record must exist. Ask for its proof: GET /v1/receipts/{query_id}"
+    words = "The receipt is genuine, so the record must exist. Get its proof: GET /v1/receipts/{query_id}"
     report = _reported(Verdict.UNSEALED, "receipt", words, log_id=log_id)
     report.checked = 1
     return report
@@ -111,9 +118,9 @@ def _compare(proven: Bundle, content: bytes, keys: Sequence[PublicKey], report: 
     receipt = _receipt_of(content)
     leaf = leaf_hash(proven.row, proven.commitments).hex()
     if receipt is None or not _is_signed(receipt, keys):
-        words = "None of the given keys signed this receipt, or it was changed"
+        words = "The signature is not valid under any given key: the receipt was altered, or another key signed it"
     elif (receipt["log_id"], receipt["leaf_hash"]) != (proven.row["log_id"], leaf):
-        words = f"The proof is of another record than the receipt, which names {receipt['log_id']}"
+        words = f"The proof is not of the receipt's record, {receipt['log_id']}"
     else:
         return
     report.add(
@@ -122,7 +129,7 @@ def _compare(proven: Bundle, content: bytes, keys: Sequence[PublicKey], report: 
 
 
 def _receipt_of(content: bytes) -> dict[str, Any] | None:
-    """The receipt that the file is, or holds as an answer of the interface; None if it is something else."""
+    """The receipt in the file, alone or inside an answer of the API; None if there is none."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):

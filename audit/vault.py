@@ -1,6 +1,6 @@
-"""Write-once bytes: what anchors and archives are kept in, out of the database's reach. And the folder that does it.
+"""Write-once object store for anchors and archives, out of the database's reach: the interface, and a local folder.
 
-A key is written once. A second write of the same bytes is a success, of other bytes an error, and nothing is deleted.
+Writes are idempotent: a second write of the same bytes under a key succeeds, of other bytes fails, and nothing is deleted.
 """
 
 import os
@@ -22,7 +22,7 @@ _KEY = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the vault holds of one key, and the version by which exactly these bytes are read back."""
+    """A stored object, with the version under which exactly these bytes are read back."""
 
     key: str
     version: str
@@ -31,9 +31,9 @@ class Stored:
 
 
 class Vault(Protocol):
-    """A key that is not there, or not in that version, is a FileNotFoundError; any other trouble is a VaultError.
+    """A missing key or version is a FileNotFoundError; any other failure is a VaultError.
 
-    Without a version the bytes that were written first are read, whatever anybody did to the key since.
+    Without a version the bytes that were written first are read, whatever happened to the key since.
     """
 
     def put(self, key: str, content: bytes) -> str:
@@ -47,16 +47,16 @@ class Vault(Protocol):
     def get(self, key: str, version: str | None = None) -> bytes: ...
 
     def open(self, key: str, version: str | None = None) -> BinaryIO:
-        """To read from any place on. Nobody has checked these bytes: compare their digest, or their signature."""
+        """A seekable stream. Its bytes are not verified: compare their digest or their signature."""
         ...
 
     def keys(self, prefix: str = "") -> list[str]:
-        """In the order of their letters."""
+        """In alphabetical order."""
         ...
 
 
 class FolderVault:
-    """The embedded stand for an object store with a lock. A file has one version only: the digest of its bytes."""
+    """The embedded replacement for S3 with Object Lock. A file has one version only: the digest of its bytes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -71,7 +71,9 @@ class FolderVault:
     def get(self, key: str, version: str | None = None) -> bytes:
         content = self._path(key).read_bytes()
         if version is not None and sha256(content).hexdigest() != version:
-            raise VaultDamagedError(f"{key} in the vault is not what was written")
+            raise VaultDamagedError(
+                f"{key} in the vault is damaged: its bytes are not those that were written"
+            )
         return content
 
     def open(self, key: str, version: str | None = None) -> BinaryIO:  # noqa: ARG002  the reader compares
@@ -88,13 +90,13 @@ class FolderVault:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(
             f".{path.name}.{uuid4().hex}"
-        )  # never written twice: after a crash it is the file itself
+        )  # a name of its own: after a crash it may be a hard link of the file
         try:
             digest, size = _write_durably(draft, source)
-            os.link(draft, path)  # fails where the key exists: the file system's own If-None-Match
+            os.link(draft, path)  # fails if the key exists: the file system's If-None-Match
         except FileExistsError:
             if self._digest(key) != digest:
-                raise VaultConflictError(f"{key} is written already and holds something else") from None
+                raise VaultConflictError(f"{key} exists already in the vault with other content") from None
         finally:
             draft.unlink(missing_ok=True)
         _sync_folders(path.parent, self._folder)
@@ -107,7 +109,9 @@ class FolderVault:
     def _path(self, key: str) -> Path:
         path = (self._folder / key).resolve() if is_key(key) else self._folder
         if not path.is_relative_to(self._folder.resolve()) or path == self._folder:
-            raise ValueError(f"Not a key of this vault: {key!r}")
+            raise ValueError(
+                f"Not a key of a vault: {key!r}. A key is names of letters, digits, _, - and . with / between them."
+            )
         return path
 
 
@@ -128,7 +132,7 @@ def digest_of(source: BinaryIO) -> str:
 
 
 def _write_durably(path: Path, source: BinaryIO) -> tuple[str, int]:
-    """The digest and the size of what stands in the file now."""
+    """Write and fsync; returns the digest and the size."""
     digest = sha256()
     with path.open("xb") as file:
         for piece in pieces(source):
@@ -142,7 +146,7 @@ def _write_durably(path: Path, source: BinaryIO) -> tuple[str, int]:
 
 
 def _sync_folders(folder: Path, top: Path) -> None:
-    """A new folder is an entry of the one above it, and that must outlive a power cut too."""
+    """fsync the folders too: a new folder is an entry of its parent, which must survive a power cut."""
     for each in (folder, *folder.parents):
         descriptor = os.open(each, os.O_RDONLY)
         try:

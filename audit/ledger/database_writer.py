@@ -53,7 +53,7 @@ class DatabaseWriter:
         """Make the month of a row that is older or newer than the months that exist."""
         await self._asked("SELECT audit_make_month(%s)", (datetime.fromisoformat(of).date(),))
 
-    async def holds(self, entry: Entry) -> bool:
+    async def discard_if_stored(self, entry: Entry) -> bool:
         """Whether this very row is in the database or in the archive. If so, its open record is deleted."""
         found = await self._asked("SELECT audit_holds(%s::json)", (listed([entry], "closed"),))
         if found:

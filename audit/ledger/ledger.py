@@ -235,7 +235,7 @@ class Ledger:
             raise TransientWriteError("Nothing can be drained yet")
         await deliver(piece, self._draining, spool.folder)
         self._is_database_down = False
-        spool.drained(piece)
+        spool.mark_drained(piece)
         if spool.is_empty:
             self._by_spool.clear()
             log.warning("The spool is empty: the database has all its records")

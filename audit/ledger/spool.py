@@ -82,7 +82,7 @@ class Spool:
         """The next batch to drain."""
         return _read(self.descriptor, self.drained_bytes, self.durable_bytes)
 
-    def drained(self, read: "SpoolBatch") -> None:
+    def mark_drained(self, read: "SpoolBatch") -> None:
         """Note that the database has this batch; when it has all, the file is truncated."""
         self.drained_bytes = read.end
         if self.is_empty:
@@ -177,7 +177,7 @@ async def _deliver_alone(entry: Entry, to: DatabaseWriter, folder: Path) -> None
             await to.make_month(entry.timestamp())
             await to.write([entry])
     except ArchivedMonthError:
-        if not await to.holds(entry):
+        if not await to.discard_if_stored(entry):
             set_aside(folder, [line_of(entry)])
             log.error("Record %s came after its month was archived: see %s", entry.log_id, ASIDE_FILE)  # noqa: TRY400  a traceback could repeat the row
     except PermanentWriteError:

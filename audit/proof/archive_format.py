@@ -1,6 +1,6 @@
-"""What an archived month consists of: its files, its manifest, a line of its evidence, the box of what is personal. Pure.
+"""File format of an archived month: its files, the signed manifest, the encrypted box of personal values. Pure.
 
-The specification stands in `archive_format.md` beside this file, and travels with every archive.
+`archive_format.md` beside this file is the specification, and is part of every archive.
 """
 
 import base64
@@ -35,9 +35,9 @@ NAMES = (
     CHECKPOINT,
     KEYS,
     SPECIFICATION,
-)  # all that a manifest lists, itself excepted
+)  # all files that a manifest lists; it does not list itself
 
-ROW_BYTES_MAX = 64 * 2**20  # far above any record; what claims to be larger is none of ours
+ROW_BYTES_MAX = 64 * 2**20  # far above any record; a larger one is not ours
 MANIFEST_BYTES_MAX = 2**20
 BOX_KEY_BYTES = 32
 
@@ -61,7 +61,7 @@ _decoder = json.JSONDecoder()
 
 
 class StoredLike(Protocol):
-    """Where a file lies in a vault, and what it is."""
+    """A file in a vault: `audit.vault.Stored`, which pure code must not import."""
 
     @property
     def key(self) -> str: ...
@@ -78,7 +78,7 @@ class StoredLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A month's files, ready to be put into a vault, the manifest last."""
+    """A month's files, ready for the vault; the manifest is written last."""
 
     origin: str
     month: date
@@ -92,7 +92,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file as the manifest names it."""
+    """A file as the manifest lists it."""
 
     key: str
     version: str
@@ -102,7 +102,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an archive says of itself."""
+    """The parsed manifest of an archive."""
 
     origin: str
     month: date
@@ -121,7 +121,7 @@ class Manifest:
 
 
 def sign_manifest(exported: Exported, files: Mapping[str, StoredLike], key: SigningKey) -> bytes:
-    """The last file of an archive: with it the archive exists."""
+    """The last file of an archive: the archive exists once it is written."""
     body = {
         "format": FORMAT, "origin": exported.origin, "month": f"{exported.month:%Y-%m}", "rows": exported.rows,
         "root": exported.root.hex(), "schema_versions": list(exported.schema_versions),
@@ -133,12 +133,12 @@ def sign_manifest(exported: Exported, files: Mapping[str, StoredLike], key: Sign
 
 
 def open_manifest(content: bytes) -> Manifest:
-    """What it says, if it is written the one way that `sign_manifest` writes it; who signed it is another question."""
+    """Parse a manifest that is encoded exactly as `sign_manifest` does it. Does not check the signature."""
     body = _canonical(content)
     if body.keys() != _FIELDS or body["format"] != FORMAT:
-        raise ArchiveError(f"It does not have exactly the fields of “{FORMAT}”")
+        raise ArchiveError(f"The manifest does not have exactly the fields of “{FORMAT}”")
     if not _has_types(body) or body["rows"] < 1:
-        raise ArchiveError("A field of it does not hold what belongs there")
+        raise ArchiveError("A field of the manifest has a value of the wrong type")
     unsigned = {name: value for name, value in body.items() if name != "signature"}
     return Manifest(
         body["origin"], date.fromisoformat(f"{body['month']}-01"), body["rows"], bytes.fromhex(body["root"]),
@@ -148,18 +148,18 @@ def open_manifest(content: bytes) -> Manifest:
 
 
 def object_key(month: date, name: str, digest: str) -> str:
-    """Where a file of this content belongs: another content could not lie there unnoticed."""
+    """The content-addressed key of a file: other content under this key would be noticed."""
     return f"archive/{month:%Y-%m}/{digest}.{name}"
 
 
 def place_of(key: str) -> tuple[str | None, str | None]:
-    """The month and the digest that a key names, or the name of a copy, as far as it does."""
+    """The month and the digest in a key, or in the file name of a copy, as far as there are any."""
     found = _KEY.fullmatch(key)
     return (found["month"], found["sha256"]) if found else (None, None)
 
 
 def encrypt_box(content: bytes, key: bytes, log_id: str) -> bytes:
-    """Encrypted under the row's own key, so that destroying that forgets the row. The same content gives the same bytes."""
+    """Encrypt under the row's own key, so that destroying the key erases the row. Deterministic: the same content gives the same bytes."""
     compressed = _ZSTD.compress(content, asbytes=True)
     nonce = hmac.digest(key, compressed, "sha256")[:_NONCE_BYTES]
     return b"".join((_BOX_VERSION, nonce, AESGCM(key).encrypt(nonce, compressed, log_id.encode())))
@@ -170,24 +170,24 @@ def open_box(box: bytes, key: bytes, log_id: str) -> dict[str, Any]:
     try:
         content = json.loads(decrypt_box(box, key, log_id))
     except (ValueError, RecursionError) as wrong:
-        raise ArchiveError(f"What is in the box is not JSON: {wrong}") from None
+        raise ArchiveError(f"The content of the box is not JSON: {wrong}") from None
     if not isinstance(content, dict) or not content.keys() <= PERSONAL | {"salt"}:
-        raise ArchiveError("What is in the box is not what is personal in a record")
+        raise ArchiveError("The box contains more than the personal columns and the salt")
     return content
 
 
 def commitments_in(box: bytes, key: bytes, log_id: str) -> dict[str, str]:
-    """What stands for the box's values in the hash: over the very texts in it, so only canonical ones can fit."""
+    """The commitments of the box's values, over their texts as they are, so that only canonical texts can match."""
     texts = members(decrypt_box(box, key, log_id))
     salt = texts.pop("salt", "")
     if not texts.keys() <= PERSONAL:
-        raise ArchiveError("What is in the box is not what is personal in a record")
+        raise ArchiveError("The box contains more than the personal columns and the salt")
     try:
         spelled = json.loads(salt)
     except ValueError:
         spelled = None
     if not isinstance(spelled, str) or not _SALT.fullmatch(spelled):
-        raise ArchiveError("The box holds no salt")
+        raise ArchiveError("The box contains no salt")
     return committed(texts, bytes.fromhex(spelled[2:]))
 
 
@@ -200,39 +200,39 @@ def committed(texts: Mapping[str, str], salt: bytes) -> dict[str, str]:
 
 
 def decrypt_box(box: bytes, key: bytes, log_id: str) -> str:
-    """The text in the box; never more than a record may be, whatever it claims."""
+    """The text in the box, read with the size limit of a record, so that a decompression bomb does no harm."""
     if box[:1] != _BOX_VERSION or len(box) <= 1 + _NONCE_BYTES + _TAG_BYTES or len(key) != BOX_KEY_BYTES:
-        raise ArchiveError("It is not a box of ours")
+        raise ArchiveError("The box has the wrong version, size or key")
     nonce, sealed = box[1 : 1 + _NONCE_BYTES], box[1 + _NONCE_BYTES :]
     try:
         compressed = AESGCM(key).decrypt(nonce, sealed, log_id.encode())
         with pa.CompressedInputStream(pa.BufferReader(compressed), "zstd") as stream:
             content = stream.read(
                 _USUAL_BYTES
-            )  # a buffer of the largest size would cost more than all the rest
+            )  # a buffer of the maximum size would cost more than everything else
             if len(content) == _USUAL_BYTES:
                 content += stream.read(ROW_BYTES_MAX + 1 - _USUAL_BYTES)
         text: str = content.decode()
     except (InvalidTag, OSError, ValueError) as wrong:
         raise ArchiveError(f"The box does not open with the record's key ({type(wrong).__name__})") from None
     if len(content) > ROW_BYTES_MAX or nonce != hmac.digest(key, compressed, "sha256")[:_NONCE_BYTES]:
-        raise ArchiveError("The box was not packed as we pack them")
+        raise ArchiveError("The box is not in canonical form")
     return text
 
 
 def bytes_of(text: str) -> bytes:
-    """Of base64 in its one spelling: its last letter has bits to spare, which a changed byte could hide in."""
+    """Decode canonical base64. The last letter has unused bits, in which a changed byte could hide."""
     try:
         content = base64.b64decode(text, validate=True)
     except ValueError:
         content = b""
     if not content or base64.b64encode(content).decode() != text:
-        raise ArchiveError("It is not base64 as we write it")
+        raise ArchiveError("The signature is not canonical base64")
     return content
 
 
 def members(text: str) -> dict[str, str]:
-    """The members of one JSON object of plain names, without spaces; each value as the text that it is written with."""
+    """Split one JSON object of plain names, without spaces, into its members; each value stays the text that it was."""
     found: dict[str, str] = {}
     at = 0
     try:
@@ -245,7 +245,7 @@ def members(text: str) -> dict[str, str]:
     except (ValueError, IndexError, RecursionError):
         is_whole = False
     if not is_whole or not all(map(_NAME.fullmatch, found)):
-        raise ArchiveError("It is not one JSON object, its names in order and without spaces")
+        raise ArchiveError("The text is not one JSON object with its names in order and without spaces")
     return found
 
 
@@ -255,21 +255,21 @@ def joined(texts: Mapping[str, str]) -> str:
 
 
 def leaf_of(texts: Mapping[str, str], commitments: Mapping[str, str]) -> bytes:
-    """The leaf of a row whose plain columns are written so: see `audit/__init__.py`, 4."""
-    stands_for = {name: f'"{value}"' for name, value in commitments.items()}
-    return sha256(b"\x00" + joined({**texts, **stands_for}).encode()).digest()
+    """The leaf of a row from the texts of its plain columns: see `audit/__init__.py`, 4."""
+    replaced_by = {name: f'"{value}"' for name, value in commitments.items()}
+    return sha256(b"\x00" + joined({**texts, **replaced_by}).encode()).digest()
 
 
 def _canonical(content: bytes) -> dict[str, Any]:
     if len(content) > MANIFEST_BYTES_MAX:
-        raise ArchiveError("It is larger than any manifest")
+        raise ArchiveError("The manifest is larger than any of ours")
     try:
         body = json.loads(content.decode())
         is_same = isinstance(body, dict) and canonical_json(body) + b"\n" == content
     except (ValueError, TypeError, RecursionError):
-        raise ArchiveError("It is not one line of JSON") from None
+        raise ArchiveError("The manifest is not one line of JSON") from None
     if not is_same:
-        raise ArchiveError("It is not written in the one way in which manifests are written")
+        raise ArchiveError("The manifest is not canonical JSON: it was changed, or another program wrote it")
     checked: dict[str, Any] = body
     return checked
 
@@ -288,7 +288,7 @@ def _has_types(body: Mapping[str, Any]) -> bool:
 
 
 def _flat(columns: object) -> list[object]:
-    """Names and types; something that is no text if it is not a list of such pairs."""
+    """Names and types in one list, with a None for anything that is not such a pair."""
     pairs = columns if isinstance(columns, list) else [None]
     return [
         part
@@ -299,18 +299,18 @@ def _flat(columns: object) -> list[object]:
 
 def _files(files: object, month: str) -> dict[str, StoredFile]:
     if not isinstance(files, dict) or files.keys() != set(NAMES):
-        raise ArchiveError("It does not list exactly the files of an archive")
+        raise ArchiveError("The manifest does not list exactly the files of an archive")
     return {name: _file(name, files[name], month) for name in NAMES}
 
 
 def _file(name: str, file: object, month: str) -> StoredFile:
     if not isinstance(file, dict) or file.keys() != _OF_A_FILE:
-        raise ArchiveError(f"It does not say where {name} is, and what")
+        raise ArchiveError(f"The manifest does not give key, version, digest and size of {name}")
     texts = (file["key"], file["version"], file["sha256"])
     if not all(isinstance(text, str) for text in texts) or type(file["size"]) is not int or file["size"] < 0:
-        raise ArchiveError(f"It does not say where {name} is, and what")
+        raise ArchiveError(f"The manifest does not give key, version, digest and size of {name}")
     if file["key"] != f"archive/{month}/{file['sha256']}.{name}" or not _DIGEST.fullmatch(file["sha256"]):
-        raise ArchiveError(f"The key of {name} is not the one that its month and its digest give")
+        raise ArchiveError(f"The key of {name} does not match its month and its digest")
     return StoredFile(**file)
 
 

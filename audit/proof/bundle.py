@@ -1,7 +1,7 @@
-"""A proof bundle: all that somebody needs, beside a public key, to check one record without asking anybody. Pure.
+"""Proof bundle: the file that proves one record offline, to anyone who has the public key. Pure.
 
-It has one text only. What is read and written again must give the same bytes, so that no byte of it can be changed
-unnoticed, not even one that means nothing.
+Its encoding is canonical: decoding and encoding must give the same bytes, so that no byte can be changed unnoticed, not
+even one without a meaning.
 """
 
 import json
@@ -18,11 +18,13 @@ from audit.proof.merkle import HASH_BYTES
 from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, UNHASHED, Row
 
 FORMAT = "affidavit proof 1"
-BYTES_MAX = 64 * 2**20  # far above any record; what is larger is no proof of ours
+BYTES_MAX = 64 * 2**20  # far above any record; a larger file is no proof of ours
 
 _FIELDS = {"format", "row", "leaf_index", "proof", "checkpoint"}
 _IN_ROW = {"log_id", "query_id", "timestamp", "schema_version"}
-COLUMN = re.compile(r"[a-z][a-z0-9_]*")  # what else a name could hold, it could hide: it is hashed as it is
+COLUMN = re.compile(
+    r"[a-z][a-z0-9_]*"
+)  # no other characters: a name is hashed as it is, and could hide something
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SALT = re.compile(r"\\x[0-9a-f]{64}")
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2})-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
@@ -36,7 +38,7 @@ class Bundle:
     leaf_index: int
     proof: list[bytes]
     note: str
-    commitments: Mapping[str, str] | None = None  # of an erased record, for what was erased
+    commitments: Mapping[str, str] | None = None  # of an erased record, in place of the erased values
 
     @property
     def month(self) -> date:
@@ -44,7 +46,7 @@ class Bundle:
 
 
 def encode(bundle: Bundle) -> bytes:
-    """One line. What is not hashed is left out: nobody could tell if it were changed."""
+    """One line. Columns that are not hashed are left out, because a change of them could not be detected."""
     erased = bundle.commitments is not None
     left_out = (UNHASHED | PERSONAL) if erased else UNHASHED - {"salt"}
     body = {
@@ -60,20 +62,22 @@ def encode(bundle: Bundle) -> bytes:
 
 
 def decode(content: bytes) -> Bundle:
-    """The bundle, if it is written the one way that `encode` writes it."""
+    """The bundle, if it is encoded exactly as `encode` does it; otherwise a `BundleError`."""
     body = _canonical(content)
     if set(body) - {"commitments"} != _FIELDS or body["format"] != FORMAT:
-        raise BundleError(f"It does not have exactly the fields of “{FORMAT}”")
+        raise BundleError(f"The file does not have exactly the fields of “{FORMAT}”")
     row, commitments = body["row"], body.get("commitments")
     if not isinstance(row, dict) or not row.keys() >= _IN_ROW:
-        raise BundleError("It holds no whole record")
+        raise BundleError("The file does not contain a complete record")
     if row["schema_version"] not in SCHEMA_VERSIONS:
-        raise UnknownVersionError(f"Records of schema version {row['schema_version']} are not known here")
+        raise UnknownVersionError(
+            f"This program does not know schema version {row['schema_version']} of records: use a newer one"
+        )
     _check_row(row, is_erased="commitments" in body)
     if "commitments" in body and not (commitments and are_commitments(commitments)):
-        raise BundleError("Its commitments are not those of erased columns")
+        raise BundleError("The commitments are not those of erased columns")
     if type(body["leaf_index"]) is not int or not isinstance(body["checkpoint"], str):
-        raise BundleError("Its place in the log is not given")
+        raise BundleError("The leaf_index or the checkpoint is missing")
     return Bundle(row, body["leaf_index"], _hashes(body["proof"]), body["checkpoint"], commitments)
 
 
@@ -83,19 +87,19 @@ def month_of(row: Mapping[str, Any]) -> date:
     try:
         return date.fromisoformat(f"{found[1]}-01" if found else "")
     except ValueError:
-        raise BundleError("The record's time is not written as a time in UTC") from None
+        raise BundleError("The record's timestamp is not written as a time in UTC") from None
 
 
 def _canonical(content: bytes) -> dict[str, Any]:
     if len(content) > BYTES_MAX:
-        raise BundleError("It is larger than any proof")
+        raise BundleError("The file is larger than any proof")
     try:
         body = json.loads(content.decode("utf-8"))
         is_same = isinstance(body, dict) and canonical_json(body) + b"\n" == content
     except (ValueError, TypeError, RecursionError):
-        raise BundleError("It is not one line of JSON") from None
+        raise BundleError("The file is not one line of JSON") from None
     if not is_same:
-        raise BundleError("It is not written in the one way in which proofs are written")
+        raise BundleError("The file is not canonical JSON: it was changed, or another program wrote it")
     checked: dict[str, Any] = body
     return checked
 
@@ -103,17 +107,17 @@ def _canonical(content: bytes) -> dict[str, Any]:
 def _check_row(row: Row, *, is_erased: bool) -> None:
     forbidden = (UNHASHED | PERSONAL) if is_erased else UNHASHED - {"salt"}
     if surplus := sorted(row.keys() & forbidden):
-        raise BundleError(f"{surplus[0]} does not belong into a proof of this kind")
+        raise BundleError(f"A proof of this kind must not contain {surplus[0]}")
     if not all(map(COLUMN.fullmatch, row)):
-        raise BundleError("It has a column that no record has")
+        raise BundleError("The record has an invalid column name")
     if None in row.values():
-        raise BundleError("A column without a value does not belong into a proof")
+        raise BundleError("A proof must not contain columns without a value")
     if not is_erased and not (isinstance(row.get("salt"), str) and _SALT.fullmatch(row["salt"])):
-        raise BundleError("The record's salt is not there")
+        raise BundleError("The record's salt is missing")
     month_of(row)
     for name in ("log_id", "query_id"):
         if not _is_id(row[name]):
-            raise BundleError(f"The record's {name} is not an id")
+            raise BundleError(f"The record's {name} is not a UUID")
 
 
 def _is_id(value: object) -> bool:
@@ -124,7 +128,7 @@ def _is_id(value: object) -> bool:
 
 
 def are_commitments(commitments: object) -> bool:
-    """Only of personal columns: under another name, one could stand before a column that was changed."""
+    """Whether all are of personal columns: under another name, one could hide a column that was changed."""
     return (
         isinstance(commitments, dict)
         and commitments.keys() <= PERSONAL
@@ -136,5 +140,5 @@ def _hashes(proof: object) -> list[bytes]:
     if not isinstance(proof, Sequence) or not all(
         isinstance(part, str) and _HASH.fullmatch(part) for part in proof
     ):
-        raise BundleError(f"Its proof is not a list of hashes of {HASH_BYTES} bytes")
+        raise BundleError(f"The inclusion proof is not a list of hashes of {HASH_BYTES} bytes")
     return [bytes.fromhex(part) for part in proof]

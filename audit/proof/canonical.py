@@ -1,7 +1,7 @@
-"""One text for one value: the JSON Canonicalization Scheme (RFC 8785). Pure.
+"""Canonical JSON: the JSON Canonicalization Scheme (RFC 8785). Pure.
 
-Whoever hashes a value gets the same bytes, in whatever language and after whatever database it went through: keys in
-order, no spaces, no needless escapes, and numbers as JavaScript writes them, so that 1, 1.0 and 1e0 are one number.
+Every program that hashes a value must get the same bytes, in any language and after any database: keys in order, no spaces,
+no needless escapes, and numbers as JavaScript writes them, so that 1, 1.0 and 1e0 are one number.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ _POINT_MAX, _POINT_MIN = 21, -6  # outside of these JavaScript writes an exponen
 
 
 def canonical_json(value: Any) -> bytes:
-    """The bytes that are hashed. `ValueError` or `TypeError` if the value has none."""
+    """The bytes that are hashed. `ValueError` or `TypeError` if the value has no canonical form."""
     return canonical_text(value).encode()
 
 
@@ -48,10 +48,10 @@ def _integer(value: int) -> str:
     try:
         number = float(value)
     except OverflowError:
-        raise ValueError("No number of JSON is so large") from None
-    written = int(Decimal(repr(number)))  # PostgreSQL gives 1e23 back as 24 digits; only those stand for it
+        raise ValueError("The number is too large for JSON") from None
+    written = int(Decimal(repr(number)))  # PostgreSQL gives 1e23 back as 24 digits; no other digits mean it
     if written != value:
-        raise ValueError(f"{value} is not a number that every reader of JSON can tell from its neighbours")
+        raise ValueError(f"{value} is beyond 2^53 and would not survive every JSON parser")
     return _as_javascript(number)
 
 
@@ -66,7 +66,7 @@ def _as_javascript(number: float) -> str:
     if number == 0:
         return "0"
     if number - number != 0:
-        raise ValueError(f"{number} is not a number of JSON")
+        raise ValueError(f"{number} is not a JSON number")
     sign, figures, exponent = Decimal(repr(number)).normalize().as_tuple()
     assert isinstance(exponent, int)
     digits, minus = "".join(map(str, figures)), "-" * sign

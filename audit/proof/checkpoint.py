@@ -1,4 +1,4 @@
-"""What is signed: the head of a month's tree as a C2SP signed note, and a reader's receipt. Pure.
+"""Signed texts: the head of a month's tree as a C2SP signed note, a reader's receipt, an erasure. Pure.
 
 affidavit/5f0c…/2026-11                            the log and its month
 133                                                the tree's size
@@ -69,25 +69,25 @@ def sign_note(checkpoint: Checkpoint, key: SigningKey) -> str:
 
 
 def open_note(note: str, public_keys: Iterable[PublicKey]) -> Checkpoint:
-    """What the note says, if it is written the one way that `sign_note` writes it and one of these keys signed it."""
+    """The checkpoint, if the note is written exactly as `sign_note` does it and one of these keys signed it."""
     found = _NOTE.fullmatch(note)
     if found is None:
-        raise NoteError("This is not written as a checkpoint")
+        raise NoteError("This is not a checkpoint in the format of a signed note")
     signature = _bytes(found["signature"], ID_BYTES + _SIGNATURE_BYTES)
     _check(signature, found["text"].encode(), public_keys)
     checkpoint = _parsed(found)
     if _text(checkpoint) != found["text"]:
-        raise NoteError("The same checkpoint would be written otherwise")
+        raise NoteError("The checkpoint is not in canonical form")
     return checkpoint
 
 
 def receipt_text(log_id: UUID, leaf_hash: str, issued_at: datetime) -> bytes:
-    """What a receipt's signature is over; the leaf's hash as hexadecimal digits."""
+    """The bytes that a receipt's signature covers; the leaf's hash as hexadecimal digits."""
     return f"affidavit receipt\n{log_id}\n{leaf_hash}\n{_time(issued_at)}\n".encode()
 
 
 def erasure_text(erasure_id: UUID, log_id: UUID, event: UUID, erased_at: datetime) -> bytes:
-    """What an erasure's signature is over: this record was erased, and the record `event` of the log says so."""
+    """The bytes that an erasure's signature covers: this record was erased, and the record `event` of the log documents it."""
     return f"affidavit erasure\n{erasure_id}\n{log_id}\n{event}\n{_time(erased_at)}\n".encode()
 
 
@@ -107,9 +107,7 @@ def _check(signature: bytes, text: bytes, public_keys: Iterable[PublicKey]) -> N
     fingerprint = signature[:ID_BYTES]
     known = [key for key in public_keys if key.fingerprint == fingerprint]
     if not known:
-        raise UnknownKeyError(
-            f"The key {NAME}+{fingerprint.hex()} that signed this is not among the given ones"
-        )
+        raise UnknownKeyError(f"The signing key {NAME}+{fingerprint.hex()} is not among the given ones")
     if not any(key.verify(signature[ID_BYTES:], text) for key in known):
         raise NoteError(f"The signature of the key {NAME}+{fingerprint.hex()} does not fit the text")
 
@@ -121,7 +119,7 @@ def _parsed(found: re.Match[str]) -> Checkpoint:
         previous = Link(_month(found["earlier"]), int(found["earlier_size"]), earlier_root)
     month = _month(found["month"])
     if previous and previous.month >= month:
-        raise NoteError("The previous month is not an earlier one")
+        raise NoteError("The previous month is not earlier than the month")
     try:
         issued_at = datetime.strptime(found["time"], _TIME).replace(tzinfo=UTC)
     except ValueError as wrong:
@@ -144,7 +142,7 @@ def _bytes(text: str, length: int) -> bytes:
     except ValueError as wrong:
         raise NoteError(str(wrong)) from None
     if len(content) != length or _base64(content) != text:
-        raise NoteError(f"{text} is not the one base64 of {length} bytes")
+        raise NoteError(f"{text} is not canonical base64 of {length} bytes")
     return content
 
 

@@ -1,7 +1,7 @@
-"""Ed25519 keys. Whoever writes signs with a `SigningKey`; whoever checks needs only `PublicKey`s.
+"""Ed25519 keys and their files. The writer signs with a `SigningKey`; a verifier needs only `PublicKey`s.
 
-Beside the private key's file stands a public one, `<name>.pub`, with every public key ever used, one a line, the newest
-last: what was signed before a rotation stays verifiable, and nobody who owns the database alone can add a key.
+Beside the file of the private key there is `<name>.pub` with every public key ever used, one a line, the newest last. So
+signatures from before a rotation stay verifiable, and access to the database alone does not suffice to add a key.
 """
 
 import base64
@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from audit.errors import KeyExistsError, KeyFileError
 
 NAME = "affidavit"
-ED25519 = b"\x01"  # what C2SP's signed notes call this algorithm
+ED25519 = b"\x01"  # the algorithm's number in C2SP's signed notes
 KEY_BYTES = 32
 ID_BYTES = 4
 
@@ -40,7 +40,7 @@ class PublicKey:
 
     @classmethod
     def of(cls, text: str) -> "PublicKey":
-        """The key that is written so, and in no other way; `ValueError` if none is."""
+        """Parse a key; `ValueError` if it is not in canonical form."""
         found = _VERIFIER_KEY.fullmatch(text)
         key = cls(base64.b64decode(found[1])[1:] if found else b"")
         if len(key.raw) != KEY_BYTES or str(key) != text:
@@ -53,7 +53,7 @@ class PublicKey:
 
     @property
     def fingerprint(self) -> bytes:
-        """The four bytes that say in a note whose signature it is."""
+        """The four bytes that identify the signing key in a note."""
         return sha256(f"{NAME}\n".encode() + ED25519 + self.raw).digest()[:ID_BYTES]
 
     def verify(self, signature: bytes, message: bytes) -> bool:
@@ -77,7 +77,7 @@ class Signer(Protocol):
 
 
 class SigningKey:
-    """The private key. Its bytes stay in here and in its file."""
+    """The private key. Its bytes leave neither this object nor its file."""
 
     def __init__(self, private: Ed25519PrivateKey) -> None:
         self._private = private
@@ -88,12 +88,14 @@ class SigningKey:
         """A new key in a new file; `KeyExistsError` if there is one."""
         with _alone(path):
             if path.exists():
-                raise KeyExistsError(f"{path} holds a key already.")
+                raise KeyExistsError(
+                    f"{path} already holds a key. To replace it, run `affidavit audit key --new`."
+                )
             return cls._written(path)
 
     @classmethod
     def rotate(cls, path: Path) -> "SigningKey":
-        """A new key in place of the old one. What is signed already stays verifiable."""
+        """A new key in place of the old one. Existing signatures stay verifiable."""
         with _alone(path):
             return cls._written(path)
 
@@ -106,14 +108,14 @@ class SigningKey:
             raise KeyFileError(f"The signing key cannot be read: {wrong}") from None
         if mode & _OF_OTHERS:
             raise KeyFileError(
-                f"{path} can be read by others than its owner, so anybody could have signed. Make a new key with"
-                " `affidavit audit key --new`, or, if nobody has read it, `chmod 600` it."
+                f"{path} can be read by others than its owner, who could have copied the key. Run"
+                " `affidavit audit key --new` to replace it, or `chmod 600` if you are sure that it was not copied."
             )
         return cls(_parsed(path, text))
 
     @classmethod
     def ensured(cls, path: Path) -> "SigningKey":
-        """The key of this file, made at its first use. Of two processes that make it at once, both get the same."""
+        """The key of this file, made at its first use. Two processes that make it at the same time get the same key."""
         if not path.exists():
             with suppress(KeyExistsError):
                 cls.create(path)
@@ -143,16 +145,16 @@ class SigningKey:
 
 
 def public_file(path: Path) -> Path:
-    """Where the public keys of a private key's file stand."""
+    """The file of the public keys that belongs to the file of a private key."""
     return path.with_name(f"{path.name}.pub")
 
 
 def read_public_keys(path: Path) -> list[PublicKey]:
-    """The newest last; `KeyFileError` if there is none, for with no key nothing can be verified."""
+    """The keys of a file, the newest last; `KeyFileError` if there is none, because nothing could be verified."""
     try:
         keys = [PublicKey.of(line) for line in path.read_text("utf-8").splitlines()]
     except (OSError, ValueError) as wrong:
-        raise KeyFileError(f"{path} cannot be read as public keys, one a line: {wrong}") from None
+        raise KeyFileError(f"{path} cannot be read as a file of public keys, one a line: {wrong}") from None
     if not keys:
         raise KeyFileError(f"{path} holds no public key.")
     return keys
@@ -169,7 +171,7 @@ def _parsed(path: Path, text: bytes) -> Ed25519PrivateKey:
 
 
 def _put(path: Path, content: bytes, mode: int) -> None:
-    """All of it or nothing, also if the machine dies."""
+    """Atomic write: all of it or nothing, also in a power cut."""
     draft = path.with_name(f".{path.name}.{uuid4().hex}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with open(descriptor, "wb") as file:  # noqa: PTH123  a descriptor has no path
@@ -184,7 +186,7 @@ def _put(path: Path, content: bytes, mode: int) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process at a time makes keys here."""
+    """A file lock: one process at a time makes keys here."""
     import fcntl  # noqa: PLC0415  not on Windows, where proofs can be checked all the same
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""The Merkle tree of RFC 6962 over leaf hashes. Pure.
+"""Merkle tree of RFC 6962 over leaf hashes. Pure.
 
-A leaf is 32 bytes that are hashed already (`audit/record.py`); a node is SHA-256(0x01 ‖ left ‖ right). An inclusion
-proof alone says nothing: under a wrong tree size many a proof still fits, so the size must come from a signed checkpoint.
+A leaf is 32 bytes that are hashed already (`record.py`); a node is SHA-256(0x01 ‖ left ‖ right). An inclusion proof alone
+proves nothing: many a proof also fits a wrong tree size, so the size must come from a signed checkpoint.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ _EMPTY = sha256(b"").digest()
 
 
 def root(leaves: Sequence[bytes]) -> bytes:
-    """The tree's head, by the definition's recursion."""
+    """The tree's root, by the recursive definition."""
     return _subtree(leaves, 0, len(leaves)) if leaves else _EMPTY
 
 
 def inclusion_proof(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """The hashes beside the leaf's way up to the root, the lowest first."""
+    """The sibling hashes on the path from the leaf to the root, the lowest first."""
     if not 0 <= index < len(leaves):
         raise IndexError(f"A tree of {len(leaves)} leaves has no leaf {index}")
     begin, end, beside = 0, len(leaves), []
@@ -34,7 +34,7 @@ def inclusion_proof(leaves: Sequence[bytes], index: int) -> list[bytes]:
 
 
 def is_included(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> bool:
-    """Whether the proof, no hash longer or shorter than it must be, leads from the leaf to the root."""
+    """Whether the proof leads from the leaf to the root and has exactly as many hashes as it must have."""
     if not 0 <= index < size or any(len(part) != HASH_BYTES for part in (leaf, root, *proof)):
         return False
     node, at, last = leaf, index, size - 1
@@ -52,7 +52,7 @@ def is_included(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root
 
 
 class Frontier:
-    """A tree that grows leaf by leaf and keeps only the heads of its full subtrees, the largest first."""
+    """An append-only tree that keeps only the roots of its full subtrees, the largest first."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -74,7 +74,7 @@ class Frontier:
         return node
 
     def copy(self) -> "Frontier":
-        """To try what comes next before it is certain."""
+        """A copy to extend, so that a failure leaves this tree as it is."""
         twin = Frontier()
         twin.size, twin._heads = self.size, self._heads.copy()
         return twin

@@ -1,10 +1,10 @@
-"""What is recorded of one request, and the hash that proves it. Pure: no clock, no database, no randomness.
+"""The audit record of one request: its columns, its canonical text and its hash. Pure: no clock, no database, no randomness.
 
 A field of `Trail` is a column of `audit_logs`, in the same order. To record something more: add the field here, fill it
 where it is known, and add the column in a new file of `sql/`. Rows that lack it keep their hash.
 
 A `Row` is the record as it is hashed, proven and archived: the columns that are not null, as JSON. How the hash is
-made stands in `audit/__init__.py`.
+made is specified in `audit/__init__.py`.
 """
 
 import json
@@ -20,12 +20,12 @@ from audit.proof.canonical import canonical_text
 
 SCHEMA_VERSION = 3
 SCHEMA_VERSIONS = (2, SCHEMA_VERSION)  # known rules; 3 added `details`, which no row of version 2 has
-SALT_BYTES = 32  # nobody guesses it, so nobody can try out what a commitment stands for
+SALT_BYTES = 32  # 256 bits: nobody guesses it, so a commitment cannot be reversed by trying values
 
 Json = dict[str, Any] | list[Any]
 Row = dict[str, Any]
 
-# Free text and whatever points at a person: hashed only under the row's salt, so that forgetting the salt forgets them.
+# Free text and personal data: hashed only under the row's salt, so that deleting the salt makes the hashes meaningless.
 PERSONAL = frozenset(
     {
         "user_query_text",
@@ -45,7 +45,7 @@ PERSONAL = frozenset(
     }
 )
 
-# What says how the row is kept, not what happened: it may change without making the proof false.
+# How the row is stored, not what happened: these columns may change without invalidating the proof.
 UNHASHED = frozenset({"spooled", "salt", "leaf_hash", "erased_at"})
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -134,16 +134,16 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class HashedRow:
-    """A row that says its last word: canonical JSON, with its salt and its hash."""
+    """A row in its final form: canonical JSON with its salt and its hash."""
 
     text: str
     leaf_hash: bytes
 
 
 COLUMNS = tuple(field.name for field in fields(Trail))
-_TOLD = tuple(name for name in COLUMNS if name != "spooled")  # the writer says it, when it knows
+_RECORDED = tuple(name for name in COLUMNS if name != "spooled")  # which the writer adds later
 
-_SPELLED: dict[type, Callable[[Any], str]] = {
+_ENCODERS: dict[type, Callable[[Any], str]] = {
     UUID: str,
     bytes: lambda value: f"\\x{value.hex()}",
     datetime: lambda value: value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -154,7 +154,7 @@ _encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 def row_of(trail: Trail) -> Row:
     """The trail as JSON: ids and bytes as text, times in UTC to the microsecond."""
-    values = ((name, getattr(trail, name)) for name in _TOLD)
+    values = ((name, getattr(trail, name)) for name in _RECORDED)
     return {name: _plain(value) for name, value in values if value is not None}
 
 
@@ -165,10 +165,12 @@ def text_of(row: Row) -> str:
 
 
 def hashed(row: Row, salt: bytes) -> HashedRow:
-    """The row in its final form. Each value is written once, for the hash and for the database alike."""
+    """Hash the row under this salt. Each value is encoded once, for the hash and for the database alike."""
     texts = _texts(row)
     if not _is_storable("".join(texts.values())):
-        texts = _texts(_replaced(row))  # once: a reader may have typed these six characters, and they stay
+        texts = _texts(
+            _replaced(row)
+        )  # only here: a reader may have typed these six characters, and they stay
     leaf = _leaf(texts, _committed(texts, salt))
     return HashedRow(
         _object(texts | {"salt": f'"{_escaped(salt)}"', "leaf_hash": f'"{_escaped(leaf)}"'}), leaf
@@ -176,18 +178,18 @@ def hashed(row: Row, salt: bytes) -> HashedRow:
 
 
 def leaf_hash(row: Mapping[str, Any], committed: Mapping[str, str] | None = None) -> bytes:
-    """The row's leaf in the Merkle tree. Of an erased row, its stored commitments stand for what was erased."""
+    """The row's leaf in the Merkle tree. For an erased row, give its stored commitments: they replace the erased values."""
     texts = _texts(row)
     return _leaf(texts, _committed(texts, _salt(row)) if committed is None else committed)
 
 
 def commitments(row: Mapping[str, Any]) -> dict[str, str]:
-    """What stands for the personal values in the hash. Says nothing about them once the salt is gone."""
+    """The salted hashes that replace the personal values in the leaf. They reveal nothing once the salt is deleted."""
     return _committed(_texts(row), _salt(row))
 
 
 def bytes_of(text: str) -> bytes:
-    """Bytes as PostgreSQL writes them: `\\x` and two small hexadecimal digits for each."""
+    """Parse bytes as PostgreSQL writes them: `\\x` and two lower-case hexadecimal digits for each."""
     if not text.startswith("\\x"):
         raise ValueError("Bytes are written as \\x and hexadecimal digits")
     return bytes.fromhex(text[2:])
@@ -225,8 +227,8 @@ def _committed(texts: Mapping[str, str], salt: bytes) -> dict[str, str]:
 
 def _leaf(texts: Mapping[str, str], committed: Mapping[str, str]) -> bytes:
     plain = {name: text for name, text in texts.items() if name not in PERSONAL}
-    stands_for = {name: canonical_text(value) for name, value in committed.items()}
-    return sha256(b"\x00" + _object(plain | stands_for).encode()).digest()
+    replaced_by = {name: canonical_text(value) for name, value in committed.items()}
+    return sha256(b"\x00" + _object(plain | replaced_by).encode()).digest()
 
 
 def _object(texts: Mapping[str, str]) -> str:
@@ -248,5 +250,5 @@ def _is_storable(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    spelled = _SPELLED.get(type(value))
-    return spelled(value) if spelled else value
+    encode = _ENCODERS.get(type(value))
+    return encode(value) if encode else value

@@ -1,15 +1,15 @@
-"""What an auditor found: one verdict, and each place where something is wrong. Pure."""
+"""Verification report: one verdict, and a finding for each place where something is wrong. Pure."""
 
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
 from typing import Any
 
-FINDINGS_MAX = 1_000  # as many as somebody may read; the others are counted
+FINDINGS_MAX = 1_000  # more than a person reads; the others are counted
 
 
 class Verdict(StrEnum):
-    """From the worst to the best: the verdict of many things is the worst of theirs."""
+    """From the worst to the best: the verdict of a report is that of its worst finding."""
 
     TAMPERED = "TAMPERED"
     MISSING = "MISSING"
@@ -25,7 +25,7 @@ _WORST_FIRST = tuple(Verdict)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong, and where: as much of the place as is known."""
+    """What is wrong, and where, as far as the place is known."""
 
     verdict: Verdict
     what: str  # row, leaf, checkpoint, anchor, link, month, citation, key or file
@@ -47,10 +47,10 @@ class Finding:
             f"leaf {self.leaf_index}" if self.leaf_index is not None else "",
             f"record {self.log_id}" if self.log_id else "",
         ]
-        told = f"{self.verdict}: {self.words} ({', '.join(filter(None, where)) or self.what})"
+        text = f"{self.verdict}: {self.words} ({', '.join(filter(None, where)) or self.what})"
         return "".join(
-            c if c.isprintable() else ascii(c)[1:-1] for c in told
-        )  # a file may say what a terminal obeys
+            c if c.isprintable() else ascii(c)[1:-1] for c in text
+        )  # a file may contain terminal escape sequences
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Report:
     checked: int = 0
     findings: list[Finding] = field(default_factory=list)
     findings_left_off: int = 0
-    counted: dict[str, int] = field(default_factory=dict)  # what is worth knowing and no fault
+    counted: dict[str, int] = field(default_factory=dict)  # worth knowing, but no fault
     _worst: Verdict = Verdict.VALID
 
     def add(self, finding: Finding) -> None:
@@ -92,5 +92,5 @@ class Report:
         if self.findings_left_off:
             lines.append(f"  and {self.findings_left_off} more")
         if not self.checked and not self.findings:
-            lines.append("  There was nothing to check, so nothing can be said.")
+            lines.append("  There was nothing to check, so there is no verdict.")
         return "\n".join(lines)

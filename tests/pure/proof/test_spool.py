@@ -50,7 +50,7 @@ async def test_what_was_appended_is_read_in_order(spool: Spool) -> None:
 async def test_it_begins_anew_when_the_database_has_all(spool: Spool) -> None:
     await spool.append([step()])
     assert not spool.is_empty
-    spool.drained(spool.read())
+    spool.mark_drained(spool.read())
     assert spool.is_empty
     assert spool.path.stat().st_size == 0
     last = step()
@@ -63,7 +63,7 @@ async def test_what_comes_while_it_is_drained_is_not_lost(spool: Spool) -> None:
     await spool.append([first])
     piece = spool.read()
     await spool.append([second])
-    spool.drained(piece)
+    spool.mark_drained(piece)
     assert not spool.is_empty
     assert steps(spool) == [second.log_id]
 
@@ -87,7 +87,7 @@ async def test_what_is_being_written_while_the_rest_is_drained_is_not_lost(
     async with asyncio.TaskGroup() as group:
         group.create_task(spool.append([last]))
         await begun.wait()
-        spool.drained(spool.read())
+        spool.mark_drained(spool.read())
         go_on.set()
     assert steps(spool) == [last.log_id]
 
@@ -120,7 +120,7 @@ async def test_a_file_that_was_cut_is_told_of(spool: Spool) -> None:
     piece = spool.read()
     assert [entry.log_id for entry in piece.entries] == [kept.log_id]
     assert b"cut" in piece.damaged[0]
-    spool.drained(piece)
+    spool.mark_drained(piece)
     assert spool.is_empty
 
 
@@ -144,7 +144,7 @@ async def test_a_full_one_refuses_and_keeps_what_it_has(tmp_path: Path) -> None:
     with pytest.raises(TransientWriteError):
         await spool.append([step()])
     assert steps(spool) == [kept.log_id]
-    spool.drained(spool.read())
+    spool.mark_drained(spool.read())
     await spool.append([kept])
     spool.close()
 
@@ -215,7 +215,7 @@ async def test_many_are_read_piece_by_piece(tmp_path: Path) -> None:
         piece = spool.read()
         assert len(piece.entries) <= 256
         found += [entry.log_id for entry in piece.entries]
-        spool.drained(piece)
+        spool.mark_drained(piece)
     assert found == [entry.log_id for entry in written]
     spool.close()
 
