@@ -163,7 +163,7 @@ def self_calibration(book: Book, gate: Gate, refused: float) -> Iterator[Line]:
     for name, distort in DISTORTIONS.items():
         calibration = recalibrated(book, distort, gate, refused)
         for kind, undistorted in straight.items():
-            found = calibrate._Found.of([_distorted(item.raw(), distort) for item in book.of(kind)])
+            found = calibrate._CandidateTable.of([_distorted(item.raw(), distort) for item in book.of(kind)])
             scores = found.best_scores(calibration.similarity, calibration.lexical, gate.weights)
             what = f"{book.name}: {book.said(kind)}, self-calibrated on {name}"
             yield near(float(undistorted.mean()), what, scores >= gate.threshold)

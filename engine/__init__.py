@@ -69,7 +69,6 @@ Modules
         edge             vector store: client of Qdrant Edge
         edge_worker      vector store: worker process that owns Qdrant Edge
         qdrant           vector store: Qdrant server
-        points           what vector stores share
         limits           rate limits in memory or Redis
         postgres         embedded PostgreSQL
         s3               vault: S3 with Object Lock

@@ -1,4 +1,7 @@
-"""The nouns of the house. All frozen but the trail, which is the audit record being written."""
+"""The domain model: immutable values, except for the draft and the trail, which are filled step by step.
+
+The trail is the audit record that is being written, so every step notes there what it did.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -15,28 +18,28 @@ from audit.proof.record import Trail as Trail
 from engine.errors import RequestError
 
 Vector = NDArray[np.float32]  # one text
-Windows = NDArray[np.float32]  # one row for each window of a long text; their best cosine counts
+Windows = NDArray[np.float32]  # a row for each window of a long text; the best cosine of all windows counts
 
-Curve = tuple[tuple[float, float], ...]  # rising points (raw, meaning), with straight lines between them
+Curve = tuple[tuple[float, float], ...]  # a piecewise linear function, as rising points (raw, meaning)
 
 SourceMode = Literal["full-book", "context-restricted"]
 
 Tier = Literal["anonymous", "authenticated"]
 
-RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")  # as in the settings
 BOOK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")  # such as "100/minute"
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who asks: the holder of an API key, or somebody at this machine's terminal."""
+    """The caller: the holder of an API key, or an operator at this machine's terminal."""
 
     client_id: str
     key_id: str | None
     scopes: frozenset[str]
     rate_limit: str | None = None
-    books: frozenset[str] = frozenset()  # the only ones that may be asked; none named: all of them
-    ends_at: datetime | None = None  # from then on the key is refused
+    books: frozenset[str] = frozenset()  # the books that the key is restricted to; empty: no restriction
+    ends_at: datetime | None = None  # when the key expires
 
     def may_ask(self, book_id: str) -> bool:
         return not self.books or book_id in self.books
@@ -44,7 +47,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class EndUser:
-    """A reader as their site names them, in one spelling, so that nobody is counted twice."""
+    """A reader, as named by the client, in a canonical spelling, so that the rate limit counts each reader once."""
 
     name: str
     tier: Tier
@@ -52,7 +55,7 @@ class EndUser:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How often somebody may ask, such as "100/minute"."""
+    """Rate limits, such as "100/minute"."""
 
     per_key: str
     anonymous: str
@@ -64,18 +67,18 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How much is left of a limit."""
+    """The state of a rate limit."""
 
     policy: str
     limit: int
     window_s: int
     remaining: int
-    reset_s: int  # until there is more
+    reset_s: int  # until more requests are allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What was decided about a request's limits, and the one of them that is nearest to its end."""
+    """The rate limiter's decision on a request, with the quota that is closest to exhaustion."""
 
     decision: str  # for the record
     quota: Quota | None = None
@@ -84,7 +87,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which part of the book to search."""
+    """The part of the book to search."""
 
     chapter: str | None = None
     section: str | None = None
@@ -95,7 +98,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, word for word: it is searched, shown to the model and recorded as it came."""
+    """A question, word for word: it is searched, shown to the model and recorded as it was received."""
 
     text: str
     book_id: str
@@ -105,12 +108,12 @@ class Question:
     session_id: UUID | None = None
     end_user: str | None = None
     context: str = (
-        ""  # what was asked before in the session: searched along, never shown to the model as the question
+        ""  # earlier questions of the session: searched together with this one, never shown to the model
     )
 
 
 class Sentence(NamedTuple):
-    """Where a sentence stands: `passage.text[start:end]` is it, under this heading of this page."""
+    """The place of a sentence: `passage.text[start:end]`, under this heading, on this page."""
 
     start: int
     end: int
@@ -121,7 +124,7 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of the book that can be found and cited."""
+    """A chunk of the book, the unit that is retrieved and cited."""
 
     chunk_id: str
     book_id: str
@@ -156,7 +159,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """BM25's statistics, frozen with the generation."""
+    """The statistics of BM25, frozen with the generation."""
 
     terms: dict[str, Term]
     passages: int
@@ -165,16 +168,16 @@ class Lexicon:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What the raw scores of a generation mean."""
+    """The curves that map a generation's raw scores to comparable ones."""
 
     calibration_id: str
     kind: Literal["shipped", "self", "labelled"]
     embedder: str
     dimension: int
-    normalisation: str  # of the lexical score
+    normalisation: str  # the version of the lexical score's normalisation
     similarity: Curve  # of a cosine
     lexical: Curve  # of an attainment
-    separation: float | None = None  # AUROC of what is in the book against what is not
+    separation: float | None = None  # AUROC of questions inside the book against questions outside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +194,30 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A passage as the index holds it."""
+    """A passage as the index stores it."""
 
     chunk_id: str
     windows: Windows
     terms: dict[int, float]
     payload: dict[str, Any]
 
+    def check(self) -> None:
+        """`ValueError` for a NaN, a zero or an empty vector: vector stores accept them, and then return nonsense."""
+        norms = np.linalg.norm(self.windows, axis=1) if self.windows.size else np.zeros(1)
+        if not np.all(np.isfinite(norms)) or np.any(norms == 0):
+            raise ValueError(f"Passage {self.chunk_id} has no usable vector")
+        if any(not np.isfinite(weight) for weight in self.terms.values()):
+            raise ValueError(f"Passage {self.chunk_id} has an unusable weight")
+
+
+def point_id(chunk_id: str) -> str:
+    """The id of a passage's point. Vector stores demand a UUID: it is the first half of the passage's hash."""
+    return str(UUID(hex=chunk_id[:32]))
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage found, with both exact raw scores."""
+    """A search result of the index: a passage with both exact raw scores."""
 
     chunk_id: str
     cosine: float
@@ -210,7 +226,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A hit with what its scores mean."""
+    """A hit with its calibrated scores."""
 
     chunk_id: str
     cosine: float
@@ -224,7 +240,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class RetrievedPassage:
-    """A passage that was kept, and why."""
+    """A retrieved passage with its scores. The generator may cite these passages and no others."""
 
     passage: Passage
     candidate: Candidate
@@ -232,21 +248,21 @@ class RetrievedPassage:
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """What was found for a question, best first, and how."""
+    """The result of a retrieval, best passage first."""
 
     evidence: tuple[RetrievedPassage, ...]
-    best_score: float  # of all candidates for the question by itself, kept or not: the gate looks at it
+    best_score: float  # of all candidates for the question without its context, kept or not: the gate compares this score
     considered: int
-    query: str  # what was searched with
-    searched: str | None = None  # the part of the book that was searched; None for all of it
+    query: str  # the text that was searched for
+    searched: str | None = None  # the part of the book that was searched; None: the whole book
     filter_message: str | None = None
-    rerank: str | None = None  # the reranker's model, or what kept it from being used
+    rerank: str | None = None  # the reranker's model, or the reason why its order is not used
     is_selection_found: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A generator's claim that these sentences of this passage say so; `end` is exclusive."""
+    """A generator's reference to sentences of a passage, `end` exclusive. It is not verified yet."""
 
     passage: int
     start: int
@@ -260,12 +276,12 @@ class Claim:
 
     text: str
     citations: tuple[Citation, ...]
-    cited_share: float = 1.0  # of its letters, that stand in blocks with a citation
+    cited_share: float = 1.0  # the share of its letters in blocks with a citation
 
 
 @dataclass(slots=True)
 class Draft:
-    """What a generator has written so far; it fills this in as it goes. Nothing of it is true until it is verified."""
+    """The output of a generator, filled while it writes. Nothing of it is shown before it is verified."""
 
     model: str
     claims: list[Claim] = field(default_factory=list)
@@ -282,7 +298,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A quotation, cut by us from the stored passage: `passage.text[start:end]`."""
+    """A quotation, sliced by us from the stored passage: `passage.text[start:end]`."""
 
     n: int
     chunk_id: str
@@ -304,7 +320,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Quoted:
-    """A proven sentence with its quotations, as readers see it."""
+    """A verified sentence with its quotations, as readers see it."""
 
     text: str
     excerpts: tuple[Excerpt, ...]
@@ -324,7 +340,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A considered no. A value, not an error."""
+    """A deliberate refusal. It is a value, not an error."""
 
     reason: str
     message: str
@@ -333,16 +349,16 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What leaves the house: never without a receipt."""
+    """The result of a request, with the receipt of its audit record."""
 
     outcome: Released | Refusal
     trail: Trail
     receipt: Receipt
     audit_latency_ms: int = field(default=0)
-    session_token: str | None = None  # of a session that begins here; said once
-    session_message: str | None = None  # if it could not be kept in its session
+    session_token: str | None = None  # of a session that starts with this request; returned only once
+    session_message: str | None = None  # set if the turn could not be stored in its session
 
     @property
     def took_ms(self) -> int:
-        """From the request to its receipt."""
+        """The milliseconds from the request to its receipt."""
         return (self.trail.total_latency_ms or 0) + self.audit_latency_ms

@@ -1,4 +1,7 @@
-"""The seams: what the house needs from outside, said in its own nouns. Each has one provider for each vendor."""
+"""Ports (as in ports and adapters): the protocols that providers implement, in terms of our own models.
+
+Each vendor's adapter is one file in engine/providers/.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import datetime
@@ -28,38 +31,38 @@ NewId = Callable[[], UUID]
 
 
 class Embedder(Protocol):
-    """Text to unit vectors. `name` is recorded with each generation: another name is another space."""
+    """Embeds text as unit vectors. `name` is recorded with each generation, because vectors of two names are not comparable."""
 
     name: str
     dimension: int
-    curve: Curve  # what its raw cosines mean, as long as no book has said it better
+    curve: Curve  # the default calibration of its cosines, used until a book has its own
 
     async def embed_query(self, text: str) -> Vector: ...
 
     async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
-        """At ingest: slow and patient, where a query is quick or fails."""
+        """For an ingest: with retries and backoff, where a query fails fast."""
 
     async def embed_questions(self, texts: Sequence[str]) -> list[Vector]:
-        """Many questions at ingest, as patient as with passages; each as `embed_query` would embed it."""
+        """Questions of an ingest, with retries; each vector is the one that `embed_query` would return."""
 
     def count_tokens(self, text: str) -> int: ...
 
     def cost(self) -> str:
-        """What was paid for so far, in words; empty if nothing is."""
+        """The usage billed so far, as text; empty if the embedder is free."""
 
     async def close(self) -> None: ...
 
 
 class Index(Protocol):
-    """Vectors and BM25 weights of every generation."""
+    """A vector store: dense vectors and sparse BM25 weights of every generation."""
 
     async def create(self, generation: UUID, dimension: int) -> None:
-        """Begin a generation; one left half-built under the same id is thrown away."""
+        """Starts a generation, and discards an unfinished one of the same id."""
 
     async def upsert(self, generation: UUID, points: Sequence[Point]) -> None: ...
 
     async def seal(self, generation: UUID) -> int:
-        """Make the generation durable and fast; how many points it holds."""
+        """Makes the generation durable and optimised, and returns its number of points."""
 
     async def search(
         self,
@@ -70,70 +73,70 @@ class Index(Protocol):
         filters: Filters,
         among: Sequence[str] = (),
     ) -> list[Hit]:
-        """The best `limit` by each score, every one of them with both exact scores; `among` these passages, if named."""
+        """The top `limit` by each score, every hit with both exact scores; restricted to the passages in `among`, if given."""
 
     async def announce(self, book_id: str, generation: UUID) -> None:
-        """The generation is published: let the store's own tools find it under the book's name."""
+        """Points the book's alias to the published generation, for the vector store's own tools."""
 
     async def drop(self, generation: UUID) -> None:
-        """Forget a generation that nobody reads any more, finished or not; no error if it is forgotten already."""
+        """Deletes a generation, finished or not. Idempotent."""
 
     async def count(self, generation: UUID) -> int:
-        """How many points the generation holds; the cheapest proof that it can be searched."""
+        """The number of points in a generation. It also serves as the health check of the index."""
 
     async def close(self) -> None: ...
 
 
 class Reranker(Protocol):
-    """A second opinion on the order. `name` is the model that is asked for."""
+    """Reorders candidates with a second model. `name` is the requested model."""
 
     name: str
 
     async def rerank(self, question: str, texts: Sequence[str]) -> list[float]:
-        """How well each text answers the question, in the order given; `RerankFailedError` if it cannot say."""
+        """A relevance score for each text, in the given order; `RerankFailedError` if there is none."""
 
     async def close(self) -> None: ...
 
 
 class Generator(Protocol):
-    """A question and its evidence to a draft. `name` is the model that is asked for."""
+    """Writes a draft from a question and its passages. `name` is the requested model."""
 
     name: str
 
     def write(
         self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncGenerator[Claim, None]:
-        """Each sentence as soon as it is finished. All else that is known goes into the draft as it becomes known, so
-        that the record can say how far an unfinished one came."""
+        """Yields each sentence as soon as it is complete. Everything else goes into the draft as it arrives, so that the
+        record of a failed request contains the unfinished draft."""
 
     async def close(self) -> None: ...
 
 
 class Library(Protocol):
-    """Which books exist, and their passages."""
+    """Read access to books and passages."""
 
     async def live(self, book_id: str) -> Generation:
-        """The generation that readers see; `UnknownBookError` if there is none."""
+        """The published generation; `UnknownBookError` if there is none."""
 
     async def passages(self, chunk_ids: Sequence[str]) -> dict[str, Passage]: ...
 
     async def documents_containing(
         self, generation: UUID, needles: Sequence[str], after: str = ""
     ) -> list[list[Passage]]:
-        """The next documents by name whose folded text contains all needles, each as its passages in order."""
+        """A page of the documents whose folded text contains all needles, by name; each as its passages in order."""
 
 
 class Keyring(Protocol):
-    """API keys."""
+    """Authenticates API keys."""
 
     async def authenticate(self, secret: str | None) -> Client:
-        """Whose key this is; `UnauthenticatedError` if nobody's."""
+        """The client of this key; `UnauthenticatedError` if the key is invalid."""
 
 
 class Limiter(Protocol):
-    """How often somebody may ask."""
+    """A rate limiter."""
 
     async def admit(self, client: Client, reader: EndUser | None) -> Allowance:
-        """What was decided for this client and for the reader behind it. A no is a value: it has a quota too."""
+        """Counts a request of this client and its reader. A refusal is a value too, because it carries a quota."""
 
     async def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""config/engine.toml, overridden by the environment, as one frozen value. Data only: nothing is built here.
+"""A parser for the settings: config/engine.toml, overridden by environment variables, as one immutable value.
 
-The file holds every default, so this module has none: a knob that is missing there is an error here, and the other
-way round.
+The file has every default, so this module has none: a setting that is missing in either place is an error. Nothing is
+built here; wiring.py does that.
 """
 
 import os
@@ -33,10 +33,10 @@ PREFIX = "AFFIDAVIT_"
 GATEWAYS = (
     "AFFIDAVIT_KEY",
     "AFFIDAVIT_KEY_FILE",
-)  # settings of docusaurus/'s gateway, which may share the environment;
-GATEWAYS_PREFIX = "AFFIDAVIT_GATEWAY_"  # and all others of it
+)  # settings of docusaurus/'s gateway, which may share the environment,
+GATEWAYS_PREFIX = "AFFIDAVIT_GATEWAY_"  # and its other settings
 
-# Names that the world already uses, and where they belong. The first that is set wins.
+# The usual names of other tools, and the settings that they override. The first one that is set wins.
 CONVENTIONAL = {
     "DATABASE_URL": ("database", "url"),
     "QDRANT_URL": ("qdrant", "url"),
@@ -50,7 +50,7 @@ CONVENTIONAL = {
     "CO_API_URL": ("cohere", "base_url"),
 }
 
-# Where things are and what opens them says nothing about how a question was decided.
+# Locations and secrets do not influence how a question is answered.
 _NOT_IN_FINGERPRINT: dict[str, bool | set[str]] = {
     "data_dir": True,
     "database": {"url"},
@@ -67,7 +67,7 @@ Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[str, Field(pattern=r"^[1-9][0-9]*/(second|minute|hour|day)$")]
 
 
-RETENTION_DAYS_MIN = 183  # six months, the legal floor
+RETENTION_DAYS_MIN = 183  # six months, the legal minimum
 
 
 def _absolute(folder: Path) -> Path:
@@ -188,7 +188,7 @@ class Archive(Table):
         if days < RETENTION_DAYS_MIN and not reason.strip():
             raise ValueError(
                 f"retention_days = {days} is less than the {RETENTION_DAYS_MIN} days for which logs must be kept."
-                " Raise it, or say in retention_acknowledged why less is right here; that is recorded"
+                " Raise it, or give the reason in retention_acknowledged, which is recorded"
             )
         return reason
 
@@ -230,14 +230,14 @@ class Settings(Table):
     page: Page
 
     def fingerprint(self) -> str:
-        """Names these settings in every record. Secrets and places do not take part."""
+        """A hash of these settings for every record, without secrets and locations."""
         return sha256(self.model_dump_json(exclude=_NOT_IN_FINGERPRINT).encode()).hexdigest()
 
 
 def load(
     environment: Mapping[str, str] = os.environ, file: Path = CONFIG / "engine.toml", **overrides: Any
 ) -> Settings:
-    """The settings in force; `ConfigurationError` says which one is wrong."""
+    """The effective settings; `ConfigurationError` names the ones that are wrong."""
     try:
         values = tomllib.loads(file.read_text("utf-8"))
         for path, value in (*_prefixed(environment), *_conventional(environment)):
@@ -269,12 +269,14 @@ def _conventional(environment: Mapping[str, str]) -> list[tuple[tuple[str, ...],
 
 
 def _put(values: dict[str, Any], path: tuple[str, ...], value: str) -> None:
-    """Unknown names are put too: the check that follows names them."""
+    """Unknown names are put too, because the validation that follows reports them."""
     *tables, key = path
     for table in tables:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
-            raise ConfigurationError(f"{PREFIX}{'__'.join(path).upper()}: {table} is a setting, not a table")
+            raise ConfigurationError(
+                f"{PREFIX}{'__'.join(path).upper()}: {table} is a setting, not a table; correct the name"
+            )
     values[key] = value
 
 
@@ -282,8 +284,13 @@ def _explain(wrong: ValidationError) -> str:
     lines = []
     for error in wrong.errors(include_input=False, include_url=False):
         where = ".".join(map(str, error["loc"]))
-        what = "there is no such setting" if error["type"] == "extra_forbidden" else error["msg"]
+        what = (
+            "there is no such setting; check its spelling"
+            if error["type"] == "extra_forbidden"
+            else error["msg"]
+        )
         lines.append(f"  {where}: {what}")
-    return "The settings are wrong (config/engine.toml, or AFFIDAVIT_… in the environment):\n" + "\n".join(
-        lines
+    return (
+        "The settings are wrong. Correct them in config/engine.toml, or in the environment variables AFFIDAVIT_…:\n"
+        + "\n".join(lines)
     )

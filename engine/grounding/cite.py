@@ -1,4 +1,4 @@
-"""Proven claims to the text that readers see. Pure. The excerpt is cut here from the stored passage, never typed."""
+"""Renders verified claims as the text that readers see. Pure. Excerpts are slices of the stored passage, never typed."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Literal
 
 from engine.models import Citation, Claim, Excerpt, Quoted, Released, RetrievedPassage
 
-EXCERPT_WORDS_MAX = 50  # spec 002: 30 to 50 words are enough to find the place, and no more than a quotation
+EXCERPT_WORDS_MAX = 50  # specification 002: enough to find the place, and still a quotation
 
 LOW_MARK = "[Low confidence: check the sources.]"
 
@@ -16,7 +16,7 @@ Level = Literal["high", "medium", "low"]
 
 
 def quoted(claim: Claim, evidence: Sequence[RetrievedPassage], first_n: int) -> Quoted:
-    """A proven sentence as readers see it; its quotations are numbered on from `first_n`."""
+    """A verified sentence as readers see it; its quotations are numbered from `first_n` on."""
     cited = tuple(excerpt(item, evidence, first_n + place) for place, item in enumerate(claim.citations))
     return Quoted(" ".join([claim.text.strip(), *map(source_mark, cited)]), cited)
 
@@ -28,15 +28,15 @@ def released(
     weights: tuple[float, float],
     levels: tuple[float, float],
 ) -> Released:
-    """The answer with its quotations and what it is worth. A doubtful one says so before anything else."""
+    """The answer with its quotations and its confidence. An answer of low confidence begins with a warning."""
     excerpts = tuple(item for sentence in sentences for item in sentence.excerpts)
     retrieval = max(item.score for item in excerpts)
     confidence = round(weights[0] * retrieval + weights[1] * generation_confidence, 6)
     text = joined(sentences)
-    worth = level(confidence, levels)
-    if worth == "low":
+    confidence_level = level(confidence, levels)
+    if confidence_level == "low":
         text = f"{LOW_MARK} {text}"
-    return Released(text, excerpts, retrieval, generation_confidence, confidence, worth)
+    return Released(text, excerpts, retrieval, generation_confidence, confidence, confidence_level)
 
 
 def joined(sentences: Sequence[Quoted]) -> str:
@@ -44,7 +44,7 @@ def joined(sentences: Sequence[Quoted]) -> str:
 
 
 def excerpt(citation: Citation, evidence: Sequence[RetrievedPassage], n: int) -> Excerpt:
-    """At most fifty words from the first cited sentence on, as a slice of the passage."""
+    """A slice of the passage: at most fifty words, from the first cited sentence on."""
     item = evidence[citation.passage]
     passage = item.passage
     first, last = passage.sentences[citation.start], passage.sentences[citation.end - 1]
@@ -70,6 +70,6 @@ def source_mark(cited: Excerpt) -> str:
 
 
 def level(confidence: float, levels: tuple[float, float]) -> Level:
-    """Above the first is high, from the second on medium, else low."""
+    """High above the first threshold, medium from the second one on, else low."""
     high, medium = levels
     return "high" if confidence > high else "medium" if confidence >= medium else "low"

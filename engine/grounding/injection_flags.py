@@ -1,15 +1,14 @@
-"""Text that reads like an instruction, in what was only to be read. Pure.
+"""A heuristic for prompt injection: flags passages and questions that contain instructions. Pure.
 
-It decides nothing: passages and questions are data whatever they say, and a list of phrases is no defence. It tells an
-auditor which records to look at. Whoever asks politely ("What is the capital of Brazil?" in the middle of a passage) or
-in a language that is not listed is not noticed.
+A flag decides nothing, because a list of phrases is no defence: passages and questions are treated as data in any case.
+It tells an auditor which records to look at. A polite instruction ("What is the capital of Brazil?" inside a passage) or
+one in a language that is not listed is missed.
 """
 
 import re
 import unicodedata
 
-# Words that cost little to look for, and what is read more closely only where one of them stands: nothing, if the words
-# say enough.
+# Cheap substrings, and the regular expression that runs only if one of them occurs; an empty one always matches.
 _PHRASES = {
     ("ignore", "disregard", "forget", "override", "bypass"):
         r"\b(?:ignore|disregard|forget|override|bypass)\b.{0,40}\b(?:instructions?|rules?|prompts?|above|previous|guidelines?"
@@ -40,19 +39,18 @@ _PHRASES = {
     ("忽略", "无视", "忘记"): r"(?:忽略|无视|忘记).{0,20}(?:指令|指示|说明|提示|规则)",
     ("игнорируй", "забудь"): r"\b(?:игнорируй|забудь)\w*\b.{0,40}\b(?:инструкци|указани|правил)",
 }  # fmt: skip
-_READ_CLOSELY = {words: re.compile(pattern) for words, pattern in _PHRASES.items()}
+_COMPILED = {words: re.compile(pattern) for words, pattern in _PHRASES.items()}
 
 
 def is_instruction_like(text: str) -> bool:
     plain = _plain(text)
     return any(
-        any(word in plain for word in words) and pattern.search(plain)
-        for words, pattern in _READ_CLOSELY.items()
+        any(word in plain for word in words) and pattern.search(plain) for words, pattern in _COMPILED.items()
     )
 
 
 def _plain(text: str) -> str:
-    """On one line, wide letters as letters, and without characters that are not seen."""
+    """In lower case, on one line, with compatibility characters normalised and invisible ones removed."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
         text = "".join(character for character in text if unicodedata.category(character) != "Cf")

@@ -1,15 +1,15 @@
-"""The gate after the model: what is not proven by the passages does not leave. Pure.
+"""Citation verification, the gate after the model: a sentence that the passages do not prove is dropped. Pure.
 
-    (1) cited      every sentence carries a citation, and more of it stands in cited words than not
-    (2) real       the citation's sentences were sent, and what it quotes is exactly what they say
-    (3) supported  no number and no address that is not in what is cited, and, in English, no other subject
+    (1) cited      every sentence carries a citation that covers at least half of its letters
+    (2) real       the cited sentences were sent to the model, and the quoted text equals them exactly
+    (3) supported  no number and no address that the cited text lacks, and, in English, no other subject
     (4) discreet   no run of words from our own instructions
-    (5) unforged   nothing that is spelled like our own source marks, whoever wrote it
+    (5) unforged   no text that looks like one of our own source marks
 
-A draft as a whole must be finished, and must not contain the sentence that says that it does not know.
+A draft as a whole must be complete, and must not contain the abstention sentence.
 
-What remains: a sentence that cites truly and keeps the book's words and numbers can still say something else with them.
-Readers are shown the quotation beside it; no rule here understands what it reads.
+The limit: a sentence that cites correctly and keeps the book's words and numbers can still say something else with them.
+Readers see the quotation beside it; no rule here understands what it reads.
 """
 
 import re
@@ -20,18 +20,20 @@ from dataclasses import dataclass, replace
 from engine.models import Citation, Claim, Draft, Passage, Refusal, RetrievedPassage
 from engine.retrieval import lexical
 
-SENTINEL = "This question is not covered in the provided book excerpts."  # for who does not know
+SENTINEL = (
+    "This question is not covered in the provided book excerpts."  # the abstention sentence of the prompt
+)
 
-CITED_SHARE_MIN = 0.5  # a sentence that mostly stands outside its citations says something of its own
-LEAK_WORDS = 8  # fewer words in a row are anybody's words,
-LEAK_WORDS_ALONE = 4  # unless they are all that a sentence says
+CITED_SHARE_MIN = 0.5  # a sentence that is mostly uncited makes a claim of its own
+LEAK_WORDS = 8  # a shorter run of words can occur by chance,
+LEAK_WORDS_ALONE = 4  # unless it is the whole sentence
 
-# Of the words of a sentence that carry meaning: how many must be the cited ones', and how many in a row need not. Of 1,890
-# labelled questions of XQuAD and SQuAD 2.0, each put together with its answer, these lose 11.
+# Of a sentence's content words: the share that must occur in the cited text, and the longest run that need not. Of 1,890
+# labelled questions of XQuAD and SQuAD 2.0, each combined with its answer, these limits lose 11.
 WORDS_SHARED_MIN = 0.2
 OWN_WORDS_MAX = 7
-OWN_WORDS_BESIDE_MAX = 4  # where a part of the sentence is not cited at all
-ENGLISH_SHARE_MIN = 0.05  # of the words, that are in the list below; usually it is three in twenty
+OWN_WORDS_BESIDE_MAX = 4  # if a part of the sentence has no citation
+ENGLISH_SHARE_MIN = 0.05  # the share of words from the list below; typical English has 15 %
 
 _ABSTAINED = Refusal(
     reason="insufficient_evidence",
@@ -50,7 +52,7 @@ _WORD = re.compile(r"[^\W_]+")
 _SOURCE_MARK = re.compile(r"[\[【〔]\s*source\b", re.IGNORECASE)  # noqa: RUF001
 _ITEM_MARK = re.compile(r"\A\s*(?:[-*•–]|\(?\d{1,2}[.)])(?:\s+|\Z)")  # noqa: RUF001
 
-# Words that make a sentence English: frequent there, and next to unknown in other languages that are written alike.
+# Words that identify English: frequent there, and rare in other languages with the same alphabet.
 _ENGLISH = (
     "about above after again against among and another answer any anything around away back be because become"
     " been before began behind being better between big both call came cannot could different does doing done down"
@@ -66,8 +68,8 @@ _ENGLISH = (
 )
 _ENGLISH_WORDS = frozenset(_ENGLISH.split())
 
-# Top-level domains of most addresses. One that is better known as the ending of a file (.md, .py) or as the name of a part
-# (.name, .link), and one that is not here, is noticed with a scheme or a `www.` only.
+# The top-level domains of most addresses. Those that double as a file extension (.md, .py) or an attribute (.name, .link)
+# are left out: such an address, like any unlisted one, is recognised by its scheme or `www.` only.
 _DOMAINS = (
     "ac ae ai app ar at au be biz blog br ca cat cc ch chat click cloud club cn co com cyou cz de dev dk edu es eu fi fr gg gl"
     " gov gr hk host hu icu id ie il in info int io ir is it jp kr live lol ly me mil mobi mx net news ng nl no nz online org"
@@ -84,13 +86,13 @@ _ADDRESS = re.compile(
     """,
     re.VERBOSE,
 )
-_NO_ADDRESS = re.compile(r"\A(?:https?://)?(?:www\.)?|[\W_]+\Z")  # what may stand around one or not
+_NO_ADDRESS = re.compile(r"\A(?:https?://)?(?:www\.)?|[\W_]+\Z")  # optional parts around an address
 
 _EXPONENT = re.compile(r"(?<=\d)[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\.?\d)|±\s*(?=\.?\d)|\+/-\s*(?=\.?\d)", re.IGNORECASE)
 _NUMBER = re.compile(
     r"""
-    (?P<sign>(?<![\w)\]}.,%°'"”’])[-−–])?               # not that of a range: 10-20
+    (?P<sign>(?<![\w)\]}.,%°'"”’])[-−–])?               # but not the dash of a range: 10-20
     (?P<digits>(?:(?<![\w.])\.)? \d+ (?:[.,'’٫٬\u00a0\u202f]\d+)*)  # .5 too
     """,  # noqa: RUF001
     re.VERBOSE,
@@ -118,7 +120,7 @@ _WRITTEN_OUT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """What a generator was told, without what stands between letters, so that it is noticed when it tells it on."""
+    """The generator's instructions, reduced to letters, to detect a draft that leaks them."""
 
     letters: str
     runs: frozenset[str]
@@ -126,8 +128,8 @@ class Instructions:
     @classmethod
     def of(cls, *texts: str, except_for: str = "") -> "Instructions":
         own = set(_runs(except_for))
-        told = frozenset(run for text in texts for run in _runs(text) if run not in own)
-        return cls(" ".join(map(_letters, texts)), told)
+        secret = frozenset(run for text in texts for run in _runs(text) if run not in own)
+        return cls(" ".join(map(_letters, texts)), secret)
 
 
 NO_INSTRUCTIONS = Instructions("", frozenset())
@@ -136,7 +138,7 @@ NO_INSTRUCTIONS = Instructions("", frozenset())
 def refuse_unproven(
     draft: Draft, proven: Sequence[object], evidence: Sequence[RetrievedPassage]
 ) -> Refusal | None:
-    """None if what is proven of this draft is an answer."""
+    """A refusal, or None if the proven sentences of this draft are an answer."""
     if draft.stop_reason == "refusal":
         return replace(_MODEL_REFUSED, nearest=tuple(evidence))
     if draft.has_abstained or not draft.claims:
@@ -149,13 +151,13 @@ def is_proven(claim: Claim, evidence: Sequence[RetrievedPassage], instructions: 
         return False
     if not all(_is_real(citation, evidence) for citation in claim.citations):  # (2)
         return False
-    text, cited = _seen(claim.text), _seen("\n".join(_cited(claim, evidence)))
+    text, cited = _displayed(claim.text), _displayed("\n".join(_cited(claim, evidence)))
     own_words_max = OWN_WORDS_MAX if claim.cited_share == 1 else OWN_WORDS_BESIDE_MAX
     if not _is_supported(text, cited) or not _has_same_subject(text, cited, own_words_max):  # (3)
         return False
-    if _tells_on(text, cited, instructions):  # (4)
+    if _leaks(text, cited, instructions):  # (4)
         return False
-    return not any(map(_SOURCE_MARK.search, (text, cited, *map(_seen, _places(claim, evidence)))))  # (5)
+    return not any(map(_SOURCE_MARK.search, (text, cited, *map(_displayed, _places(claim, evidence)))))  # (5)
 
 
 def _is_real(citation: Citation, evidence: Sequence[RetrievedPassage]) -> bool:
@@ -168,26 +170,26 @@ def _is_real(citation: Citation, evidence: Sequence[RetrievedPassage]) -> bool:
 
 
 def sentences_text(passage: Passage, start: int, end: int) -> str:
-    """Sentences `start` up to, but without, `end`, joined without anything between: as generators see and cite them."""
+    """Sentences `start` to `end` (exclusive), concatenated: as generators see and cite them."""
     return "".join(passage.sentence_text(number) for number in range(start, end))
 
 
 def _cited(claim: Claim, evidence: Sequence[RetrievedPassage]) -> Iterator[str]:
-    """Each cited sentence by itself: joined to the next one, the 5 that ends it would read as a part of its number."""
+    """The cited sentences one by one: concatenated, a number at the end of one would merge with the next one's."""
     for citation in claim.citations:
         passage = evidence[citation.passage].passage
         yield from map(passage.sentence_text, range(citation.start, citation.end))
 
 
 def _places(claim: Claim, evidence: Sequence[RetrievedPassage]) -> Iterator[str]:
-    """What a source mark says besides the excerpt."""
+    """The text of a source mark besides its excerpt."""
     for citation in claim.citations:
         place = evidence[citation.passage].passage.sentences[citation.start]
         yield f"{place.heading} {place.page}"
 
 
-def _seen(text: str) -> str:
-    """As readers see it: without characters that are not seen, and wide and circled ones as what they stand for."""
+def _displayed(text: str) -> str:
+    """The text as readers perceive it: without invisible characters, and with compatibility characters normalised."""
     if text.isascii():
         return text
     text = "".join(character for character in text if unicodedata.category(character) != "Cf")
@@ -196,7 +198,7 @@ def _seen(text: str) -> str:
 
 
 def _wide(character: str) -> str:
-    """A fraction or a circled number stands apart: 2½ is not 21/2. A power of a unit is no number."""
+    """A fraction or a circled number is set apart by spaces: 2½ is not 21/2. An exponent of a unit is no number."""
     if character.isascii():
         return character
     plain = unicodedata.normalize("NFKC", character)
@@ -207,7 +209,7 @@ def _wide(character: str) -> str:
 
 
 def _is_supported(text: str, cited: str) -> bool:
-    """Words may be the generator's own, and in another language; numbers and addresses are the book's or nobody's."""
+    """Words may be the generator's own, in any language; every number and address must be in the cited text."""
     text = _ITEM_MARK.sub("", text, count=1)
     if not _WORD.search(text):
         return False
@@ -225,7 +227,7 @@ def _addresses(text: str) -> Iterator[str]:
 
 
 def _is_known(address: str, known: Iterable[str]) -> bool:
-    """An address of the book, or where one of its addresses begins: the site of a cited page."""
+    """An address of the cited text, or a prefix of one: the site of a cited page."""
     return any(other == address or other.startswith(f"{address}/") for other in known)
 
 
@@ -234,7 +236,7 @@ def _numbers(text: str) -> set[str]:
 
 
 def _readings(text: str) -> Iterator[set[str]]:
-    """What each number may mean: 1,000 is 1000 to one reader and 1.000 to another."""
+    """The possible values of each number: 1,000 is 1000 in one locale and 1.000 in another."""
     for found in _NUMBER.finditer(_MINUS.sub(" -", text)):
         sign = "-" if found["sign"] else ""
         digits = "".join(str(unicodedata.decimal(character, character)) for character in found["digits"])
@@ -247,7 +249,7 @@ def _pointed(digits: str) -> str:
 
 
 def _ungrouped(digits: str) -> str:
-    """Without the marks between thousands. A single point is taken for a decimal one: 1.225 is not 1225."""
+    """Without thousands separators. A single point is a decimal point: 1.225 is not 1225."""
     grouped = _GROUPED.fullmatch(digits)
     if not grouped or re.fullmatch(r"\d+\.\d+", digits):
         return _pointed(digits)
@@ -255,7 +257,7 @@ def _ungrouped(digits: str) -> str:
 
 
 def _written_out(text: str, meaning: dict[str, int]) -> set[str]:
-    """The numbers among the English words of a text. Those of other languages are words."""
+    """The numbers that are written as English words. Other languages' number words are ordinary words."""
     found = _WRITTEN_OUT.findall(text.lower())
     return {
         str(_CARDINAL[tens] + meaning[unit] if tens else meaning[word])
@@ -265,31 +267,31 @@ def _written_out(text: str, meaning: dict[str, int]) -> set[str]:
 
 
 def _has_same_subject(text: str, cited: str, own_words_max: int) -> bool:
-    """A sentence that shares next to no word with what it cites, or only begins or ends like it, is not drawn from it.
+    """False if a sentence shares hardly a word with the cited text, or only its beginning or end.
 
-    If both are in English: in two languages they would share none.
+    It applies if both are English, because texts in two languages share no words.
     """
     if not _is_english(text) or not _is_english(cited):
         return True
     known = set(lexical.words(cited))
-    said = [set(words) for word in _WORD.findall(text) if (words := lexical.words(word))]
-    marks = "".join("=" if words & known else " " for words in said)
-    return marks.count("=") >= WORDS_SHARED_MIN * len(said) and " " * (own_words_max + 1) not in marks
+    content = [set(words) for word in _WORD.findall(text) if (words := lexical.words(word))]
+    marks = "".join("=" if words & known else " " for words in content)
+    return marks.count("=") >= WORDS_SHARED_MIN * len(content) and " " * (own_words_max + 1) not in marks
 
 
 def _is_english(text: str) -> bool:
-    """A foreign sentence may hold an English name."""
+    """By its share of English words: a foreign sentence may contain an English name."""
     words = _WORD.findall(text.lower())
     return sum(word in _ENGLISH_WORDS for word in words) > ENGLISH_SHARE_MIN * len(words)
 
 
-def _tells_on(text: str, cited: str, instructions: Instructions) -> bool:
-    """A run of our instructions, however it is spelled, that is not also in what is cited."""
-    said, quoted = _letters(text), _letters(cited)
-    if any(run in said and run not in quoted for run in instructions.runs):
+def _leaks(text: str, cited: str, instructions: Instructions) -> bool:
+    """True for a run of words from our instructions, however spelled, that is not in the cited text too."""
+    letters, quoted = _letters(text), _letters(cited)
+    if any(run in letters and run not in quoted for run in instructions.runs):
         return True
     is_short = LEAK_WORDS_ALONE <= len(_WORD.findall(text)) < LEAK_WORDS
-    return is_short and said in instructions.letters and said not in quoted
+    return is_short and letters in instructions.letters and letters not in quoted
 
 
 def _runs(text: str) -> Iterator[str]:

@@ -1,7 +1,6 @@
-"""Claude, with citations: each passage is a search result, each sentence a block that can be cited.
+"""An adapter for Claude with citations: each passage is a search result, each sentence a block that can be cited.
 
-What comes back is a draft like any other generator's. Nothing of it leaves before verify.py has compared every citation
-with the stored passage.
+The result is a draft like any other generator's: verify.py compares every citation with the stored passage.
 """
 
 import json
@@ -18,24 +17,24 @@ from engine.errors import ModelBusyError, ModelFailedError
 from engine.grounding.verify import SENTINEL
 from engine.models import Citation, Claim, Draft, Question, RetrievedPassage
 
-# What each model must be told apart from the question. Thinking would eat the time and the tokens of the answer.
+# Parameters by model. Thinking is off, because it would use up the time and the tokens of the answer.
 PARAMETERS: dict[str, dict[str, Any]] = {"claude-haiku-5-5": {"thinking": {"type": "disabled"}}}
 
-RAW_CHARACTERS_MAX = 32_000  # ten times the longest answer that we ask for: more is no answer but a flood
-COUNT_MAX = 2**31 - 1  # what the record's columns hold
-BACKSTOP = 2  # the caller cancels when its budget is used up; this is for the one who does not
+RAW_CHARACTERS_MAX = 32_000  # ten times the longest answer that we request
+COUNT_MAX = 2**31 - 1  # the maximum of the record's columns
+TIMEOUT_FACTOR = 2  # a backstop: the caller cancels earlier, when its budget is used up
 BUSY = frozenset({429, 500, 503, 504, 529})
-OK = 200  # an overload may be told in the middle of a stream that began well
+OK = 200  # an overload may be reported in the middle of a stream with status 200
 BUSY_TYPES = frozenset({"overloaded_error", "rate_limit_error", "api_error", "timeout_error"})
 
-# No pattern gives back what it took: a hostile answer would make it try for ever.
+# Possessive quantifiers prevent catastrophic backtracking on a hostile answer.
 _CONFIDENCE = r"[*_\s]*+Confidence:[*_\s]*+([^\s*_]*+)[*_\s]*+"
 _ESTIMATE = re.compile(_CONFIDENCE, re.IGNORECASE)
 _LAST_ESTIMATE = re.compile(rf"(?:\A|\s){_CONFIDENCE}\Z", re.IGNORECASE)
 ESTIMATE_CHARACTERS_MAX = 80
 
-# A sentence ends at its mark and what closes with it, before space and anything but a small letter ("e.g. the hip").
-# Scripts without spaces need none. Marks of other scripts count too: two sentences taken for one would share a citation.
+# A sentence ends at its mark and the closing characters after it, before white space and no lower-case letter ("e.g. the
+# hip"); scripts without spaces need none. Marks of other scripts count too, because merged sentences share a citation.
 _MARKS = "[.!?…।॥؟۔։።]"  # noqa: RUF001
 _CLOSING = r"[\"'”’»)\]」』）】*_]*+"  # noqa: RUF001
 _END = re.compile(
@@ -44,7 +43,7 @@ _END = re.compile(
 
 
 class Claude:
-    """The Messages API, once, without retries: the budget has no room for a second try."""
+    """A client of the Messages API without retries: the time budget has no room for a second attempt."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class Claude:
         self._system = system
         self._max_output_tokens = max_output_tokens
         self._client = anthropic.AsyncAnthropic(
-            api_key=api_key, base_url=base_url, max_retries=0, timeout=BACKSTOP * timeout_s
+            api_key=api_key, base_url=base_url, max_retries=0, timeout=TIMEOUT_FACTOR * timeout_s
         )
 
     async def write(
@@ -68,14 +67,14 @@ class Claude:
     ) -> AsyncGenerator[Claim, None]:
         request = self._request(question, evidence)
         draft.prompt = json.dumps(request, ensure_ascii=False)
-        reading = Reading(draft)
+        parser = StreamParser(draft)
         async with aclosing(self._events(request, draft)) as events:
             async for event in events:
-                for claim in reading.claims(event):
+                for claim in parser.claims(event):
                     yield claim
         if not draft.stop_reason:
-            raise ModelFailedError(upstream=_of(draft, "the stream ended early"))
-        for claim in reading.end():
+            raise ModelFailedError(upstream=_upstream(draft, "the stream ended early"))
+        for claim in parser.end():
             yield claim
 
     async def close(self) -> None:
@@ -84,7 +83,7 @@ class Claude:
     async def _events(
         self, request: dict[str, Any], draft: Draft
     ) -> AsyncGenerator[RawMessageStreamEvent, None]:
-        """The vendor's events; whatever goes wrong becomes one of our failures, without the vendor's words."""
+        """The vendor's events. Every exception becomes one of ours, without the vendor's message."""
         try:
             async with await self._client.messages.create(**request, stream=True) as stream:
                 draft.request_id = stream.response.headers.get("request-id")
@@ -95,12 +94,14 @@ class Claude:
             kind = failure.type if failure.type in get_args(ErrorType) else "no known type"
             is_busy = failure.status_code in BUSY or (failure.status_code == OK and kind in BUSY_TYPES)
             what = f"status {failure.status_code}, {kind}"
-            raise (ModelBusyError if is_busy else ModelFailedError)(upstream=_of(draft, what)) from failure
+            raise (ModelBusyError if is_busy else ModelFailedError)(
+                upstream=_upstream(draft, what)
+            ) from failure
         except Exception as failure:  # the SDK raises its own, its HTTP client's, and the JSON reader's
-            raise ModelFailedError(upstream=_of(draft, type(failure).__name__)) from failure
+            raise ModelFailedError(upstream=_upstream(draft, type(failure).__name__)) from failure
 
     def _request(self, question: Question, evidence: Sequence[RetrievedPassage]) -> dict[str, Any]:
-        """Frozen bytes first, so that the vendor can cache them; the question last and word for word."""
+        """The constant prefix first, so that the vendor can cache it; the question last, word for word."""
         system = {"type": "text", "text": self._system, "cache_control": {"type": "ephemeral"}}
         content = [*map(_search_result, evidence), {"type": "text", "text": question.text}]
         return {
@@ -112,24 +113,24 @@ class Claude:
         }
 
 
-class Reading:
-    """The stream's events put together to sentences. A block is complete when it stops; a sentence when it ends."""
+class StreamParser:
+    """A parser from stream events to sentences. A sentence is emitted when its last block is complete."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._block: list[str] | None = None  # the text block that is being written
+        self._block: list[str] | None = None  # the text block that is being received
         self._cited: list[Citation] = []
-        self._sentence = Sentence()
+        self._sentence = SentenceBuilder()
 
     def claims(self, event: RawMessageStreamEvent) -> list[Claim]:
-        """The SDK hands on what it was sent, unchecked: what does not fit breaks somewhere in here."""
+        """The SDK does not validate events, so a malformed one raises anywhere in here."""
         try:
             return list(self._read(event))
         except (AttributeError, TypeError, ValueError) as failure:
-            raise ModelFailedError(upstream=_of(self._draft, "a malformed event")) from failure
+            raise ModelFailedError(upstream=_upstream(self._draft, "a malformed event")) from failure
 
     def end(self) -> Iterator[Claim]:
-        """What is left when the message has stopped, and what the draft is worth as a whole."""
+        """The last sentence, and the properties of the whole draft."""
         yield from self._taken()
         draft = self._draft
         draft.is_complete = draft.stop_reason == "end_turn" and self._block is None
@@ -166,7 +167,7 @@ class Reading:
         self._draft.raw += self._block[-1]
         if len(self._draft.raw) > RAW_CHARACTERS_MAX:
             self._draft.raw = self._draft.raw[:RAW_CHARACTERS_MAX]
-            raise ModelFailedError(upstream=_of(self._draft, "an answer without end"))
+            raise ModelFailedError(upstream=_upstream(self._draft, "an answer without end"))
 
     def _finished(self, text: str, citations: tuple[Citation, ...]) -> Iterator[Claim]:
         done = 0
@@ -177,8 +178,8 @@ class Reading:
         self._sentence.add(text[done:], citations)
 
     def _taken(self) -> Iterator[Claim]:
-        """The sentence that has ended, unless it says nothing to readers."""
-        sentence, self._sentence = self._sentence, Sentence()
+        """The completed sentence, unless it is an abstention or a confidence estimate."""
+        sentence, self._sentence = self._sentence, SentenceBuilder()
         text = sentence.text.strip()
         if _abstains(text):
             self._draft.has_abstained = True
@@ -186,8 +187,8 @@ class Reading:
             yield Claim(text, tuple(dict.fromkeys(sentence.citations)), sentence.cited_share)
 
 
-class Sentence:
-    """A sentence that is being put together from parts of blocks."""
+class SentenceBuilder:
+    """Builds a sentence from parts of blocks."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -210,12 +211,12 @@ def _letters(text: str) -> int:
 
 
 def _abstains(text: str) -> bool:
-    """However it is spaced and whatever stands around it."""
+    """Recognises the abstention sentence regardless of white space and of the text around it."""
     return " ".join(SENTINEL.rstrip(".").split()).casefold() in " ".join(text.split()).casefold()
 
 
 def _plain(text: object) -> str:
-    """Text that can be recorded: a database takes no NUL and no half of a character."""
+    """Text that a database accepts: without NUL characters and unpaired surrogates."""
     if not isinstance(text, str):
         raise TypeError
     return text.replace("\0", "?").encode(errors="replace").decode()
@@ -228,13 +229,13 @@ def _count(number: object) -> int:
 
 
 def _read_tokens(usage: Usage) -> int:
-    """All that the model read. The vendor tells apart what it had to read anew from what goes to or comes from its cache."""
+    """All input tokens. The vendor reports those that were written to or read from its cache separately."""
     cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
     return _count(usage.input_tokens + cached)
 
 
 def _share(words: str) -> float | None:
-    """An estimate out of range is none."""
+    """The estimate, or None if it is not a number from 0 to 1."""
     try:
         value = float(words.rstrip("."))
     except ValueError:
@@ -263,6 +264,6 @@ def _citation(delta: CitationsDelta) -> Iterator[Citation]:
         yield Citation(*places, _plain(item.cited_text))
 
 
-def _of(draft: Draft, what: str) -> str:
-    """For the record: what happened, and how far the answer had come."""
+def _upstream(draft: Draft, what: str) -> str:
+    """A description for the record: the failure, and how much of the answer had arrived."""
     return f"{what}; request {draft.request_id or 'unnamed'}, after {len(draft.raw)} characters"

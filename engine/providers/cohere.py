@@ -1,8 +1,8 @@
-"""Cohere Embed and Rerank.
+"""An adapter for Cohere Embed and Rerank.
 
-Questions and passages are embedded as what they are: mixing the two is the classic silent fault. A query is quick or
-fails. An ingest is patient: it tries again, with growing pauses, and sends a few batches at once. A rerank is tried
-once: without it the blend's order stands.
+Questions and passages are embedded with their own input types; mixing the two is a classic silent fault. A query fails
+fast. An ingest retries with exponential backoff and jitter, and sends a few batches concurrently. A rerank is not retried:
+without it the blended order is kept.
 """
 
 import asyncio
@@ -21,21 +21,20 @@ from engine.errors import EmbedderFailedError, EmbedderUnavailableError, RerankF
 from engine.models import Curve, Vector, Windows
 
 TEXTS_MAX = 96  # the vendor's limit for one call
-AT_ONCE = 4  # calls in flight: more only meets the vendor's rate limit sooner
-TRIES = 6
-PAUSE_S = 1.0  # doubled each time: half a minute in all, which outlasts a short outage
+AT_ONCE = 4  # concurrent calls: more would only hit the vendor's rate limit sooner
+ATTEMPTS_MAX = 6
+BACKOFF_S = 1.0  # doubled after each attempt: half a minute in all, which outlasts a short outage
 INGEST_TIMEOUT_S = 60.0
-RERANK_SILENCE_S = 10.0  # a backstop only: the caller cancels when its budget is used up, which is far sooner
+RERANK_SILENCE_S = 10.0  # a backstop: the caller cancels far earlier, when its budget is used up
 
-# The vendor publishes no distribution of its cosines. Questions and their passages lie about where MiniLM's do; the
-# calibration of a book says it better.
+# The vendor publishes no distribution of its cosines. They resemble MiniLM's; a book's own calibration replaces this.
 CURVE: Curve = ((0.0, 0.0), (0.36, 0.54), (0.45, 0.6), (1.0, 1.0))
 
-_WORTH_ANOTHER_TRY = frozenset({408, 429, 500, 502, 503, 504})
+_RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class CohereEmbedder:
-    """One model at one dimension; another of either is another space."""
+    """One model at one dimension. Vectors of another model or dimension are not comparable."""
 
     curve = CURVE
 
@@ -64,7 +63,7 @@ class CohereEmbedder:
         return await self._embed_all(texts, "search_query")
 
     def count_tokens(self, text: str) -> int:
-        """The vendor counts on its own servers only; English has about four tokens to three words."""
+        """An estimate, because only the vendor's servers can count: English has about four tokens for three words."""
         return round(len(text.split()) * 4 / 3)
 
     def cost(self) -> str:
@@ -75,25 +74,25 @@ class CohereEmbedder:
 
     async def _embed_all(self, texts: Sequence[str], input_type: str) -> list[Vector]:
         parts = [texts[start : start + TEXTS_MAX] for start in range(0, len(texts), TEXTS_MAX)]
-        made = await asyncio.gather(*(self._embed_patiently(part, input_type) for part in parts))
+        made = await asyncio.gather(*(self._embed_with_retries(part, input_type) for part in parts))
         return [vector for vectors in made for vector in vectors]
 
-    async def _embed_patiently(self, texts: Sequence[str], input_type: str) -> list[Vector]:
-        for tried in range(1, TRIES + 1):
+    async def _embed_with_retries(self, texts: Sequence[str], input_type: str) -> list[Vector]:
+        for tried in range(1, ATTEMPTS_MAX + 1):
             try:
                 async with self._at_once, asyncio.timeout(INGEST_TIMEOUT_S):
                     return await self._embed(texts, input_type)
             except (TimeoutError, httpx.HTTPError, ApiError) as failure:
                 status = failure.status_code if isinstance(failure, ApiError) else None
-                if tried == TRIES or (status is not None and status not in _WORTH_ANOTHER_TRY):
+                if tried == ATTEMPTS_MAX or (status is not None and status not in _RETRYABLE):
                     raise EmbedderFailedError(
-                        f"Cohere failed {tried} times, at last with {_words(failure)}."
+                        f"Cohere failed {tried} times, most recently with {_describe(failure)}. Check its status and your key, then ingest again."
                     ) from failure
-            await asyncio.sleep(PAUSE_S * 2 ** (tried - 1) * random.uniform(0.5, 1.0))  # noqa: S311  not a secret
+            await asyncio.sleep(BACKOFF_S * 2 ** (tried - 1) * random.uniform(0.5, 1.0))  # noqa: S311  not a secret
         raise AssertionError
 
     async def _embed(self, texts: Sequence[str], input_type: str) -> list[Vector]:
-        """`truncate="NONE"`: an over-long passage is an error, not a silent cut."""
+        """`truncate="NONE"` turns an over-long passage into an error instead of cutting it silently."""
         response = await self._client.embed(
             model=self._model, input_type=input_type, texts=list(texts), output_dimension=self.dimension,
             embedding_types=["float"], truncate="NONE",
@@ -105,14 +104,16 @@ class CohereEmbedder:
             or not np.all(np.isfinite(norms))
             or not np.all(norms > 0)
         ):
-            raise EmbedderFailedError("Cohere answered with vectors that are not what was asked for.")
+            raise EmbedderFailedError(
+                "Cohere returned unusable vectors: their number, their dimension or their values are wrong. Please try again."
+            )
         units = response.meta.billed_units if response.meta else None
         self.tokens_billed += int(units.input_tokens or 0) if units else 0
         return list(vectors / norms)
 
 
 class CohereReranker:
-    """One model, asked once for all texts. It has no time limit of its own: whoever asks knows what is left."""
+    """One model, one call for all texts. It has no timeout of its own, because the caller knows the remaining time."""
 
     def __init__(self, *, api_key: str, base_url: str | None, model: str) -> None:
         self.name = model
@@ -127,10 +128,10 @@ class CohereReranker:
             )
             return _scores(response, len(texts))
         except (httpx.HTTPError, ApiError) as failure:
-            raise RerankFailedError(_words(failure)) from failure
+            raise RerankFailedError(_describe(failure)) from failure
         except Exception as failure:
-            # The SDK takes a reply unchecked, so that nonsense breaks anywhere in it, in any way.
-            raise RerankFailedError("an order that does not fit") from failure
+            # The SDK does not validate replies, so a malformed one raises anywhere.
+            raise RerankFailedError("a malformed order") from failure
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -139,23 +140,23 @@ class CohereReranker:
 def _connect(
     api_key: str, base_url: str | None, timeout_s: float
 ) -> tuple[httpx.AsyncClient, cohere.AsyncClientV2]:
-    """The SDK on an HTTP client of ours, which is the one to close. Its own retries would outlast every budget."""
+    """The SDK with an HTTP client of ours, which we close, and without the SDK's retries, which outlast any time budget."""
     http = httpx.AsyncClient(timeout=timeout_s)
     return http, cohere.AsyncClientV2(api_key, base_url=base_url, max_retries=0, httpx_client=http)
 
 
 def _scores(response: V2RerankResponse, count: int) -> list[float]:
-    """The reply is sorted by score; what is returned, by text: each exactly once, with a number."""
+    """The scores in the order of the texts. The reply is sorted by score and must contain each text exactly once."""
     if sorted(result.index for result in response.results) != list(range(count)):
-        raise ValueError("Not every text has one score.")
+        raise ValueError("A text has no score, or several")
     scores = {result.index: result.relevance_score for result in response.results}
     if not all(map(math.isfinite, scores.values())):
-        raise ValueError("A score is not a number.")
+        raise ValueError("A score is not a finite number")
     return [float(scores[number]) for number in range(count)]
 
 
-def _words(failure: Exception) -> str:
-    """The kind of failure, without the vendor's words: those may repeat the text."""
+def _describe(failure: Exception) -> str:
+    """The kind of failure, without the vendor's message, which may repeat the text."""
     if not isinstance(failure, ApiError):
         return type(failure).__name__
     if failure.status_code == HTTPStatus.OK:

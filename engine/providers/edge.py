@@ -24,8 +24,7 @@ import numpy as np
 from audit import worker
 from engine.data_folder import socket_folder
 from engine.errors import IndexUnavailableError
-from engine.models import Filters, Hit, Point, Vector
-from engine.providers.points import check, point_id
+from engine.models import Filters, Hit, Point, Vector, point_id
 
 START_S = 10.0  # a cold start of the worker takes about 0.5 s
 RESTART_S = (
@@ -60,7 +59,7 @@ class EdgeIndex:
 
     async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
         for point in points:
-            check(point)
+            point.check()
         described = [
             {
                 "id": point_id(point.chunk_id), "windows": len(point.windows), "terms": len(point.terms),

@@ -1,7 +1,7 @@
-"""The generator that needs no model: it picks the sentences that best support an answer and quotes them.
+"""An extractive generator, which needs no language model: it ranks sentences and quotes the best ones.
 
-It cannot combine, compare or conclude, and does not pretend to: every claim of its draft is a sentence of the book. It
-abstains when no sentence comes close to the question.
+It cannot combine, compare or conclude: every claim of its draft is a sentence of the book. It abstains if no sentence is
+similar enough to the question.
 """
 
 import math
@@ -14,35 +14,33 @@ from engine.ports import Embedder
 from engine.retrieval import lexical
 
 SENTENCES_MAX = 2
-READ_CLOSELY = 6  # sentences worth an embedding (about 5 ms each): on XQuAD twelve find .2 points more
-WORDS_MIN = 4  # fewer words state nothing that can stand alone
+SHORTLIST = 6  # sentences that are embedded (about 5 ms each): on XQuAD twelve score .2 points more
+WORDS_MIN = 4  # fewer words make no statement by themselves
 COSINE_MIN = 0.25  # the typical cosine of two unrelated sentences stays below this
-NOISE = (
-    0.5  # scores of passages about something else come near it: what a passage is worth is its lead over them
-)
+NOISE = 0.5  # the score of unrelated passages: a passage is weighted by its lead over it
 NOISE_LEAD_MIN = 0.05
 SECOND_SHARE = 0.85  # a second sentence must support nearly as well as the first
 
 
 @dataclass(frozen=True, slots=True)
 class Supporting:
-    """A sentence and how well it supports an answer."""
+    """A candidate sentence with the parts of its score."""
 
     passage: int
     number: int
     text: str
-    worth: float  # of its passage
-    share: float  # of the question's words that it holds
+    weight: float  # the weight of its passage
+    share: float  # the share of the question's words that it contains
     cosine: float = 0.0
 
     @property
     def support(self) -> float:
-        """Close in meaning, close in words, in a good passage."""
-        return (self.cosine + self.share) * self.worth
+        """Similarity in meaning and in words, weighted by the passage."""
+        return (self.cosine + self.share) * self.weight
 
 
 class Extractive:
-    """Quotes; see the module."""
+    """The extractive generator; see the module."""
 
     name = "extractive"
 
@@ -52,9 +50,9 @@ class Extractive:
     async def write(
         self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncGenerator[Claim, None]:
-        asked = await self._embedder.embed_query(question.text)
-        shortlist = sorted(_sentences(question, evidence), key=_order)[:READ_CLOSELY]
-        best = _best([await self._read(item, asked) for item in shortlist])
+        vector = await self._embedder.embed_query(question.text)
+        shortlist = sorted(_sentences(question, evidence), key=_order)[:SHORTLIST]
+        best = _best([await self._with_cosine(item, vector) for item in shortlist])
         draft.confidence = round(max((item.cosine for item in best), default=0.0), 6)
         for item in best:
             draft.raw += f"{item.text}\n"
@@ -62,15 +60,15 @@ class Extractive:
         draft.is_complete, draft.stop_reason = True, "end_turn"
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """There is nothing to close."""
 
-    async def _read(self, item: Supporting, asked: Vector) -> Supporting:
+    async def _with_cosine(self, item: Supporting, question: Vector) -> Supporting:
         sentence = await self._embedder.embed_query(item.text)
-        return replace(item, cosine=max(0.0, min(1.0, float(asked @ sentence))))
+        return replace(item, cosine=max(0.0, min(1.0, float(question @ sentence))))
 
 
 def _sentences(question: Question, evidence: Sequence[RetrievedPassage]) -> Iterator[Supporting]:
-    """Every sentence once, with what it holds of the question: a word that few of the sentences hold counts more."""
+    """Each distinct sentence with its share of the question's words, in which a rarer word counts more (idf)."""
     wanted = set(lexical.words(question.text))
     read: dict[str, tuple[int, int, set[str]]] = {}
     for number, item in enumerate(evidence):
@@ -78,18 +76,18 @@ def _sentences(question: Question, evidence: Sequence[RetrievedPassage]) -> Iter
             text = item.passage.sentence_text(place)
             if len(text.split()) >= WORDS_MIN:
                 read.setdefault(text, (number, place, wanted & set(lexical.words(text))))
-    holding = Counter(word for _, _, held in read.values() for word in held)
-    telling = {word: math.log1p(len(read) / (1 + holding[word])) for word in wanted}
-    whole = sum(telling.values()) or 1.0
+    containing = Counter(word for _, _, held in read.values() for word in held)
+    idf = {word: math.log1p(len(read) / (1 + containing[word])) for word in wanted}
+    whole = sum(idf.values()) or 1.0
     for text, (number, place, held) in read.items():
-        share = sum(telling[word] for word in held) / whole
+        share = sum(idf[word] for word in held) / whole
         yield Supporting(
             number, place, text, max(NOISE_LEAD_MIN, evidence[number].candidate.score - NOISE), share
         )
 
 
 def _best(read: Sequence[Supporting]) -> list[Supporting]:
-    """The best sentence and a second that is nearly as good, in the book's order."""
+    """The best sentence, and a second one that is nearly as good, in the book's order."""
     ranked = sorted((item for item in read if item.cosine >= COSINE_MIN), key=_order)
     kept = [item for item in ranked[:SENTENCES_MAX] if item.support >= SECOND_SHARE * ranked[0].support]
     return sorted(kept, key=lambda item: (item.passage, item.number))

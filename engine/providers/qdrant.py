@@ -1,8 +1,8 @@
-"""Qdrant, a server or a cluster: one collection for each generation, so that nobody ever searches half a book.
+"""An adapter for Qdrant, a server or a cluster: one collection per generation, so that no search sees half a book.
 
-A generation of up to EXACT_WINDOWS_MAX windows is searched exactly, as Edge does it, without counting at each search:
-the server builds no graph for a segment below its `indexing_threshold` and compares with every vector. Above it the
-server walks its graph with EF; the scores of what it finds are exact all the same.
+A generation of up to EXACT_WINDOWS_MAX windows is searched exactly, as in Edge: the server builds no graph for a segment
+below its `indexing_threshold` and compares with every vector. Above it the server searches its HNSW graph with EF; the
+scores of the hits are exact all the same.
 """
 
 import asyncio
@@ -18,22 +18,23 @@ from qdrant_client import AsyncQdrantClient
 from qdrant_client import models as qdrant
 
 from engine.errors import IndexUnavailableError
-from engine.models import Filters, Hit, Point, Vector
-from engine.providers.points import check, point_id
+from engine.models import Filters, Hit, Point, Vector, point_id
 
-CHANGE_S = 60  # to make, drop or announce a generation: a cluster must agree on it
+CHANGE_S = 60  # timeout to create, drop or alias a collection, on which a cluster must agree
 UPSERT_S = 60  # for one request
 SEAL_S = 900.0  # building the graph of 100,000 passages takes about 90 s
-PAUSE_S = 0.25  # between two looks at a collection that is being optimised: the server does not call back
+POLL_S = 0.25  # polling interval while a collection is optimised: the server sends no notification
 REQUEST_NUMBERS_MAX = 400_000  # about 8 MB of JSON; a server refuses more than 32 MB
 EXACT_WINDOWS_MAX = 20_000  # comparing with all of them takes about 3 ms at 1,024 numbers each
 EF = 256  # five times the usual number of candidates
-CONNECTIONS_MAX = 64  # as many searches as Edge has on their way; more would only wait in the server
-IDLE_S = 2.0  # the server hangs up after 5: a search must not be sent down a line that is just being closed
-GRPC_PORT = 6334  # where Qdrant speaks gRPC; an address names the port of HTTP
+CONNECTIONS_MAX = 64  # concurrent searches, as many as in Edge; more would only queue in the server
+IDLE_S = (
+    2.0  # the server closes idle connections after 5 s, and a search must not use one that is being closed
+)
+GRPC_PORT = 6334  # Qdrant's gRPC port; the URL has the HTTP port
 GRPC = {
     "grpc.enable_retries": 0,
-    "grpc.max_reconnect_backoff_ms": 1000,  # by default a server that is back is not noticed for two minutes
+    "grpc.max_reconnect_backoff_ms": 1000,  # by default, a recovered server goes unnoticed for two minutes
 }
 DENSE, SPARSE = "dense", "bm25"
 
@@ -49,7 +50,7 @@ _GRAPH = qdrant.SearchParams(hnsw_ef=EF)
 
 
 class QdrantIndex:
-    """The index at one address. Nothing is tried twice: a reader waits for it."""
+    """The index at one URL. Requests are not retried, because a reader waits for them."""
 
     def __init__(
         self,
@@ -61,7 +62,9 @@ class QdrantIndex:
         replicas: int = 1,
         timeout_s: float,
     ) -> None:
-        headers = {"api-key": api_key} if api_key else None  # as `api_key`, inside a private network it warns
+        headers = (
+            {"api-key": api_key} if api_key else None
+        )  # passed as `api_key`, it causes a warning in a private network
         self._client = AsyncQdrantClient(
             url,
             headers=headers,
@@ -69,7 +72,7 @@ class QdrantIndex:
             grpc_port=GRPC_PORT,
             grpc_options=dict(GRPC),
             timeout=UPSERT_S,
-            check_compatibility=False,  # else it asks the server at once
+            check_compatibility=False,  # otherwise it calls the server at once
             limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=IDLE_S),
         )
         self._shards = shards
@@ -99,21 +102,21 @@ class QdrantIndex:
 
     async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
         for point in points:
-            check(point)
+            point.check()
         for batch in _batches(points):
             async with _available(UPSERT_S):
                 structs = [_struct(point) for point in batch]
                 await self._client.upsert(_collection(generation), structs, wait=True, timeout=UPSERT_S)
 
     async def seal(self, generation: UUID) -> int:
-        """Optimised: nothing is left to build, and the points are counted one by one."""
+        """Waits until the collection is optimised, and counts its points exactly."""
         async with _available(SEAL_S):
-            while not await self._is_optimised(generation):  # noqa: ASYNC110  it cannot be awaited
-                await asyncio.sleep(PAUSE_S)
+            while not await self._is_optimised(generation):  # noqa: ASYNC110  there is no event to await
+                await asyncio.sleep(POLL_S)
             return await self._count(generation, CHANGE_S)
 
     async def announce(self, book_id: str, generation: UUID) -> None:
-        """One call moves the alias, so that the book's name is never without a collection."""
+        """Moves the alias in one atomic call, so that it always points to a collection."""
         alias = f"affidavit-{book_id}"
         create = qdrant.CreateAlias(collection_name=_collection(generation), alias_name=alias)
         operations: list[qdrant.AliasOperations] = [qdrant.CreateAliasOperation(create_alias=create)]
@@ -125,7 +128,7 @@ class QdrantIndex:
             await self._client.update_collection_aliases(operations, timeout=CHANGE_S)
 
     async def drop(self, generation: UUID) -> None:
-        """The server takes the deletion of what it does not know as done."""
+        """Idempotent: the server accepts the deletion of an unknown collection."""
         async with _available(CHANGE_S):
             await self._client.delete_collection(_collection(generation), timeout=CHANGE_S)
 
@@ -142,9 +145,9 @@ class QdrantIndex:
         filters: Filters,
         among: Sequence[str] = (),
     ) -> list[Hit]:
-        """Both top lists, then the missing score of each hit: exact, however the points lie on the shards.
+        """Fetches both top lists, then the missing score of each hit: exact, whatever the distribution over shards.
 
-        A hit without a cosine was lost on the way: that is a failure. One without a word of the question has a 0.
+        A hit without a cosine was lost on the way, which is a failure. One without a word of the question scores 0.
         """
         meaning = partial(_request, [dense.tolist()], DENSE, limit)
         words = partial(
@@ -187,7 +190,7 @@ class QdrantIndex:
 
 @asynccontextmanager
 async def _available(limit_s: float) -> AsyncIterator[None]:
-    """Whatever goes wrong with the server within the block, or takes too long: the index is not available."""
+    """Maps every failure and timeout of the block to `IndexUnavailableError`."""
     try:
         async with asyncio.timeout(limit_s):
             yield

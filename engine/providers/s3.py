@@ -1,10 +1,10 @@
-"""S3, or what speaks its interface, as the vault: each object is written once, as a version under a lock.
+"""An adapter for S3 and compatible stores as the vault: write-once objects, each a version under Object Lock.
 
-A lock protects a version, not a key: whoever may write can still lay another version or a delete marker over it. So the
-oldest version of a key is the one that counts, and is found under whatever was laid over it.
+A lock protects a version, not a key: a client that may write can still add a newer version or a delete marker. So the
+oldest version of a key is the valid one, and it is found below any newer ones.
 
-A write can be ambiguous: the bucket has it, and the answer was lost. Whatever came of a write, a second look at the key
-tells; and `If-None-Match: *` lets no repetition become a second version.
+A write can be ambiguous: the bucket stored it, but the response was lost. So after a failure the key is read back, and
+`If-None-Match: *` makes a retry idempotent, because it cannot create a second version.
 """
 
 import os
@@ -33,13 +33,15 @@ from audit.errors import VaultConflictError, VaultDamagedError, VaultError
 from audit.vault import Stored, digest_of, is_key
 from engine.errors import ConfigurationError
 
-PART_BYTES = 16 * 1024 * 1024  # held one at a time; the 10,000 that an object may have are 160 GB
-AHEAD_BYTES = 1024 * 1024  # what a stream fetches at once: few requests, and not much beyond a footer
+PART_BYTES = (
+    16 * 1024 * 1024
+)  # one part in memory at a time; 10,000 parts, the limit of an object, are 160 GB
+AHEAD_BYTES = 1024 * 1024  # read-ahead of a stream: few requests, and little more than a footer
 CONNECT_S = 3.0
-READ_S = 10.0  # between two signs of life; thrice that leaves a sealer within its minute
-TRIES = 3
-LOCK_SLACK = timedelta(days=1)  # what was put again within it need not be locked longer
-PROBE_LOCK = timedelta(minutes=1)  # a clock that is wrong by more should be found, too
+READ_S = 10.0  # between two packets; three attempts stay within a sealer's minute
+ATTEMPTS_MAX = 3
+LOCK_SLACK = timedelta(days=1)  # a retention that ends less than this too early is not renewed
+PROBE_LOCK = timedelta(minutes=1)  # short, but long enough to detect a wrong clock
 
 PROBE = "doctor/probe"
 CODE_LENGTH_MAX = 64
@@ -50,7 +52,7 @@ _RULE = {"Mode": "", "Days": " days", "Years": " years"}
 
 
 class S3Vault:
-    """One bucket, or a part of it by prefix. Where it is and what opens it stand in AWS_…, as for every tool of S3."""
+    """One bucket, or a prefix of it. Endpoint and credentials come from AWS_…, as for every S3 tool."""
 
     def __init__(
         self, bucket: str, prefix: str, *, lock_mode: str, lock_days: int, clock: Callable[[], datetime]
@@ -75,7 +77,7 @@ class S3Vault:
 
     def open(self, key: str, version: str | None = None) -> BinaryIO:
         name, version = self._found(key, version)
-        with _in_our_words(key):
+        with _map_errors(key):
             size = self._client.head_object(Bucket=self._bucket, Key=name, VersionId=version)["ContentLength"]
         ranges = _Ranges(lambda begin, end: self._read(name, version, begin, end), size)
         return BufferedReader(ranges, AHEAD_BYTES)
@@ -92,9 +94,9 @@ class S3Vault:
         return Stored(key, version, digest, size)
 
     def _write(self, key: str, source: BinaryIO, digest: bytes, size: int) -> str:
-        """Whatever the failure is: if the key now holds these bytes, they are written."""
+        """After a failure, the write counts as done if the key now has these bytes."""
         try:
-            with _in_our_words(key):
+            with _map_errors(key):
                 if size <= PART_BYTES:
                     made = self._put_whole(self._name(key), source, digest)
                 else:
@@ -106,7 +108,7 @@ class S3Vault:
             return version
         if "VersionId" not in made:
             raise VaultError(
-                "The bucket keeps no versions, so nothing in it is safe: see `affidavit doctor`."
+                "The bucket does not keep versions, so its objects can be overwritten. Enable versioning, then run `affidavit doctor`."
             )
         return str(made["VersionId"])
 
@@ -128,7 +130,9 @@ class S3Vault:
                 **upload, IfNoneMatch="*", MultipartUpload={"Parts": parts}
             )
         except BaseException:
-            with suppress(BotoCoreError, ClientError):  # it is completed after all, or the bucket is away
+            with suppress(
+                BotoCoreError, ClientError
+            ):  # the upload was completed after all, or the bucket is unavailable
                 self._client.abort_multipart_upload(**upload)
             raise
 
@@ -143,31 +147,31 @@ class S3Vault:
             )
             parts.append({"PartNumber": number, "ETag": made["ETag"], "ChecksumSHA256": checksum})
         if whole.digest() != digest:
-            raise VaultError("The file was changed while it was read.")
+            raise VaultError("The file was changed while it was uploaded. Run the command again.")
         return parts
 
     def _held(self, key: str, digest: str) -> str | None:
-        """The version that holds these bytes; None if the key was never written."""
+        """The version with these bytes; None if the key was never written."""
         name = self._name(key)
         version = self._first(name)
         if version is None:
             return None
-        for _ in range(2):  # a difference that is seen once may be the network's
+        for _ in range(2):  # a single difference may be a network error
             with self.open(key, version) as stream:
                 if digest_of(stream) == digest:
                     return version
-        raise VaultConflictError(f"{key} is written already and holds something else")
+        raise VaultConflictError(f"{key} already exists with other content")
 
     def _first(self, name: str) -> str | None:
         first = None
-        for each, version in self._versions(name):  # of each name the newest comes first
+        for each, version in self._versions(name):  # for each name, the newest version comes first
             if each != name:
                 break
             first = version
         return first
 
     def _versions(self, prefix: str) -> Iterator[tuple[str, str]]:
-        with _in_our_words(prefix):
+        with _map_errors(prefix):
             for page in self._client.get_paginator("list_object_versions").paginate(
                 Bucket=self._bucket, Prefix=prefix
             ):
@@ -178,18 +182,18 @@ class S3Vault:
         name = self._name(key)
         found = version or self._first(name)
         if found is None:
-            raise FileNotFoundError(f"The vault holds no {key}")
+            raise FileNotFoundError(f"The vault has no object {key}")
         return name, found
 
     def _read(self, name: str, version: str, begin: int = 0, end: int | None = None) -> bytes:
-        """A whole object is compared with its checksum on the way; a range is as the bucket sent it."""
-        asked = {"Bucket": self._bucket, "Key": name, "VersionId": version}
+        """Reads with retries. A whole object is verified by its checksum; a range is not."""
+        request = {"Bucket": self._bucket, "Key": name, "VersionId": version}
         if end is not None:
-            asked["Range"] = f"bytes={begin}-{end - 1}"
-        absent = (*_ABSENT, "InvalidArgument")  # what is no version's id at all
-        with _in_our_words(name.removeprefix(self._prefix), absent):
-            for tries_left in reversed(range(TRIES)):
-                body = self._client.get_object(**asked)["Body"]
+            request["Range"] = f"bytes={begin}-{end - 1}"
+        absent = (*_ABSENT, "InvalidArgument")  # for a malformed version id
+        with _map_errors(name.removeprefix(self._prefix), absent):
+            for tries_left in reversed(range(ATTEMPTS_MAX)):
+                body = self._client.get_object(**request)["Body"]
                 try:
                     return bytes(body.read())
                 except _BROKEN_OFF:
@@ -198,21 +202,23 @@ class S3Vault:
         raise AssertionError
 
     def _lock(self, name: str, version: str) -> None:
-        """Not every bucket locks what came in parts, and what is found written may have lost its lock to a crash."""
+        """Some stores do not lock multipart uploads, and an object found after a crash may lack its lock."""
         until = self._clock() + self._lock_for
         if self._is_locked(name, version, until):
             return
-        with _in_our_words(name.removeprefix(self._prefix)):
+        with _map_errors(name.removeprefix(self._prefix)):
             self._client.put_object_retention(
                 Bucket=self._bucket, Key=name, VersionId=version,
                 Retention={"Mode": self._lock_mode, "RetainUntilDate": until},
             )  # fmt: skip
         if not self._is_locked(name, version, until):
-            raise VaultError("The bucket does not lock what it is told to lock: see `affidavit doctor`.")
+            raise VaultError(
+                "The bucket accepted a retention but did not apply it. Enable Object Lock, then run `affidavit doctor`."
+            )
 
     def _is_locked(self, name: str, version: str, until: datetime) -> bool:
-        """As the object itself says: to ask for the retention alone is another call, which fewer buckets know."""
-        with _in_our_words(name.removeprefix(self._prefix)):
+        """Read from the object's head: the separate call for the retention is missing in some stores."""
+        with _map_errors(name.removeprefix(self._prefix)):
             held = self._client.head_object(Bucket=self._bucket, Key=name, VersionId=version)
         is_strong = held.get("ObjectLockMode") in {"COMPLIANCE", self._lock_mode}
         return is_strong and bool(held["ObjectLockRetainUntilDate"] >= until - LOCK_SLACK)
@@ -222,18 +228,18 @@ class S3Vault:
 
     def _name(self, key: str) -> str:
         if not is_key(key):
-            raise ValueError(f"Not a key of this vault: {key!r}")
+            raise ValueError(f"Not a valid vault key: {key!r}")
         return self._prefix + key
 
     def is_versioned(self) -> bool:
-        with _in_our_words("the bucket"):
+        with _map_errors("the bucket"):
             found = self._client.get_bucket_versioning(Bucket=self._bucket)
         return bool(found.get("Status") == "Enabled")
 
     def default_lock(self) -> str | None:
-        """What the bucket does with objects that name no lock: "" is nothing. None: it knows no locks at all."""
+        """The bucket's default retention; "" if it has none, None if Object Lock is disabled."""
         try:
-            with _in_our_words("the bucket"):
+            with _map_errors("the bucket"):
                 found = self._client.get_object_lock_configuration(Bucket=self._bucket)
         except FileNotFoundError:
             return None
@@ -241,15 +247,15 @@ class S3Vault:
         return ", ".join(f"{rule[word]}{unit}" for word, unit in _RULE.items() if rule.get(word))
 
     def refuses_overwrite(self) -> bool:
-        """A second object of the same key, with the condition that there be none."""
-        with _in_our_words("a test object"):
+        """Tests a conditional write: a second object of the same key with `If-None-Match: *`."""
+        with _map_errors("a test object"):
             self._put_probe()
         return _is_refused("PreconditionFailed", lambda: self._put_probe(IfNoneMatch="*"))
 
     def refuses_deletion(self) -> bool:
-        """Of a version under the shortest lock that proves it. Those of earlier looks are removed on the way."""
+        """Tests the deletion of a version under a short lock, and removes the expired versions of earlier tests."""
         name = self._prefix + PROBE
-        with _in_our_words("a test object"):
+        with _map_errors("a test object"):
             version = self._put_probe()
         earlier = [each for found, each in self._versions(name) if found == name and each != version]
         for each in earlier:
@@ -271,7 +277,7 @@ class S3Vault:
 
 
 class _Ranges(RawIOBase):
-    """A file whose bytes are fetched when they are read."""
+    """A raw file over range requests: bytes are fetched when they are read."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
@@ -290,7 +296,7 @@ class _Ranges(RawIOBase):
     def seek(self, offset: int, whence: int = SEEK_SET) -> int:
         at = {SEEK_SET: 0, SEEK_CUR: self._at, SEEK_END: self._size}[whence] + offset
         if at < 0:
-            raise ValueError(f"No place in a file: {at}")
+            raise ValueError(f"Negative file position: {at}")
         self._at = at
         return at
 
@@ -308,16 +314,16 @@ class _Ranges(RawIOBase):
             return b""
         content = self._read(begin, end)
         if len(content) != end - begin:
-            raise VaultDamagedError(f"{len(content)} bytes came instead of {end - begin}")
+            raise VaultDamagedError(f"The bucket sent {len(content)} bytes instead of {end - begin}")
         self._at = end
         return content
 
 
 def _client() -> Any:
-    """Other endpoints than Amazon's have rarely a host name for each bucket."""
+    """Uses path-style addresses for other endpoints than Amazon's, which rarely have a host name per bucket."""
     is_elsewhere = any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
     config = Config(
-        connect_timeout=CONNECT_S, read_timeout=READ_S, retries={"mode": "standard", "total_max_attempts": TRIES},
+        connect_timeout=CONNECT_S, read_timeout=READ_S, retries={"mode": "standard", "total_max_attempts": ATTEMPTS_MAX},
         request_checksum_calculation="when_required", response_checksum_validation="when_supported",
         s3={"addressing_style": "path" if is_elsewhere else "auto"},
     )  # fmt: skip
@@ -325,32 +331,34 @@ def _client() -> Any:
         return Session().client("s3", config=config)
     except (BotoCoreError, ValueError):
         raise ConfigurationError(
-            "The vault s3 cannot be opened with what AWS_… says: look at AWS_ENDPOINT_URL_S3, AWS_REGION and AWS_PROFILE."
+            "The vault s3 cannot be opened with the settings in AWS_…. Check AWS_ENDPOINT_URL_S3, AWS_REGION and AWS_PROFILE."
         ) from None
 
 
 @contextmanager
-def _in_our_words(what: str, absent: Container[str] = _ABSENT) -> Iterator[None]:
-    """A vendor's words may name hosts, accounts and keys."""
+def _map_errors(what: str, absent: Container[str] = _ABSENT) -> Iterator[None]:
+    """Maps the vendor's exceptions to ours, without their messages, which may name hosts, accounts and keys."""
     try:
         yield
     except ClientError as refused:
         if _code(refused) in absent:
-            raise FileNotFoundError(f"The vault does not hold {what} in this version") from None
+            raise FileNotFoundError(f"The vault does not have {what} in this version") from None
         raise VaultError(f"The bucket refused {what}: {_code(refused)}") from None
     except FlexibleChecksumError:
-        raise VaultDamagedError(f"{what} in the vault is not what was written") from None
+        raise VaultDamagedError(f"{what} in the vault differs from what was written") from None
     except NoCredentialsError:
         raise VaultError(
-            "Nothing opens the bucket: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+            "The bucket needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         ) from None
     except BotoCoreError as failure:
-        raise VaultError(f"The bucket does not answer for {what}: {type(failure).__name__}") from None
+        raise VaultError(
+            f"The bucket did not respond for {what}: {type(failure).__name__}. Check the network, then try again."
+        ) from None
 
 
 def _is_refused(code: str, act: Callable[[], object]) -> bool:
-    """For this reason; to be refused for another one is an error."""
-    with _in_our_words("a test object"):
+    """True if the act is refused with this code; a refusal with another code is an error."""
+    with _map_errors("a test object"):
         try:
             act()
         except ClientError as refused:
@@ -361,7 +369,7 @@ def _is_refused(code: str, act: Callable[[], object]) -> bool:
 
 
 def _code(refused: ClientError) -> str:
-    """A word of the interface, or what a stranger sent instead."""
+    """The error code of the interface; anything else that a server sent is not repeated."""
     code = str(refused.response.get("Error", {}).get("Code", ""))
     return code if code.isalnum() and code.isascii() and len(code) <= CODE_LENGTH_MAX else "an unknown error"
 

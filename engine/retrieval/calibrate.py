@@ -1,8 +1,8 @@
-"""What a raw score means. Pure.
+"""Score calibration: maps raw scores to comparable ones, with curves that belong to a generation. Pure.
 
-A cosine of .45 is a fine match for one embedder and noise for another, so raw scores pass through curves that belong to
-the generation, and the gate at 0.60 means the same everywhere. A generation finds its own curves when it is published,
-by asking it what is not in it (`fit_unlabelled`); whoever has labelled questions replaces them (`fitted`).
+A cosine of .45 is a good match for one embedder and noise for another; with the curves, the gate at 0.60 means the same
+everywhere. A generation calibrates itself when it is published, with probe questions about other things
+(`fit_unlabelled`). Labelled questions replace these curves by a certificate (`fit_labelled`).
 """
 
 import json
@@ -19,16 +19,16 @@ from engine.errors import NotSeparableError
 from engine.models import Calibration, Curve, Generation
 from engine.retrieval.lexical import NORMALISATION
 
-# Right passages attain about .17 of the BM25 that is possible for their questions (5, 50, 95 %: .09, .17, .28).
+# Right passages attain about .17 of the best BM25 possible for their question (5th, 50th, 95th percentile: .09, .17, .28).
 FULL_ATTAINMENT = 0.175
-# How much higher a loud probe's best hit stands than a typical one's. On XQuAD, SQuAD 2.0 and chunkeval .06 separates a
+# The distance between the scores of a loud probe's best hit and of a typical one's. On XQuAD, SQuAD 2.0 and chunkeval .06 separates a
 # little better than .10 (AUROC .989 for .988), and the scores above keep their spread.
 LOUD_ABOVE = 0.06
-METHOD = f"level-{FULL_ATTAINMENT}-{LOUD_ABOVE}"  # a book calibrated in another way calibrates itself again
-SEPARATION_MIN = 0.90  # AUROC; below it a threshold is a lottery whatever it is
-LABELLED_MIN = 30  # of each kind: with fewer a share of 4 % is one question
-LET_THROUGH_MAX = 0.04  # what a labelled fit aims at
-STEP = 1e-6  # raw points of a curve must rise
+METHOD = f"level-{FULL_ATTAINMENT}-{LOUD_ABOVE}"  # a book with another method is calibrated again at its next ingest
+SEPARATION_MIN = 0.90  # AUROC; below it no threshold separates the questions reliably
+LABELLED_MIN = 30  # of each kind: with fewer, one question is more than 4 %
+LET_THROUGH_MAX = 0.04  # the target of a labelled fit
+STEP = 1e-6  # the minimum rise between the raw points of a curve
 
 Raw = NDArray[np.float64]  # one question's candidates: a row (cosine, attainment) each
 LabelKind = Literal["answerable", "out_of_scope", "near_miss"]
@@ -36,14 +36,14 @@ KINDS: tuple[LabelKind, ...] = ("answerable", "out_of_scope", "near_miss")
 
 
 class Weights(NamedTuple):
-    """How much each part counts in the blend."""
+    """The weights of the blend."""
 
     semantic: float
     lexical: float
 
 
 class Gate(NamedTuple):
-    """What the scores are made for."""
+    """The gate that the curves are fitted for."""
 
     weights: Weights
     threshold: float
@@ -51,7 +51,7 @@ class Gate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProbeScores:
-    """What a generation answered when it was asked what is not in it, what is, and its own sentences."""
+    """The candidates that a generation returns for questions outside it, for its headings and for its own sentences."""
 
     probes: Sequence[Raw]
     headings: Sequence[Raw]
@@ -59,7 +59,7 @@ class ProbeScores:
 
 
 class Labelled(NamedTuple):
-    """A question whose answer is known to be in the book or not, and what it found there."""
+    """A labelled question with the candidates that it found."""
 
     text: str
     kind: LabelKind
@@ -68,7 +68,7 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Curves fitted to labelled questions, and how well they do on questions that they were not fitted to."""
+    """Curves fitted to labelled questions, with their error rates on held-out questions."""
 
     calibration: Calibration
     data_sha256: str
@@ -84,18 +84,18 @@ class Certificate:
 
 
 def fit_unlabelled(
-    soundings: ProbeScores, *, embedder: str, dimension: int, gate: Gate, refused: float
+    found: ProbeScores, *, embedder: str, dimension: int, gate: Gate, refused: float
 ) -> Calibration:
-    """Curves without labels: the share `refused` of the probes falls below the gate.
+    """Fits curves without labels, so that the share `refused` of the probes falls below the gate.
 
-    Every point of the similarity curve is a place in this generation's own distribution, so a monotone distortion of
-    all cosines moves the points along: the best hit of a typical and of a loud probe, and the book's own sentences,
-    which stand at 1. How high the noise stands is then found so that the gate refuses what it should.
+    Every point of the similarity curve is a quantile of this generation's own distribution, so a monotone distortion of
+    all cosines moves the points along: the best hit of a typical probe and of a loud one, and the book's own sentences,
+    which map to 1. The score of the noise is then searched for, so that the gate refuses the given share.
     """
-    probes = _Found.of(soundings.probes)
-    echo = float(np.median(_Found.of(soundings.echoes).best_cosines()))
+    probes = _CandidateTable.of(found.probes)
+    echo = float(np.median(_CandidateTable.of(found.echoes).best_cosines()))
     curves = _curves(probes, echo, FULL_ATTAINMENT, gate, refused)
-    headings = _Found.of(soundings.headings).best_scores(*curves, gate.weights)
+    headings = _CandidateTable.of(found.headings).best_scores(*curves, gate.weights)
     separation = auroc(headings, probes.best_scores(*curves, gate.weights)) if len(headings) else None
     return _named(Calibration("", "self", embedder, dimension, NORMALISATION, *curves, separation))
 
@@ -103,15 +103,15 @@ def fit_unlabelled(
 def fit_labelled(
     labelled: Sequence[Labelled], generation: Generation, gate: Gate, data_sha256: str
 ) -> Certificate:
-    """Curves from labelled questions; `NotSeparableError` if no threshold could tell the two kinds apart.
+    """Fits curves to labelled questions; `NotSeparableError` if no threshold separates the two kinds.
 
-    Near misses are measured and not fitted to: to every score they look like answerable questions.
+    Near misses are measured and not fitted to, because every score takes them for answerable questions.
     """
     _check_counts(labelled)
     echo = generation.calibration.similarity[-1][0]
     curves = _fit(labelled, echo, gate)
     scores = {
-        kind: _Found.of([item.found for item in labelled if item.kind == kind]).best_scores(
+        kind: _CandidateTable.of([item.found for item in labelled if item.kind == kind]).best_scores(
             *curves, gate.weights
         )
         for kind in KINDS
@@ -120,8 +120,8 @@ def fit_labelled(
     if separation < SEPARATION_MIN:
         raise NotSeparableError(
             f"The scores of answerable and out-of-scope questions hardly differ (AUROC {separation:.3f}, at least"
-            f" {SEPARATION_MIN} is needed), so no threshold is worth a certificate. Check the labels; questions that"
-            " only sound like the book are of the kind near_miss."
+            f" {SEPARATION_MIN} is required), so no threshold separates them. Check the labels, and give questions that"
+            " only sound like the book the kind near_miss."
         )
     passed = _held_out(labelled, echo, gate)
     return Certificate(
@@ -140,7 +140,7 @@ def fit_labelled(
 
 
 def mismatch(calibration: Calibration, embedder: str, dimension: int) -> str | None:
-    """What keeps these curves from meaning anything for a generation; None if nothing does."""
+    """The reason why these curves do not fit a generation; None if they do."""
     pairs = {
         "embedder": (calibration.embedder, embedder),
         "dimension": (calibration.dimension, dimension),
@@ -151,20 +151,20 @@ def mismatch(calibration: Calibration, embedder: str, dimension: int) -> str | N
 
 
 def separation_warnings(calibration: Calibration) -> tuple[str, ...]:
-    """What an author should know about a gate like this."""
+    """A warning for the book's author if the gate separates questions badly."""
     separation = calibration.separation
     if separation is None or separation >= SEPARATION_MIN:
         return ()
     doubt = (
         f"Questions about this book's headings score hardly better than questions about other things (AUROC"
-        f" {separation:.2f}, expected {SEPARATION_MIN} or more), so the gate cannot tell them apart well. Look at what"
-        " was ingested, or calibrate with labelled questions: affidavit calibrate --help."
+        f" {separation:.2f}, expected {SEPARATION_MIN} or more), so the gate separates them badly. Check the ingested"
+        " files, or calibrate with labelled questions: affidavit calibrate --help."
     )
     return (doubt,)
 
 
 def shipped(embedder: str, dimension: int, similarity: Curve) -> Calibration:
-    """The embedder's own curve, measured on other books than this one."""
+    """The embedder's default curve, measured on other books."""
     lexical = _lexical(FULL_ATTAINMENT)
     return _named(Calibration("", "shipped", embedder, dimension, NORMALISATION, similarity, lexical))
 
@@ -178,7 +178,7 @@ def from_json(stored: Mapping[str, Any]) -> Calibration:
 
 
 def interpolate(curve: Curve, raw: float) -> float:
-    """The meaning of a raw score: on the line between its neighbours, flat beyond the ends."""
+    """Piecewise linear interpolation, constant beyond both ends."""
     after = bisect_right(curve, raw, key=lambda point: point[0])
     if after == 0:
         return curve[0][1]
@@ -193,7 +193,7 @@ def blended(similarity: float, lexical: float, weights: Weights) -> float:
 
 
 def auroc(higher: NDArray[np.float64], lower: NDArray[np.float64]) -> float:
-    """How often a score of the first kind lies above one of the second; ties count half."""
+    """The probability that a score of the first kind exceeds one of the second; a tie counts half."""
     ordered = np.sort(lower)
     below = np.searchsorted(ordered, higher, "left") + np.searchsorted(ordered, higher, "right")
     return float(below.mean() / (2 * len(lower)))
@@ -204,14 +204,14 @@ _RISK_STEPS = 100  # the gate is set to a hundredth
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The candidates of many questions in one table; `starts` says where each question's begin."""
+class _CandidateTable:
+    """The candidates of many questions in one table; `starts` has the first row of each question."""
 
     rows: Raw
     starts: NDArray[np.intp]
 
     @classmethod
-    def of(cls, raws: Sequence[Raw]) -> "_Found":
+    def of(cls, raws: Sequence[Raw]) -> "_CandidateTable":
         held = [raw if len(raw) else np.zeros((1, 2)) for raw in raws]
         starts = np.cumsum([0, *(len(raw) for raw in held)])[:-1]
         return cls(np.concatenate(held) if held else np.zeros((0, 2)), starts)
@@ -231,7 +231,7 @@ class _Found:
 
 
 def _similarity(noise: tuple[float, float], level: float, echo: float) -> Curve:
-    """Where typical and where loud noise stands is known; how high they score is what the gate decides."""
+    """The cosines of typical and of loud noise are measured; `level`, their score, is fitted to the gate."""
     typical, loud = max(noise[0], STEP), max(noise[1], noise[0] + STEP, 2 * STEP)
     return ((0.0, 0.0), (typical, level), (loud, level + LOUD_ABOVE), (max(echo, loud + STEP), 1.0))
 
@@ -240,8 +240,10 @@ def _lexical(full: float) -> Curve:
     return ((0.0, 0.0), (full, 1.0))
 
 
-def _curves(found: _Found, echo: float, full: float, gate: Gate, refused: float) -> tuple[Curve, Curve]:
-    """The highest curve at which enough of these questions stay below the gate."""
+def _curves(
+    found: _CandidateTable, echo: float, full: float, gate: Gate, refused: float
+) -> tuple[Curve, Curve]:
+    """Bisects for the highest curve at which the given share of these questions stays below the gate."""
     cosines = found.best_cosines()
     noise = float(np.quantile(cosines, 0.5)), float(np.quantile(cosines, refused, method="higher"))
     lexical = _lexical(full)
@@ -255,16 +257,16 @@ def _curves(found: _Found, echo: float, full: float, gate: Gate, refused: float)
 
 
 def _fit(labelled: Sequence[Labelled], echo: float, gate: Gate) -> tuple[Curve, Curve]:
-    """Of the curves that let few enough through, those that keep most."""
-    noise = _Found.of([item.found for item in labelled if item.kind == "out_of_scope"])
-    answerable = _Found.of([item.found for item in labelled if item.kind == "answerable"])
+    """Of the curves that let few enough through, the one that keeps the most answerable questions."""
+    noise = _CandidateTable.of([item.found for item in labelled if item.kind == "out_of_scope"])
+    answerable = _CandidateTable.of([item.found for item in labelled if item.kind == "answerable"])
     tried = [_curves(noise, echo, full, gate, 1 - LET_THROUGH_MAX) for full in _FULL_TRIED]
     kept = [np.mean(answerable.best_scores(*curves, gate.weights) >= gate.threshold) for curves in tried]
     return tried[int(np.argmax(kept))]
 
 
 def _halves(labelled: Sequence[Labelled]) -> tuple[list[Labelled], list[Labelled]]:
-    """Two halves with as many of each kind, always the same ones; equal questions are in the same half."""
+    """Two halves, balanced by kind and deterministic; equal questions go to the same half."""
     halves: tuple[list[Labelled], list[Labelled]] = ([], [])
     for kind in KINDS:
         held = [item for item in labelled if item.kind == kind]
@@ -276,14 +278,16 @@ def _halves(labelled: Sequence[Labelled]) -> tuple[list[Labelled], list[Labelled
 
 
 def _held_out(labelled: Sequence[Labelled], echo: float, gate: Gate) -> dict[LabelKind, NDArray[np.bool_]]:
-    """Whether each question passes a gate that was fitted to the other half."""
+    """Two-fold cross-validation: whether each question passes a gate that was fitted to the other half."""
     passed: dict[LabelKind, list[NDArray[np.bool_]]] = {kind: [] for kind in KINDS}
     one, other = _halves(labelled)
     for measured, fitted_to in ((one, other), (other, one)):
         curves = _fit(fitted_to, echo, gate)
         for kind in KINDS:
             asked = [item.found for item in measured if item.kind == kind]
-            passed[kind].append(_Found.of(asked).best_scores(*curves, gate.weights) >= gate.threshold)
+            passed[kind].append(
+                _CandidateTable.of(asked).best_scores(*curves, gate.weights) >= gate.threshold
+            )
     return {kind: np.concatenate(parts) for kind, parts in passed.items()}
 
 
@@ -294,7 +298,7 @@ def _share(passed: NDArray[np.bool_]) -> float:
 def _risk_coverage(
     answerable: NDArray[np.float64], out_of_scope: NDArray[np.float64]
 ) -> Iterator[dict[str, float]]:
-    """What another threshold would keep and let through, by these curves."""
+    """The shares that every other threshold would keep and let through."""
     for step in range(_RISK_STEPS + 1):
         threshold = step / _RISK_STEPS
         yield {
@@ -309,12 +313,12 @@ def _check_counts(labelled: Sequence[Labelled]) -> None:
         count = len({item.text for item in labelled if item.kind == kind})
         if count < LABELLED_MIN:
             raise NotSeparableError(
-                f"Only {count} questions are {kind.replace('_', ' ')}: at least {LABELLED_MIN} are needed to say"
-                " what share of them the gate treats rightly."
+                f"Only {count} questions are {kind.replace('_', ' ')}. Add more: at least {LABELLED_MIN} are needed to measure"
+                " the gate's error rate."
             )
 
 
 def _named(calibration: Calibration) -> Calibration:
-    """Its id is the hash of what it says: equal curves are one calibration."""
-    said = json.dumps(asdict(calibration), sort_keys=True).encode()
-    return replace(calibration, calibration_id=f"{calibration.kind}-{sha256(said).hexdigest()[:12]}")
+    """Content-addressed: the id is the hash of the content, so equal curves are one calibration."""
+    content = json.dumps(asdict(calibration), sort_keys=True).encode()
+    return replace(calibration, calibration_id=f"{calibration.kind}-{sha256(content).hexdigest()[:12]}")

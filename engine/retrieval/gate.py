@@ -1,8 +1,8 @@
-"""The gate before the model: enough evidence, or a refusal that costs nothing. Pure."""
+"""The relevance gate: a threshold on the best score, before a model is called and paid for. Pure."""
 
 from engine.models import Refusal, Retrieved
 
-NEAREST_SHOWN = 3  # a reader looks at three links, not at ten
+NEAREST_SHOWN = 3  # a reader follows three links, not ten
 
 _NOT_IN_BOOK = Refusal(
     reason="selection_not_in_book",
@@ -11,7 +11,7 @@ _NOT_IN_BOOK = Refusal(
 
 
 def refuse_weak_evidence(retrieved: Retrieved, threshold: float) -> Refusal | None:
-    """None if the best of all passages reaches the threshold."""
+    """A refusal, or None if the best score reaches the threshold."""
     if not retrieved.is_selection_found:
         return _NOT_IN_BOOK
     if retrieved.evidence and retrieved.best_score >= threshold:

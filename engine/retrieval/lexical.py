@@ -1,4 +1,4 @@
-"""BM25 as `rank_bm25.BM25Okapi` scores it, taken apart so that a vector store can hold it. Pure.
+"""BM25 as sparse vectors, equal to `rank_bm25.BM25Okapi`, so that a vector store can compute it. Pure.
 
 A passage's score is the sum over the question's words of `idf(word) * weight(word, passage)`: the weights are stored
 with the passage as a sparse vector, the idf values come with the question, and the dot product is the score.
@@ -15,22 +15,22 @@ from engine.models import Lexicon, Term
 
 K1 = 1.5
 B = 0.75
-EPSILON = 0.25  # the share of the average idf that a word gets which stands in more than half of the passages
+EPSILON = 0.25  # the idf of a word in more than half of the passages, as a share of the average idf
 
-PRIOR_WORDS = 4  # words the book does not know that every question is taken to have besides its own
+PRIOR_WORDS = 4  # additive smoothing: unknown words that are added to every question
 NORMALISATION = (
-    "prior-attainment-2"  # names how words are counted and scores normalised: a certificate fits only this
+    "prior-attainment-2"  # the version of tokenizer and normalisation: a certificate is valid for one version
 )
 
-# They say how a thing is asked, not what: with them a question about anything shares three words with every passage.
-_SMALL = (
+# Stop words: they would make a question about anything share three words with every passage.
+_STOP = (
     "a about after again all also am an and any are as at be because been before being between both but by can could"
     " did do does doing during each few for from further had has have having he her here hers him his how i if in into"
     " is it its itself just me more most my no nor not now of off on once only or other our out over own same she should"
     " so some such than that the their them then there these they this those through to too under until up us very was"
     " we were what when where which while who whom whose why will with would you your"
 )
-_SMALL_WORDS = frozenset(_SMALL.split())
+_STOP_WORDS = frozenset(_STOP.split())
 
 _WORD = re.compile(r"[^\W_]+(?:[.'_:/+#-]*[^\W_]+)*[+#]*")
 _PART = re.compile(r"[^\W_]+")
@@ -38,9 +38,9 @@ _stemmer = Stemmer.Stemmer("english")
 
 
 def words(text: str) -> list[str]:
-    """The words of a text as they are counted, of a passage and of a question alike.
+    """The tokenizer for passages and questions: lower case, stemmed, without stop words.
 
-    A compound such as `ros2_control` or `sim-to-real` counts as itself and as its parts. Small words do not count.
+    A compound such as `ros2_control` or `sim-to-real` counts as itself and as its parts.
     """
     compounds, parts = [], []
     for word in _WORD.findall(text.lower()):
@@ -49,11 +49,11 @@ def words(text: str) -> list[str]:
         else:
             compounds.append(word)
             parts.extend(_PART.findall(word))
-    return [*compounds, *_stemmer.stemWords([part for part in parts if part not in _SMALL_WORDS])]
+    return [*compounds, *_stemmer.stemWords([part for part in parts if part not in _STOP_WORDS])]
 
 
 def lexicon(passages: Sequence[Sequence[str]]) -> Lexicon:
-    """The statistics of a whole generation. Term ids follow the alphabet, so equal books get equal ids."""
+    """The statistics of a whole generation. Term ids are in alphabetical order, so equal books get equal ids."""
     count = len(passages)
     holding = Counter(word for passage in passages for word in set(passage))
     raw = {word: math.log(count - df + 0.5) - math.log(df + 0.5) for word, df in holding.items()}
@@ -67,7 +67,7 @@ def lexicon(passages: Sequence[Sequence[str]]) -> Lexicon:
 
 
 def passage_weights(passage: Sequence[str], of: Lexicon) -> dict[int, float]:
-    """The sparse vector that is stored with a passage."""
+    """The sparse vector of a passage."""
     length_factor = K1 * (1 - B + B * len(passage) / of.average_length) if of.average_length else K1
     return {
         of.terms[word].term_id: count * (K1 + 1) / (count + length_factor)
@@ -77,16 +77,17 @@ def passage_weights(passage: Sequence[str], of: Lexicon) -> dict[int, float]:
 
 
 def query_weights(query: Iterable[str], of: Lexicon) -> dict[int, float]:
-    """The sparse vector that is searched with."""
+    """The sparse vector of a query."""
     counts = Counter(word for word in query if word in of.terms)
     return {of.terms[word].term_id: of.terms[word].idf * count for word, count in counts.items()}
 
 
 def possible(query: Iterable[str], of: Lexicon) -> float:
-    """The best score that any passage could get for this question.
+    """The upper bound of a passage's score for this question.
 
-    Words unknown to the book count with the idf of a word in no passage: a question about something else cannot
-    score well by its small words. Four such words are added to every question: one word found proves less than five.
+    Words unknown to the book count with the idf of a word in no passage, so that a question about something else cannot
+    score well by its common words. Four such words are added to every question, because one matching word proves less
+    than five.
     """
     unknown = Term(0, math.log(of.passages + 0.5) - math.log(0.5))
     known = sum(max(0.0, of.terms.get(word, unknown).idf) for word in query)
@@ -94,7 +95,7 @@ def possible(query: Iterable[str], of: Lexicon) -> float:
 
 
 def attainment(score: float, best: float) -> float:
-    """A score as a share of the best possible, in [0, 1]. Absolute: it does not depend on what else was found.
+    """A score as a share of the best possible, in [0, 1]. Absolute: it does not depend on the other hits.
 
     Compared on XQuAD and SQuAD 2.0 with 200 questions about other things (`make bench`; where 5 % of these get through),
     this keeps 96.2 and 94.7 % of the answerable questions at an nDCG@10 of .980 and .919. Without the added words it is

@@ -1,4 +1,4 @@
-"""A question to the passages that may answer it: embed, search, say what the scores mean, order, keep."""
+"""Hybrid retrieval: embed, search densely and by BM25, calibrate and blend the scores, rerank, keep the top k."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from engine.ports import Embedder, Index, Library, Reranker
 from engine.retrieval import lexical, selection
 from engine.retrieval.calibrate import Weights, blended, interpolate
 
-RERANKED = 25  # a reranker is paid by the text, and the right passage is hardly ever further down
-AFTER_RERANK_S = 0.2  # a late reranker leaves this much of the time for retrieval
+RERANKED = 25  # a reranker bills each text, and the right passage is rarely further down
+AFTER_RERANK_S = 0.2  # reserved after the reranker's timeout, for the rest of the retrieval
 
 NO_FILTERS = Filters()
 _NARROWEST_FIRST = ("section", "tags", "difficulty", "chapter", "module")
@@ -29,7 +29,7 @@ _NARROWEST_FIRST = ("section", "tags", "difficulty", "chapter", "module")
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A query made ready: as words, as a vector, as the weights of its words."""
+    """A prepared query: its words, its dense vector and its sparse vector."""
 
     generation: Generation
     words: list[str]
@@ -39,7 +39,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Retriever:
-    """The parts that searching needs, and the numbers that decide."""
+    """The parts and the parameters of retrieval."""
 
     embedder: Embedder
     index: Index
@@ -50,15 +50,17 @@ class Retriever:
     within_s: float
 
     async def retrieve(self, question: Question, generation: Generation) -> Retrieved:
-        """The best `top_k` passages in order: of the book, of a part of it, or of what the reader selected."""
+        """The best `top_k` passages in order: of the book, of a part of it, or of the reader's selection."""
         rerank_until = asyncio.get_running_loop().time() + self.within_s - AFTER_RERANK_S
         if question.selected_text is not None:
             return await self._selected(question, question.selected_text, generation)
         query = "\n".join(filter(None, (question.text, question.context)))
         search = await self.prepare(query, generation)
         ranked, searched = await self._widened(search, question.filters)
-        by_itself = await self._by_itself(question, generation, searched) if question.context else ranked
-        best_score, considered = max((item.score for item in by_itself), default=0.0), len(ranked)
+        without_context = (
+            await self._without_context(question, generation, searched) if question.context else ranked
+        )
+        best_score, considered = max((item.score for item in without_context), default=0.0), len(ranked)
         ranked = ranked[: max(question.top_k, RERANKED if self.reranker else 0)]
         passages = await self._passages(ranked)
         ordered, note = await self._reranked(query, ranked, passages, rerank_until)
@@ -82,21 +84,21 @@ class Retriever:
     async def candidates(
         self, search: Search, filters: Filters = NO_FILTERS, among: Sequence[str] = ()
     ) -> list[Candidate]:
-        """All that the index offers, best first."""
+        """All hits of the index with calibrated scores, best first."""
         hits = await self.index.search(
             search.generation.generation_id, search.dense, search.terms, self.candidates_each, filters, among
         )
         return rank(hits, search, self.weights)
 
-    async def _by_itself(
+    async def _without_context(
         self, question: Question, generation: Generation, searched: Filters
     ) -> list[Candidate]:
-        """What a follow-up question finds without its context. The gate looks at this: what the book was asked before
-        would lift any question over it."""
+        """The candidates of a follow-up question alone. The gate compares their scores, because the earlier questions would
+        lift any question over the threshold."""
         return await self.candidates(await self.prepare(question.text, generation), searched)
 
     async def _widened(self, search: Search, filters: Filters) -> tuple[list[Candidate], Filters]:
-        """If nothing in the book fits the filters, the narrowest is dropped, and the next, until something does."""
+        """Drops the narrowest filter, and the next one, until the filters match a passage."""
         while True:
             ranked = await self.candidates(search, filters)
             if ranked or not described(filters):
@@ -104,9 +106,9 @@ class Retriever:
             filters = _wider(filters)
 
     async def _selected(self, question: Question, selected: str, generation: Generation) -> Retrieved:
-        """Only the sentences that the reader selected, where they stand in the book.
+        """The selected sentences only, where they occur in the book.
 
-        The question is searched together with the selection: "What does this mean?" means nothing without it.
+        The question is searched together with the selection, because "What does this mean?" means nothing without it.
         """
         query = f"{question.text}\n{selected}"
         places = await self._places(selected, generation)
@@ -125,7 +127,7 @@ class Retriever:
         )
 
     async def _places(self, selected: str, generation: Generation) -> dict[str, Passage]:
-        """The passages that hold the selection, each with the selected sentences only."""
+        """The passages that contain the selection, each with the selected sentences only."""
         needles = selection.needles(selected)
         places: list[selection.Located] = []
         last = "" if needles else None
@@ -138,13 +140,15 @@ class Retriever:
     async def _passages(self, candidates: Sequence[Candidate]) -> dict[str, Passage]:
         passages = await self.library.passages([item.chunk_id for item in candidates])
         if len(passages) < len(candidates):
-            raise DatabaseUnavailableError("The index names passages that the database does not hold.")
+            raise DatabaseUnavailableError(
+                "The search index and the database do not match at the moment. Please try again shortly."
+            )
         return passages
 
     async def _reranked(
         self, question: str, ranked: list[Candidate], passages: dict[str, Passage], until: float
     ) -> tuple[list[Candidate], str | None]:
-        """The reranker's order and its name; if it fails or is late the order stands, and the note says so."""
+        """The reranker's order and its name. If it fails or times out, the order is kept and the note gives the reason."""
         if self.reranker is None or not ranked:
             return ranked, None
         name = self.reranker.name
@@ -162,7 +166,7 @@ class Retriever:
 
 
 def rank(hits: Sequence[Hit], search: Search, weights: Weights) -> list[Candidate]:
-    """Both scores of each hit, mapped and blended; ties break by id, so that every backend gives one order."""
+    """Calibrates and blends the scores of each hit. Ties break by id, so that the order is the same on every backend."""
     calibration, lexicon = search.generation.calibration, search.generation.lexicon
     possible = lexical.possible(search.words, lexicon)
     candidates = []
@@ -178,15 +182,15 @@ def rank(hits: Sequence[Hit], search: Search, weights: Weights) -> list[Candidat
 
 
 def _located(selected: str, documents: Sequence[Sequence[Passage]]) -> list[selection.Located]:
-    """In a thread: a document of 2 MB takes 0.2 s to fold, and other readers do not wait for it."""
+    """Runs in a thread: folding a document of 2 MB takes 0.2 s, which must not block other requests."""
     return [place for document in documents for place in selection.locate(selected, document)]
 
 
-_FILTERS_UNUSED = "Only the selected text was searched, so the filters do not apply."
+_FILTERS_UNUSED = "Only the selected text was searched, so the filters were ignored."
 
 
 def _wider(filters: Filters) -> Filters:
-    """Without the narrowest of the filters that are set."""
+    """The filters without the narrowest one that is set."""
     narrowest = next(name for name in _NARROWEST_FIRST if getattr(filters, name))
     return replace(filters, **{narrowest: getattr(NO_FILTERS, narrowest)})
 
@@ -195,7 +199,7 @@ def _filter_message(asked: Filters, searched: Filters) -> str | None:
     if asked == searched:
         return None
     where = described(searched) or "the whole book"
-    return f"Nothing in the book has {described(asked)}, so {where} was searched instead."
+    return f"No passage of the book matches {described(asked)}, so {where} was searched instead."
 
 
 def described(filters: Filters) -> str:

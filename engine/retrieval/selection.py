@@ -1,8 +1,8 @@
-"""Where the words that a reader marked on a rendered page stand in the book. Pure.
+"""Exact matching of a reader's selection on a rendered page with the text of the book. Pure.
 
-Page and book are compared folded: what a browser, a theme or a keyboard changes is taken away, the words stay. What is
-left must stand in the book in one run; nothing is matched loosely, for "not in the book" is a promise. What cannot be
-seen folded: "now here" and "nowhere" are the same.
+Both are compared in a folded (normalised) form: differences that a browser, a theme or a keyboard causes are removed, the
+words stay. The folded selection must occur in the book as one run. Nothing is matched fuzzily, because "not in the book" is
+a promise. One ambiguity remains: folded, "now here" and "nowhere" are the same.
 """
 
 import re
@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 from engine.models import Passage, Sentence
 
-FOLDING = "folding-1"  # stored documents are folded like this: another way of folding needs another name
-PLACES = 10  # of one selection: whoever marked "the robot" has not said which one they mean
-HEADING_SENTENCES = 20  # under a heading that was marked alone: about a passage
-# What is shorter must be whole words: white space is folded away, and "tor" stands in "motor" and in "not or". From
-# twelve letters on chance does not write the same, and a selection may begin and end inside a word.
+FOLDING = "folding-1"  # the version of the folding: stored documents are folded, so a changed folding needs a new name
+PLACES = 10  # of one selection: "the robot" occurs in many places, and the reader meant one of them
+HEADING_SENTENCES = 20  # read under a heading that was selected alone: about one passage
+# A shorter selection must be whole words: white space is folded away, so "tor" occurs in "motor" and in "not or". From
+# twelve letters on, a match by chance is unlikely, and a selection may begin and end inside a word.
 SHORT = 12
 
-Located = tuple[Passage, ...]  # one place: the passages that hold it, each with the sentences touched
+Located = tuple[Passage, ...]  # one place: the passages that contain it, each with the touched sentences
 
-# Lines that a theme puts on the page and nobody wrote: the button on a block of code, the names of admonitions.
+# Lines that a theme adds to the page: the button on a code block, the titles of admonitions.
 _THEME_LINES = frozenset(
     ("copy", "copied", "note", "tip", "info", "warning", "danger", "caution", "important", "success")
 )
@@ -36,8 +36,10 @@ _NOTES = "footnotes"
 
 _SIGNS = frozenset("+<=>±×÷≠≤≥≈%€£¥")  # noqa: RUF001  # "C++" is not "C", nor "a < b" the same as "a > b"
 _DASHES = frozenset("-\u2010\u2011\u2012\u2013\u2014\u2015\u2212")
-_DRAWING = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")  # says how to draw the character before it
-# The point in "1.5" and the sign of "-5" stay: it is another number without them.
+_DRAWING = re.compile(
+    "[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)  # a variation selector, which belongs to the character before it
+# The point in "1.5" and the sign of "-5" are kept: without them it is another number.
 _NOT_OF_A_NUMBER = re.compile(r"(?<!\d)[.,]|[.,](?!\d)|(?<=\w)-|-(?!\d)")
 _UNSPACED = re.compile(  # written without spaces: a word may begin at every character
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
@@ -45,10 +47,10 @@ _UNSPACED = re.compile(  # written without spaces: a word may begin at every cha
 
 
 def locate(selection: str, passages: Sequence[Passage]) -> list[Located]:
-    """Where the selection stands in a document, given all its passages in order; whole sentences and headings come first.
+    """The places of the selection in a document, given all its passages in order; whole sentences and headings come first.
 
-    Every sentence touched comes once, in the first passage that holds it; a heading marked alone touches what stands under
-    it. The text of a passage stays whole, so that offsets into it stay true.
+    Every touched sentence occurs once, in the first passage that contains it; a heading selected alone touches the sentences
+    under it. The text of a passage stays whole, so that offsets into it stay valid.
     """
     document = _Document.of(passages)
     whole = (_Part(folded(selection)),)
@@ -61,18 +63,18 @@ def locate(selection: str, passages: Sequence[Passage]) -> list[Located]:
 
 
 def needles(selection: str) -> list[str]:
-    """What a folded document must contain to hold the selection, all of them; without any it stands nowhere."""
+    """Necessary substrings: a folded document that contains the selection contains all of them. Empty: no document does."""
     written = [part.text for part in _parts(selection, has_notes=True) if part.is_written]
     return list(dict.fromkeys(written or filter(None, [folded(selection)])))
 
 
 def folded_document(passages: Sequence[Passage]) -> str:
-    """A document as one folded string, its headings where they stand: stored at ingest, to find selections in."""
+    """A document with its headings as one folded string, which an ingest stores to search selections in."""
     return _Document.of(passages).folded.text
 
 
 def folded(text: str) -> str:
-    """What is left without whitespace, typography, mark-up and case: letters, and numbers kept apart and as they are."""
+    """The text without white space, typography, mark-up and case: letters, and numbers kept separate and unchanged."""
     return _fold([text]).text
 
 
@@ -80,7 +82,7 @@ def folded(text: str) -> str:
 
 
 class _Folded(NamedTuple):
-    """Texts as one; `spans` says where each of them stands in it, `words` where words begin."""
+    """Several texts folded into one string: `spans` has the place of each text, `words` the starts of words."""
 
     text: str
     spans: list[tuple[int, int]]
@@ -88,7 +90,7 @@ class _Folded(NamedTuple):
 
 
 class _Kept(dict[int, str | None]):
-    """What a character becomes. Filled as characters are met."""
+    """A lazily filled translation table."""
 
     def __missing__(self, code: int) -> str | None:
         self[code] = _kept(chr(code))
@@ -115,7 +117,7 @@ def _words(text: str) -> list[str]:
 
 
 def _fold(texts: Iterable[str]) -> _Folded:
-    """Words stand without a space between them, but "3 5" is not 35."""
+    """Joins words without spaces, except between digits: "3 5" is not 35."""
     pieces: list[str] = []
     spans, begun = [], set()
     end, before = 0, ""
@@ -137,14 +139,14 @@ def _fold(texts: Iterable[str]) -> _Folded:
 
 
 class _Part(NamedTuple):
-    """A run of the selection. What the page added may be missing in the book."""
+    """A run of the selection; `is_written` is False for text that the page may have added."""
 
     text: str
     is_written: bool = True
 
 
 def _parts(selection: str, *, has_notes: bool) -> tuple[_Part, ...]:
-    """Runs between what a page may have added: lines of the theme, numbers of a list, marks of footnotes."""
+    """Splits the selection at text that a page may have added: theme lines, list numbers, footnote marks."""
     parts: list[_Part] = []
     for part in (part for line in selection.splitlines() for part in _line_parts(line, has_notes=has_notes)):
         if part.is_written and parts and parts[-1].is_written:
@@ -178,7 +180,7 @@ def _glued(before: str, after: str) -> str:
 
 
 class _Unit(NamedTuple):
-    """What was folded: a sentence of a passage, or a heading before it; `level` 0 is the title, 3 a sentence."""
+    """A folded text: a sentence of a passage, or a heading before it; `level` 0 is the title, 3 a sentence."""
 
     level: int
     passage: int
@@ -204,7 +206,7 @@ class _Document:
         return cls(passages, [unit for unit, _ in found], folds, starts, ends)
 
     def spans(self, parts: Sequence[_Part]) -> list[tuple[int, int]]:
-        """Every run of the document that is these parts."""
+        """Every run of the document that matches these parts."""
         first = next((number for number, part in enumerate(parts) if part.is_written and part.text), None)
         if first is None:
             return []
@@ -213,7 +215,7 @@ class _Document:
         return [(start, end) for start, end in spans if end and self._is_long_or_whole(start, end)]
 
     def _end(self, start: int, parts: Sequence[_Part]) -> int:
-        """Where the parts, one right behind the other, end; 0 if something else stands between them."""
+        """The end of the parts, which must follow each other directly; 0 if they do not."""
         ends = {start}
         for part in parts:
             behind = {end for before in ends if (end := self._behind(before, part.text))}
@@ -234,7 +236,7 @@ class _Document:
         return at in self.folded.words or not within_word
 
     def _cuts_number(self, at: int) -> bool:
-        """15 is not 5; only a word may begin or end inside a word."""
+        """True for a position inside a number: a selection may end inside a word, but 15 is not 5."""
         around = self.folded.text[max(at - 1, 0) : at + 1]
         return at not in self.folded.words and len(around) > 1 and all(map(_is_of_number, around))
 
@@ -254,7 +256,7 @@ class _Document:
         return sentences or self._under(last - 1)
 
     def _under(self, heading: int) -> tuple[_Unit, ...]:
-        """What stands under the heading, as far as the next one of its level."""
+        """The sentences under the heading, up to the next heading of its level."""
         level = self.units[heading].level
         below = takewhile(lambda unit: unit.level > level, islice(self.units, heading + 1, None))
         return tuple(islice((unit for unit in below if unit.level == _SENTENCE), HEADING_SENTENCES))
@@ -281,10 +283,10 @@ def _is_of_number(character: str) -> bool:
 
 
 def _units(passages: Sequence[Passage]) -> Iterator[tuple[_Unit, str]]:
-    """What a reader of the page sees, in its order: each heading when it changes, each sentence once."""
+    """The text of the page in reading order: each heading when it changes, each sentence once."""
     opening, known = None, 0
     heading: Sentence | None = None
-    shown = ""  # the heading that nothing stands under so far
+    shown = ""  # the last heading, while it has no sentence yet
     for number, passage in enumerate(passages):
         if not (opening and _continues(passage, opening)):
             opening, known, heading = passage, 0, None
@@ -301,7 +303,7 @@ def _units(passages: Sequence[Passage]) -> Iterator[tuple[_Unit, str]]:
 
 
 def _continues(passage: Passage, opening: Passage) -> bool:
-    """A section's last passage may begin again with its first sentence; another section begins with another one."""
+    """True if the passage continues the section of `opening`. A section's last passage may repeat its first sentence."""
     same = (passage.section, _first(passage)) == (opening.section, _first(opening))
     return passage.start_sentence > 0 or same
 
@@ -318,7 +320,8 @@ def _opened(passage: Passage, *, is_first: bool) -> Iterator[tuple[int, str]]:
 
 
 def _is_headed_anew(sentence: Sentence, before: Sentence | None) -> bool:
-    """Of the same name it is another one by its anchor; in a PDF that only names the page."""
+    """True at a new heading. A heading of the same name is a new one if its anchor differs, except in a PDF, where an
+    anchor only names the page."""
     if before is None or sentence.heading != before.heading:
         return True
     return sentence.anchor != before.anchor and sentence.page == before.page

@@ -261,7 +261,7 @@ async def test_whatever_s3_does_no_row_is_nowhere_and_the_next_run_ends(
     whole: dict[str, SealedLog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.providers.s3.READ_S", 0.5)
-    monkeypatch.setattr("engine.providers.s3.TRIES", 2)
+    monkeypatch.setattr("engine.providers.s3.ATTEMPTS_MAX", 2)
     found, rows = [], rows_of(whole["archive"], JANUARY)
     with s3.serving() as upstream:
         for name, value in upstream.environment.items():

@@ -14,7 +14,7 @@ from engine.errors import ModelBusyError, ModelFailedError, OutOfTimeError, Requ
 from engine.grounding.verify import SENTINEL
 from engine.house import House
 from engine.models import Claim, Draft, Refusal, Released
-from engine.providers.claude import RAW_CHARACTERS_MAX, Claude, Reading
+from engine.providers.claude import RAW_CHARACTERS_MAX, Claude, StreamParser
 from engine.wiring import PROMPT
 from tests.asking import IMU, asked
 from tests.conftest import Records
@@ -163,7 +163,7 @@ def plain(text: str) -> Block:
 def read(*blocks: Block) -> tuple[Draft, list[Claim]]:
     """What becomes of these blocks, as the vendor's own event objects."""
     draft = Draft("claude")
-    reading, claims = Reading(draft), []
+    reading, claims = StreamParser(draft), []
     for sent in whole({"model": "claude"}, list(blocks))[:-1]:
         claims += reading.claims(EVENT.validate_python(parsed(sent)))
     return draft, [*claims, *reading.end()]
@@ -297,7 +297,7 @@ def test_what_the_cache_was_read_for_is_counted() -> None:
     draft = Draft("claude")
     sent = parsed(messages.start({"model": "claude"}))
     sent["message"]["usage"] |= usage
-    Reading(draft).claims(EVENT.validate_python(sent))
+    StreamParser(draft).claims(EVENT.validate_python(sent))
     assert draft.tokens_input == 900
 
 

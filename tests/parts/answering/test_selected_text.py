@@ -313,7 +313,7 @@ async def test_filters_do_not_apply_to_a_selection_and_the_answer_says_so(
 ) -> None:
     engine, _ = with_generator(house, cite_all)
     answer = await engine.answer(asked(GYROSCOPES, filters=Filters(module=7)))
-    message = "Only the selected text was searched, so the filters do not apply."
+    message = "Only the selected text was searched, so the filters were ignored."
     (row,) = records.of(answer.trail.query_id)
     assert (row["filter_message"], row["outcome"]) == (message, "answered")
     assert answer.trail.filter_message == message

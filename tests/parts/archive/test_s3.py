@@ -260,7 +260,7 @@ def test_a_write_whose_every_answer_is_lost_is_found_written(
     vault: S3Vault, upstream: Upstream, prefix: str, tmp_path: Path, step: str, fault: Fault
 ) -> None:
     size, pattern = STEPS[step]
-    upstream.fail(fault, on=pattern, times=provider.TRIES)
+    upstream.fail(fault, on=pattern, times=provider.ATTEMPTS_MAX)
     stored = vault.put_file("key", file_of(tmp_path / "file", bytes(size)))
     assert versions(upstream, f"{prefix}key") == [stored.version]
 
@@ -289,7 +289,7 @@ def test_a_bucket_that_is_away_is_an_error_that_gives_nothing_away_and_later_all
 def test_parts_of_a_failed_upload_are_not_left_behind(
     vault: S3Vault, upstream: Upstream, prefix: str, large: Path
 ) -> None:
-    upstream.fail("500", on="PUT .*partNumber=2", times=provider.TRIES)
+    upstream.fail("500", on="PUT .*partNumber=2", times=provider.ATTEMPTS_MAX)
     with pytest.raises(VaultError):
         vault.put_file("key", large)
     assert uploads(upstream, prefix) == []

@@ -339,7 +339,7 @@ async def test_a_book_that_does_not_separate_is_warned_of_everywhere(
     said = run("ingest", folder, "--book", book)
     assert said.returncode == 0, said.stderr
     (warning,) = [line for line in said.stderr.splitlines() if line.startswith("WARNING: ")]
-    assert "so the gate cannot tell them apart well" in warning
+    assert "so the gate separates them badly" in warning
     doubt = warning.removeprefix("WARNING: ")
     assert f"WARNING: {book}: {doubt}" in run("books").stderr
     (row,) = [row for row in json.loads(run("books", "--json").stdout) if row["book_id"] == book]

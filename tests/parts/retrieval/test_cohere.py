@@ -31,7 +31,7 @@ async def embedder(upstream: Upstream) -> AsyncIterator[CohereEmbedder]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cohere, "PAUSE_S", 0.01)
+    monkeypatch.setattr(cohere, "BACKOFF_S", 0.01)
 
 
 async def test_a_question_is_a_query_and_a_passage_a_document(
@@ -132,7 +132,7 @@ async def test_an_ingest_gives_up_at_last_and_repeats_no_text(
 ) -> None:
     upstream.failures = [503] * 99
     with pytest.raises(
-        EmbedderFailedError, match="Cohere failed 6 times, at last with status 503"
+        EmbedderFailedError, match="Cohere failed 6 times, most recently with status 503"
     ) as failure:
         await embedder.embed_passages(["That."])
     assert "canary" not in str(failure.value)

@@ -184,7 +184,7 @@ async def test_points_go_in_requests_that_a_server_takes(
 
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qdrant, "PAUSE_S", 0.001)
+    monkeypatch.setattr(qdrant, "POLL_S", 0.001)
 
 
 # Seen red with the look at the status left out.

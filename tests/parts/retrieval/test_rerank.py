@@ -61,7 +61,7 @@ async def test_equal_texts_have_a_score_each(reranker: CohereReranker) -> None:
 
 FAULTS: dict[str | int, str] = {
     **{status: f"status {status}" for status in STATUSES},
-    **dict.fromkeys([*ORDERS, *BODIES], "an order that does not fit"),
+    **dict.fromkeys([*ORDERS, *BODIES], "a malformed order"),
     "malformed": "a reply that is not JSON",
     "reset": "ReadError",
 }

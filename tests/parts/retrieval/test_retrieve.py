@@ -186,7 +186,7 @@ def test_a_widened_filter_is_said_in_the_answer_and_in_the_row(
     filters = {"module": 3, "section": "No \u201cSuch\u201d", "tags": ["imu", "lidar"]}
     body = client.post("/v1/query", json={"query": IMU, "filters": filters}).json()
     assert body["filter_message"] == (
-        "Nothing in the book has section “No “Such””, module 3, tags “imu”, “lidar”, so module 3, tags “imu”,"
+        "No passage of the book matches section “No “Such””, module 3, tags “imu”, “lidar”, so module 3, tags “imu”,"
         " “lidar” was searched instead."
     )
     (row,) = records.of(body["query_id"])
@@ -197,7 +197,7 @@ def test_a_widened_filter_is_said_in_the_answer_and_in_the_row(
 
 def test_a_filter_that_nothing_fits_ends_at_the_whole_book(client: httpx.Client, records: Records) -> None:
     body = client.post("/v1/query", json={"query": IMU, "filters": {"chapter": "None"}}).json()
-    message = "Nothing in the book has chapter “None”, so the whole book was searched instead."
+    message = "No passage of the book matches chapter “None”, so the whole book was searched instead."
     assert body["filter_message"] == message == records.of(body["query_id"])[0]["filter_message"]
     assert body["outcome"] == "answered"
 

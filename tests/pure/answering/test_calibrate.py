@@ -404,7 +404,7 @@ def test_kinds_that_score_alike_are_refused_with_what_to_do() -> None:
     alike = [*labelled("answerable", others[:150]), *labelled("out_of_scope", others[150:])]
     with pytest.raises(NotSeparableError) as refused:
         fit_labelled(alike)
-    assert f"at least {SEPARATION_MIN} is needed" in str(refused.value)
+    assert f"at least {SEPARATION_MIN} is required" in str(refused.value)
     assert "Check the labels" in str(refused.value)
     assert "near_miss" in str(refused.value)
 
