@@ -80,9 +80,7 @@ class Archiver:
     vault: Vault
     key: SigningKey
     public_keys: Callable[[], Sequence[PublicKey]]
-    seal: Callable[
-        [], Awaitable[bool]
-    ]  # seals all rows; False if this login must not, because another process is the sealer
+    seal: Callable[[], Awaitable[bool]]  # False if this login must not, because another process seals
     event: Event
     folder: Path  # for temporary files; personal columns in them are encrypted
     warm: timedelta
