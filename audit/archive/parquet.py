@@ -35,9 +35,8 @@ _UNIQUE = frozenset(
         "log_id", "query_id", "answer_id", "request_id", "timestamp", "leaf_index", "leaf_hash", "commitments", "personal",
     }
 )  # fmt: skip
-_WITHOUT_STATISTICS = frozenset(
-    {"leaf_hash", "commitments", "personal"}
-)  # no statistics: no query filters by a range of these
+# No query filters by a range of these.
+_WITHOUT_STATISTICS = frozenset({"leaf_hash", "commitments", "personal"})
 
 Texts = Sequence[str | None]
 

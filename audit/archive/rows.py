@@ -39,9 +39,8 @@ class SealedRecords(NamedTuple):
     """A batch of records in the order of their leaves, and the columns of their table with their types."""
 
     columns: Mapping[str, str]
-    records: Sequence[
-        tuple[Any, ...]
-    ]  # leaf_index, sealed leaf, key, commitments if erased; the columns, personal ones as JSON
+    # leaf_index, sealed leaf, key, commitments if erased; the columns, personal ones as JSON
+    records: Sequence[tuple[Any, ...]]
 
 
 class EncodedRecords(NamedTuple):

@@ -140,9 +140,8 @@ class _Month:
     keys: Sequence[PublicKey]
     report: Report
     origins: set[str]  # of all checkpoints of the log: exactly one is right
-    tree: Frontier | None = field(
-        default_factory=Frontier
-    )  # None once a leaf is lost: no later root can be computed
+    # None once a leaf is lost: no later root can be computed
+    tree: Frontier | None = field(default_factory=Frontier)
     agreed: int = 0  # the largest size at which the tree had the signed root
     is_astray: bool = False
     leaves_lost: list[int] = field(default_factory=list)  # first and last of a run

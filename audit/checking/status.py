@@ -179,9 +179,8 @@ def _gaps_of_months(status: Status, today: date) -> list[str]:
             f"Only {status.months_ahead} of {MONTHS_AHEAD} future months have a partition: run `affidavit audit partitions`"
         )
     months = [date(int(name[-7:-3]), int(name[-2:]), 1) for name in status.partitions]
-    months += [
-        kept.month for kept in status.months if not kept.is_attached
-    ]  # lost months are reported by `find_losses`
+    # `find_losses` reports the lost months among these.
+    months += [kept.month for kept in status.months if not kept.is_attached]
     first = min([*months, today])
     count = (today.year - first.year) * 12 + today.month - first.month + 1
     missing = [month for month in months_from(first, count) if month not in months]

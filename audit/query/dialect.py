@@ -25,9 +25,8 @@ _ALLOWED_NODES = frozenset(
         "ORDER_DEFAULT", "ASCENDING", "DESCENDING",
     }
 )  # fmt: skip
-_TABLE_FUNCTIONS = frozenset(
-    {"unnest", "generate_series", "json_each"}
-)  # the others can read files and settings
+# All other table functions can read files and settings.
+_TABLE_FUNCTIONS = frozenset({"unnest", "generate_series", "json_each"})
 _FUNCTIONS_REFUSED = frozenset({"current_setting", "getvariable", "write_log"})  # DuckDB's own state
 
 _LIKE = {"~~": "like_escape", "!~~": "not_like_escape", "~~*": "ilike_escape", "!~~*": "not_ilike_escape"}
@@ -261,10 +260,8 @@ def _rewrite(node: Tree) -> None:
     elif node.get("type") == "BASE_TABLE":
         node["schema_name"] = ""
     elif node.get("id") == "DECIMAL" and _is_plain(node["type_info"]):
-        node |= {
-            "id": "DOUBLE",
-            "type_info": None,
-        }  # a plain numeric would have only three decimals in DuckDB
+        # A plain numeric would have only three decimals in DuckDB.
+        node |= {"id": "DOUBLE", "type_info": None}
 
 
 def _is_plain(decimal: Tree | None) -> bool:
