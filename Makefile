@@ -10,7 +10,7 @@ CAMPAIGN_ROUNDS ?= 20
 SPREAD := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test campaign bench bench-peers check format lock schema clean
+.PHONY: help run test campaign bench bench-peers check format lock schema openapi clean
 
 help:  ## List these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,6 +61,9 @@ lock:  ## Rewrite the requirements*.lock with the newest versions that pyproject
 
 schema: $(READY)  ## Rewrite sql/schema.sql, the whole schema as the migrations make it
 	@$(BIN)/python -m tests.schema
+
+openapi: $(READY)  ## Rewrite docs/reference/openapi.json, the description of the interface
+	@$(BIN)/python -m tests.openapi
 
 clean:  ## Remove the environments (the data in .affidavit/ stays)
 	@rm -rf $(VENV) $(PEERS)

@@ -7,6 +7,7 @@ Rooms
 
 Modules
     answer               one request, from the key to the receipt; read this first
+    trail                what the steps of a request record in its row
     wiring               the composition root: the only file that names concrete providers
     house                the application container: what serves requests, and its readiness checks
     database             connections to PostgreSQL, each in one role
@@ -17,6 +18,7 @@ Modules
     models               the domain's types
     ports                the interfaces that providers implement
     errors               the exception tree of engine and ingest
+    refusals             registry of refusal reasons, each with its sentence
     logs                 structured logging
     admission/           may this client ask
         keys             API keys
@@ -49,15 +51,14 @@ Modules
         report           HTML templates (pure)
         charts           plots as SVG (pure)
     http/                the HTTP interface
-        app              routes
+        app              application factory
+        routes           what each address takes, does and returns
         v1               bodies of /v1
         stream           one response, or server-sent events
         widget_contracts  contracts of the specifications' chat widgets
         erasures         POST /v1/erasures
-        receipts         GET /v1/receipts/{query_id}
         problems         error responses (RFC 9457)
-        quotas           rate limit headers
-        middleware       request id, security headers, access log, metrics
+        middleware       request id, security and rate-limit headers, access log, metrics
         request_context  what a request carries
         metrics          /metrics in Prometheus' text format
         openapi          /openapi.json
@@ -91,13 +92,13 @@ Layers: imports only go down, and `make check` enforces it (pyproject.toml, impo
     http | wiring               routes, bodies, the page | the composition root, the only file that names providers
     house | database | signing  what the routes use | connections and roles | the policy of the signing key
     answer | ingest | providers | migrate | evaluation     the request | the book | one file a vendor | the schema
-    outage                      caches that serve while the database is down
+    outage | trail              caches that serve while the database is down | what a request's row records
     admission | grounding       keys, limits, sessions | citations that are really in the passages
     retrieval                   search, blend, calibrate, gate: pure where it can be
     ports                       the interfaces that providers implement
     models                      the domain's types
     settings | data_folder      config/engine.toml as one value | locks and sockets of the data folder
-    errors | logs               every way to fail | one JSON object a line
+    errors | logs | refusals    every way to fail | one JSON object a line | why a question is refused, in words
     audit                       imports nothing of the above
 
 Where to change what (the same table stands in the README; a test keeps them equal)
@@ -106,7 +107,7 @@ Where to change what (the same table stands in the README; a test keeps them equ
     the threshold               config/engine.toml
     the prompt's wording        config/prompts/answer.md
     a new embedding vendor      engine/providers/<vendor>.py, and its line in engine/wiring.py
-    a new refusal reason        engine/retrieval/gate.py
+    a new refusal reason        engine/refusals.py, its words in engine/http/page.html and docusaurus/src/texts/, and a new file sql/NNNN_<what>.sql for the view's comment
     a new audit column          audit/proof/record.py, a new file sql/NNNN_<what>.sql that adds it, and the line that fills it
     a new input format          ingest/read/<format>.py, and its line in ingest/read/__init__.py
     the shape of an error       engine/http/problems.py

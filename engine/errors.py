@@ -8,7 +8,6 @@ AffidavitError
 ├── NotSeparableError         no threshold separates the labelled questions
 ├── LabelsError               a file of labelled questions is invalid
 ├── UnreadableError           one file of a book cannot be read; the others are ingested
-├── StageTimeoutError         a stage of a request used up its time; the cause of an OutOfTimeError
 ├── RerankFailedError         the reranker returned no usable order; the blended order is kept
 ├── StatementError            an auditor's SQL cannot be run
 └── RequestError              one request failed

@@ -4,6 +4,7 @@ The trail is the audit record that is being written, so every step notes there w
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from audit.proof.record import Receipt as Receipt
 from audit.proof.record import Trail as Trail
 from engine.errors import RequestError
+from engine.refusals import RefusalReason
 
 Vector = NDArray[np.float32]  # one text
 Windows = NDArray[np.float32]  # a row for each window of a long text; the best cosine of all windows counts
@@ -247,6 +249,13 @@ class RetrievedPassage:
 
 
 @dataclass(frozen=True, slots=True)
+class Sources:
+    """The first event of a stream: the passages that the answer will be written from."""
+
+    evidence: Sequence[RetrievedPassage]
+
+
+@dataclass(frozen=True, slots=True)
 class Retrieved:
     """The result of a retrieval, best passage first."""
 
@@ -342,9 +351,13 @@ class Released:
 class Refusal:
     """A deliberate refusal. It is a value, not an error."""
 
-    reason: str
-    message: str
+    reason: RefusalReason
     nearest: tuple[RetrievedPassage, ...] = ()
+    part: str = "book"  # of the book that was searched, as the message names it
+
+    @property
+    def message(self) -> str:
+        return self.reason.sentence.format(part=self.part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 Each vendor's adapter is one file in engine/providers/.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
+from engine.errors import BadRequestError
 from engine.models import (
     Allowance,
     Claim,
@@ -21,7 +22,10 @@ from engine.models import (
     Passage,
     Point,
     Question,
+    Quoted,
     RetrievedPassage,
+    Sources,
+    Trail,
     Vector,
     Windows,
 )
@@ -140,3 +144,50 @@ class Limiter(Protocol):
         """Counts a request of this client and its reader. A refusal is a value too, because it carries a quota."""
 
     async def close(self) -> None: ...
+
+
+class Exchange(Protocol):
+    """The client's side of one request, called in this order. Only `read` and `recall` may wait."""
+
+    is_stream: bool  # the client is shown each sentence as it is released
+
+    def follow(self, trail: Trail) -> None:
+        """The trail of the request, from its start: for the metrics and the log."""
+
+    def note_allowance(self, allowance: Allowance) -> None:
+        """What the limiter decided, for the rate-limit headers."""
+
+    async def read(self) -> Question:
+        """The body, validated."""
+
+    async def recall(self, client: Client, question: Question) -> Question:
+        """The question with what was asked before in its session, for the session's owner."""
+
+    def show(self, event: Sources | Quoted) -> None:
+        """A part of the answer that the record holds; called on a stream only."""
+
+
+async def no_question() -> Question:
+    """The body of a request that asks no question."""
+    raise BadRequestError
+
+
+class NullExchange:
+    """Null object: no session, no stream, no listeners. The terminal's exchange, and the base of the others."""
+
+    is_stream = False
+
+    def __init__(self, read: Callable[[], Awaitable[Question]] = no_question) -> None:
+        self._read = read
+
+    def follow(self, trail: Trail) -> None: ...
+
+    def note_allowance(self, allowance: Allowance) -> None: ...
+
+    async def read(self) -> Question:
+        return await self._read()
+
+    async def recall(self, client: Client, question: Question) -> Question:  # noqa: ARG002
+        return question
+
+    def show(self, event: Sources | Quoted) -> None: ...

@@ -7,6 +7,7 @@ from typing import Any
 from engine.answer import Asked, Engine
 from engine.house import House
 from engine.models import Claim, Client, Draft, Question, RetrievedPassage
+from engine.ports import NullExchange
 
 OPERATOR = Client("tests", None, frozenset({"ask"}))
 IMU = "What does an IMU measure?"
@@ -16,7 +17,7 @@ def asked(question: str = IMU, *, book: str = "physical-ai", **fields: Any) -> A
     async def read() -> Question:
         return Question(question, book, 5)
 
-    return replace(Asked("test", "r-1", read, operator=OPERATOR), **fields)
+    return replace(Asked("test", "r-1", NullExchange(read), operator=OPERATOR), **fields)
 
 
 @dataclass

@@ -23,6 +23,7 @@ from engine.cli.output import (
 from engine.errors import RequestError
 from engine.http import v1
 from engine.models import Client, Question
+from engine.ports import NullExchange
 from engine.settings import Settings
 from ingest.pipeline import Ingest, IngestResult
 
@@ -71,7 +72,10 @@ async def ask(settings: Settings, arguments: Arguments) -> int:
         wiring.open_house(settings, database) as house,
     ):
         asked = Asked(
-            endpoint="affidavit ask", request_id=str(house.engine.new_id()), read=read, operator=operator
+            endpoint="affidavit ask",
+            request_id=str(house.engine.new_id()),
+            exchange=NullExchange(read),
+            operator=operator,
         )
         try:
             answer = await house.engine.answer(asked)

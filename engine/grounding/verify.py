@@ -15,9 +15,10 @@ Readers see the quotation beside it; no rule here understands what it reads.
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from engine.models import Citation, Claim, Draft, Passage, Refusal, RetrievedPassage
+from engine.refusals import RefusalReason
 from engine.retrieval import lexical
 
 SENTINEL = (
@@ -35,18 +36,7 @@ OWN_WORDS_MAX = 7
 OWN_WORDS_BESIDE_MAX = 4  # if a part of the sentence has no citation
 ENGLISH_SHARE_MIN = 0.05  # the share of words from the list below; typical English has 15 %
 
-_ABSTAINED = Refusal(
-    reason="insufficient_evidence",
-    message="The book's nearest passages do not answer this question.",
-)
-_MODEL_REFUSED = Refusal(
-    reason="model_refused",
-    message="The language model declined to answer this question.",
-)
-_UNPROVEN = Refusal(
-    reason="citation_failed",
-    message="No answer could be proven from the book's passages, so none is given.",
-)
+_UNPROVEN = Refusal(RefusalReason.CITATION_FAILED)
 
 _WORD = re.compile(r"[^\W_]+")
 _SOURCE_MARK = re.compile(r"[\[【〔]\s*source\b", re.IGNORECASE)  # noqa: RUF001
@@ -140,9 +130,10 @@ def refuse_unproven(
 ) -> Refusal | None:
     """A refusal, or None if the proven sentences of this draft are an answer."""
     if draft.stop_reason == "refusal":
-        return replace(_MODEL_REFUSED, nearest=tuple(evidence))
+        return Refusal(RefusalReason.MODEL_REFUSED, tuple(evidence))
     if draft.has_abstained or not draft.claims:
-        return replace(_ABSTAINED, nearest=tuple(evidence)) if draft.is_complete else _UNPROVEN
+        abstained = Refusal(RefusalReason.INSUFFICIENT_EVIDENCE, tuple(evidence))
+        return abstained if draft.is_complete else _UNPROVEN
     return None if draft.is_complete and proven else _UNPROVEN
 
 

@@ -1,4 +1,7 @@
-"""What stands around every request: its id, the security headers, a line in the log, and its place in the figures."""
+"""ASGI middleware: request ids, security headers, rate-limit headers, the request log and the request metrics.
+
+Pure ASGI, because a framework's middleware would buffer streams.
+"""
 
 import logging
 import re
@@ -12,16 +15,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from audit.proof.record import Trail
 from engine.http import problems, request_context
 from engine.http.metrics import Figures
+from engine.models import Quota
 
 DOCUMENT = "/openapi.json"
-GONE = 0  # the status of a request that nobody was there to be answered
-ASKED_EVERY_FEW_SECONDS = frozenset({"/healthz", "/readyz", "/metrics"})  # counted, but no line for each
+CLIENT_GONE = 0  # the status in the metrics of a request whose client disconnected
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # polled every few seconds: counted, but not logged
 
-_REQUEST_ID = re.compile(
-    r"[\w.:-]{1,128}", re.ASCII
-)  # a client's own id is echoed if it is harmless in a log
+_REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # a client's own id is kept if it is harmless in a log
 
-# Of CORS there is nothing: a page of another site may not read what we answer, and its server can ask.
+# No CORS headers: pages of other sites must not read answers. Their servers can query the API instead.
 _SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -33,8 +35,9 @@ _SECURITY = {
 log = logging.getLogger(__name__)
 
 
-class Frame:
-    """The outermost of what is ours. A fault that comes as far as here is told like any other failure."""
+class RequestLog:
+    """The outermost middleware: request id, security headers, log line, metrics. An exception that reaches it becomes a
+    problem document like any other failure."""
 
     def __init__(self, app: ASGIApp, figures: Figures) -> None:
         self._app = app
@@ -44,12 +47,12 @@ class Frame:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.monotonic(), GONE
+        started, status = time.monotonic(), CLIENT_GONE
         given = Headers(scope=scope).get("X-Request-ID", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
         scope["state"]["request_id"] = request_id
 
-        async def framed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -57,28 +60,28 @@ class Frame:
             await send(message)
 
         try:
-            await self._app(scope, receive, framed)
+            await self._app(scope, receive, send_with_headers)
         except Exception:
             log.exception("A fault outside of the engine", extra={"request_id": request_id})
-            if status == GONE:
+            if status == CLIENT_GONE:
                 response = await problems.on_fault(Request(scope, receive))
-                await response(scope, receive, framed)
+                await response(scope, receive, send_with_headers)
         finally:
-            self._tell(scope, status, time.monotonic() - started)
+            self._report(scope, status, time.monotonic() - started)
 
-    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
-        """A client that left in the middle of a stream was sent a status; its record says that it left."""
+    def _report(self, scope: Scope, status: int, seconds: float) -> None:
+        """A client that disconnected during a stream was sent a status before; its record says that it disconnected."""
         endpoint = _endpoint(scope)
         trail = scope["state"].get("trail")
         if trail and trail.outcome == "client_gone":
-            status = GONE
+            status = CLIENT_GONE
         self._figures.count(endpoint, status, seconds, trail)
-        if endpoint not in ASKED_EVERY_FEW_SECONDS:
+        if endpoint not in PROBES:
             _log(endpoint, status, seconds, scope["state"]["request_id"], trail)
 
 
 def _endpoint(scope: Scope) -> str:
-    """The framework does not say which route it was that gave its own document."""
+    """The framework names no route for its own OpenAPI document."""
     route = scope.get("route")
     if route:
         return str(route.path)
@@ -93,9 +96,36 @@ def _add_headers(message: Message, request_id: str) -> None:
 
 
 def _log(endpoint: str, status: int, seconds: float, request_id: str, trail: Trail | None) -> None:
-    told = {"endpoint": endpoint, "status": status, "ms": round(seconds * 1000), "request_id": request_id}
+    fields = {"endpoint": endpoint, "status": status, "ms": round(seconds * 1000), "request_id": request_id}
     if trail:
-        told |= {"query_id": str(trail.query_id), "outcome": trail.outcome}
+        fields |= {"query_id": str(trail.query_id), "outcome": trail.outcome}
         if reason := trail.reason or trail.error_type:
-            told["reason"] = reason
-    log.info("Request", extra=told)
+            fields["reason"] = reason
+    log.info("Request", extra=fields)
+
+
+class RateLimitHeaders:
+    """Adds `RateLimit-Limit`, `-Remaining` and `-Reset`, which many clients read, and the IETF draft's two headers to every
+    response that was counted, also to a refused one and to a stream."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_quota(message: Message) -> None:
+            allowance = scope.get("state", {}).get("allowance")
+            if message["type"] == "http.response.start" and allowance and allowance.quota:
+                MutableHeaders(scope=message).update(_quota_headers(allowance.quota))
+            await send(message)
+
+        await self._app(scope, receive, send_with_quota)
+
+
+def _quota_headers(quota: Quota) -> dict[str, str]:
+    return {
+        "RateLimit-Limit": str(quota.limit),
+        "RateLimit-Remaining": str(quota.remaining),
+        "RateLimit-Reset": str(quota.reset_s),
+        "RateLimit-Policy": f'"{quota.policy}";q={quota.limit};w={quota.window_s}',
+        "RateLimit": f'"{quota.policy}";r={quota.remaining};t={quota.reset_s}',
+    }

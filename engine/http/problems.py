@@ -83,7 +83,7 @@ async def _on_record(failure: RequestError, request: Request) -> RequestError:
     if request_context.is_on_record(request):
         return failure
     engine = request_context.house(request).engine
-    return await engine.turned_away(
+    return await engine.reject(
         request_context.asked(request, request.headers.get("Authorization"), scopes=frozenset()), failure
     )
 

@@ -1,40 +1,52 @@
-"""What a request brings along, and the house that it comes to."""
+"""Request context: what every route needs of a request, as the engine's `Asked`, and the house that serves it."""
 
-import functools
 from collections.abc import Awaitable, Callable
 
 from fastapi import Request
 
 from engine.admission.end_user import parse_end_user
-from engine.answer import ASK, Asked, no_question
+from engine.answer import ASK, Asked
 from engine.errors import InvalidFieldError
 from engine.house import House
-from engine.models import EndUser, Question
+from engine.models import Allowance, EndUser, Question, Trail
+from engine.ports import NullExchange, no_question
 
 NO_ENDPOINT = "unknown"
 END_USER_HEADER = "X-End-User"
 
 
+class HttpExchange(NullExchange):
+    """Keeps the trail and the allowance in the request's state, where the middleware reads them."""
+
+    def __init__(self, request: Request, read: Callable[[], Awaitable[Question]] = no_question) -> None:
+        super().__init__(read)
+        self._state = request.state
+
+    def follow(self, trail: Trail) -> None:
+        self._state.trail = trail
+
+    def note_allowance(self, allowance: Allowance) -> None:
+        self._state.allowance = allowance
+
+
 def asked(
     request: Request,
     authorization: str | None,
+    exchange: HttpExchange | None = None,
     *,
-    read: Callable[[], Awaitable[Question]] = no_question,
     scopes: frozenset[str] = ASK,
 ) -> Asked:
-    """For the engine, which from here on sees to it that the request leaves one row."""
+    """The request for the engine, which from here on writes its one row."""
     request.state.is_on_record = True
     route = request.scope.get("route")
     return Asked(
         endpoint=route.path if route else NO_ENDPOINT,
         request_id=request_id(request),
-        read=read,
+        exchange=exchange or HttpExchange(request),
         client_address=request.client.host if request.client else None,
         secret=_secret(authorization),
         scopes=scopes,
         end_user=end_user(request.headers.getlist(END_USER_HEADER)),
-        hear=functools.partial(setattr, request.state, "allowance"),
-        follow=functools.partial(setattr, request.state, "trail"),
     )
 
 

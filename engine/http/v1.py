@@ -32,6 +32,7 @@ from engine.models import (
     Refusal,
     RetrievedPassage,
 )
+from engine.refusals import RefusalReason
 
 QUESTION_CHARACTERS_MAX = 1000  # spec 002, decision 5
 SELECTION_WORDS_MAX = 200  # spec 000
@@ -182,7 +183,7 @@ class QueryResponse(BaseModel):
     answer_id: UUID | None
     book_id: str
     outcome: Literal["answered", "refused"]
-    reason: str | None
+    reason: RefusalReason | None
     answer: str
     citations: list[CitationBody]
     sources: list[SourceBody]

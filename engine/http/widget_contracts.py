@@ -12,12 +12,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from engine.answer import Sources
 from engine.grounding.cite import LOW_MARK
 from engine.http import problems, v1
-from engine.http.stream import MEDIA_TYPE, Form, data_line
+from engine.http.stream import MEDIA_TYPE, Format, data_line
 from engine.http.v1 import Body, fitting
-from engine.models import Answer, Excerpt, Passage, Question, Quoted, Refusal
+from engine.models import Answer, Excerpt, Passage, Question, Quoted, Refusal, Sources
 
 SOURCES_MAX = 5  # spec 000
 ASKED_CHARACTERS_MIN = 3  # spec 004
@@ -37,7 +36,7 @@ class Contract:
     asks: type[BaseModel]
     says: type[BaseModel]
     question: Callable[[bytes, str, str | None, int], Question]
-    form: Form
+    form: Format
 
     def request_body(self) -> dict[str, Any]:
         """For the OpenAPI document: the body is read by us, not by the framework."""
@@ -140,7 +139,7 @@ class DataChunks:
     def __init__(self) -> None:
         self._has_spoken = False
 
-    def heard(self, event: Sources | Quoted) -> str:
+    def shown(self, event: Sources | Quoted) -> str:
         return self._said(event.text) if isinstance(event, Quoted) else ""
 
     def done(self, answer: Answer) -> str:
@@ -254,14 +253,14 @@ def _chunk(chunk: StreamChunk) -> str:
 CONTRACTS = (
     Contract(
         "/api/query", "Ask the book that the settings name (spec 000).", SearchBody, FoundBody,
-        _asked_for(SearchBody, _search), Form(found, None),
+        _asked_for(SearchBody, _search), Format(found, None),
     ),
     Contract(
         "/api/ask", "Ask the book that the settings name (spec 004).", AskBody, ToldBody,
-        _asked_for(AskBody, _ask), Form(told, DataChunks),
+        _asked_for(AskBody, _ask), Format(told, DataChunks),
     ),
     Contract(
         "/query", "Ask the book that the settings name (spec 003).", MessageBody, ReplyBody,
-        _asked_for(MessageBody, _message), Form(reply, None),
+        _asked_for(MessageBody, _message), Format(reply, None),
     ),
 )  # fmt: skip

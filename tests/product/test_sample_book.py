@@ -7,6 +7,7 @@ import pytest
 from engine.answer import Asked
 from engine.house import House
 from engine.models import Client, Question, Refusal
+from engine.ports import NullExchange
 from tests.labelled import sample_questions
 
 OPERATOR = Client("tests", None, frozenset({"ask"}))
@@ -28,7 +29,7 @@ async def test_question(house: House, labelled: dict[str, Any]) -> None:
     async def read() -> Question:
         return Question(labelled["question"], house.default_book, house.top_k)
 
-    answer = await house.engine.answer(Asked("test", "test", read, operator=OPERATOR))
+    answer = await house.engine.answer(Asked("test", "test", NullExchange(read), operator=OPERATOR))
     if labelled["outcome"] == "refused":
         assert isinstance(answer.outcome, Refusal)
     else:

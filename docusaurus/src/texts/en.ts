@@ -43,7 +43,7 @@ export const en = {
   "reason.insufficient_evidence": "Passages about this were found, but they do not answer the question.",
   "reason.citation_failed": "An answer was drafted, but the book does not prove it, so it is not given.",
   "reason.model_refused": "The language model declined to answer this question.",
-  "reason.selection_not_in_book": "The selected text does not stand in the book word for word.",
+  "reason.selection_not_in_book": "The selected text is not in the book word for word.",
   nearest: "Nearest sections",
   takenBack: "The sentences that you saw at first are in the book, but no whole answer came of them. They were taken back.",
 

@@ -23,6 +23,7 @@ from engine.errors import (
 )
 from engine.house import House
 from engine.models import Citation, Claim, Draft, Question, Refusal, Released, RetrievedPassage
+from engine.ports import NullExchange
 from tests.asking import IMU, OPERATOR, Broken, asked, draft, with_generator
 from tests.conftest import Records
 
@@ -175,7 +176,7 @@ async def test_g3_a_slow_body_is_cut_off_by_the_whole_budget(house: House, recor
 
     engine = replace(house.engine, rules=replace(house.engine.rules, total_s=0.7, audit_s=0.5))
     with pytest.raises(OutOfTimeError) as caught:
-        await engine.answer(asked(read=trickle))
+        await engine.answer(asked(exchange=NullExchange(trickle)))
     assert records.of(caught.value.query_id)[0]["http_status"] == 504
 
 
@@ -209,7 +210,7 @@ async def test_a_rejected_body_is_recorded_without_being_kept(house: House, reco
         raise InvalidFieldError("query: must have 1 to 1000 characters", field="query")
 
     with pytest.raises(InvalidFieldError) as caught:
-        await house.engine.answer(asked(read=reject))
+        await house.engine.answer(asked(exchange=NullExchange(reject)))
     (row,) = records.of(caught.value.query_id)
     assert (row["http_status"], row["user_query_text"], row["error_type"]) == (422, "", "validation")
 

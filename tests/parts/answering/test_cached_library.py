@@ -21,6 +21,7 @@ from engine.models import Client, Generation, Passage, Question
 from engine.outage import stale_cache
 from engine.outage.cached_library import SENTENCE_CHARACTERS, CachedKeyring, CachedLibrary, PassageCache
 from engine.outage.stale_cache import FRESH_S, REFRESH_WAIT_S, STALE_S, CircuitBreaker, StaleIfErrorCache
+from engine.ports import NullExchange
 from tests.conftest import Records, Running
 from tests.databases import locked
 
@@ -565,7 +566,7 @@ async def test_questions_go_on_while_the_tables_they_need_are_locked(
     async def read() -> Question:
         return Question(IMU["query"], "physical-ai", 5)
 
-    asked = Asked("test", "r-1", read, secret=key)
+    asked = Asked("test", "r-1", NullExchange(read), secret=key)
     first = await house.engine.answer(asked)
     with ExitStack() as stack:
         for table in TABLES:

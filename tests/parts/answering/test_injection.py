@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from engine import wiring
-from engine.answer import Engine, Sources
+from engine.answer import Engine
 from engine.database import Database
 from engine.grounding.cite import LOW_MARK
 from engine.grounding.injection_flags import is_instruction_like
 from engine.grounding.verify import LEAK_WORDS
 from engine.house import House
-from engine.models import Answer, Filters, Question, Quoted, Refusal, Released
+from engine.models import Answer, Filters, Question, Quoted, Refusal, Released, Sources
+from engine.ports import NullExchange
 from engine.providers.claude import Claude
 from engine.settings import Settings
 from engine.wiring import PROMPT
@@ -144,14 +145,20 @@ def obeying(way: str, attack: str) -> Callable[[dict[str, Any]], list[Block]]:
 
 
 async def answered(engine: Engine, question: str, **filters: str) -> tuple[Answer, list[str]]:
-    """The answer, and what a listener heard before it."""
-    heard: list[Sources | Quoted] = []
+    """The answer, and the sentences that were shown before it."""
+    shown: list[Sources | Quoted] = []
 
-    async def read() -> Question:
-        return Question(question, BOOK, 5, filters=Filters(**filters))  # type: ignore[arg-type]
+    class Stream(NullExchange):
+        is_stream = True
 
-    answer = await engine.answer(asked(read=read), heard.append)
-    return answer, [event.text for event in heard if isinstance(event, Quoted)]
+        async def read(self) -> Question:
+            return Question(question, BOOK, 5, filters=Filters(**filters))  # type: ignore[arg-type]
+
+        def show(self, event: Sources | Quoted) -> None:
+            shown.append(event)
+
+    answer = await engine.answer(asked(exchange=Stream()))
+    return answer, [event.text for event in shown if isinstance(event, Quoted)]
 
 
 def spoken(heard: list[str]) -> str:

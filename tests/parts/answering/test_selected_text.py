@@ -30,6 +30,8 @@ from engine.models import (
     Released,
     RetrievedPassage,
 )
+from engine.ports import NullExchange
+from engine.refusals import RefusalReason
 from engine.retrieval import selection
 from engine.settings import Settings
 from tests.asking import OPERATOR, Broken, draft, with_generator
@@ -49,7 +51,7 @@ def asked(selected: str | None, question: str = "What is said here?", **about: A
     async def read() -> Question:
         return Question(question, **fields)
 
-    return Asked("test_selected_text", "r-1", read, operator=OPERATOR)
+    return Asked("test_selected_text", "r-1", NullExchange(read), operator=OPERATOR)
 
 
 async def cite_all(evidence: Sequence[RetrievedPassage]) -> Draft:
@@ -88,7 +90,8 @@ async def refused(house: House, selected: str, **about: Any) -> Answer:
     engine, generator = with_generator(house, never, threshold=0.0)
     answer = await engine.answer(asked(selected, **about))
     assert generator.calls == 0
-    assert answer.outcome == Refusal("selection_not_in_book", NOT_FOUND), selected
+    assert answer.outcome == Refusal(RefusalReason.SELECTION_NOT_IN_BOOK), selected
+    assert answer.outcome.message == NOT_FOUND
     return answer
 
 

@@ -23,6 +23,7 @@ from engine.database import Database
 from engine.errors import IndexUnavailableError, UnknownBookError
 from engine.house import House
 from engine.models import Answer, Client, Filters, Question, Released
+from engine.ports import NullExchange
 from engine.settings import Settings
 from ingest.pipeline import Ingest, IngestResult
 from ingest.registry import Registry
@@ -116,7 +117,7 @@ async def ask(house: House, book: str, text: str = QUESTION, filters: Filters | 
     async def read() -> Question:
         return Question(text, book, house.top_k, filters=filters or Filters())
 
-    return await house.engine.answer(Asked("test", "test", read, operator=OPERATOR))
+    return await house.engine.answer(Asked("test", "test", NullExchange(read), operator=OPERATOR))
 
 
 async def edition_seen(house: House, book: str) -> None:

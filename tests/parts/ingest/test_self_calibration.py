@@ -29,7 +29,7 @@ from engine.cli import doctor
 from engine.database import Database
 from engine.errors import ConfigurationError, IndexUnavailableError
 from engine.models import Client, Filters, Generation, Hit, Question, Vector
-from engine.ports import Embedder, Index
+from engine.ports import Embedder, Index, NullExchange
 from engine.settings import CONFIG, Settings
 from ingest import self_calibration
 from ingest.pipeline import Ingest, IngestResult
@@ -166,7 +166,7 @@ async def asked(settings: Settings, shelf: Database, book: str, text: str) -> di
         return Question(text, book, 5, filters=Filters())
 
     async with wiring.open_house(settings, shelf) as house:
-        answer = await house.engine.answer(Asked("test", "test", read, operator=OPERATOR))
+        answer = await house.engine.answer(Asked("test", "test", NullExchange(read), operator=OPERATOR))
     with psycopg.connect(shelf.url, row_factory=dict_row) as connection:
         (row,) = connection.execute(
             "SELECT * FROM audit_logs WHERE query_id = %s", (answer.trail.query_id,)

@@ -41,7 +41,7 @@ from engine.models import (
     RetrievedPassage,
     Term,
 )
-from engine.ports import Reranker
+from engine.ports import NullExchange, Reranker
 from engine.providers.cohere import CohereReranker
 from engine.providers.qdrant import QdrantIndex
 from engine.retrieval.calibrate import Weights
@@ -63,7 +63,7 @@ def asked(question: str = IMU, *, book: str = "physical-ai", **about: Any) -> As
     async def read() -> Question:
         return Question(question, book, **{"top_k": 5} | about)
 
-    return Asked(ENDPOINT, "r-1", read, operator=OPERATOR)
+    return Asked(ENDPOINT, "r-1", NullExchange(read), operator=OPERATOR)
 
 
 def with_parts(house: House, **parts: Any) -> Engine:

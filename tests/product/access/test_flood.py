@@ -19,6 +19,7 @@ from engine.answer import Asked, Engine
 from engine.errors import AuditUnavailableError, RequestError, UnauthenticatedError, UnknownBookError
 from engine.house import House
 from engine.models import Client, Question
+from engine.ports import NullExchange
 from engine.wiring import now
 from tests.build import STRANGE
 from tests.conftest import Records
@@ -101,12 +102,12 @@ async def test_all_ways_in_share_the_count_and_each_status_has_its_row(
         for _ in range(20):
             await refused(engine, address, 1)
             with pytest.raises(UnauthenticatedError):
-                await engine.recorded(asked(address), nothing)
-            await engine.turned_away(asked(address, None), NotFoundError())
+                await engine.serve(asked(address), nothing)
+            await engine.reject(asked(address, None), NotFoundError())
         assert len(rows_of(records, address)) == ROWS_MAX
         await asyncio.gather(
-            *(engine.turned_away(asked(address, None), NotFoundError()) for _ in range(30)),
-            *(engine.turned_away(asked(address), NotFoundError()) for _ in range(7)),
+            *(engine.reject(asked(address, None), NotFoundError()) for _ in range(30)),
+            *(engine.reject(asked(address), NotFoundError()) for _ in range(7)),
             refused(engine, address, 5),
         )
     counted = Counter[int]()
@@ -128,7 +129,7 @@ async def test_who_has_a_key_leaves_a_row_each(house: House, records: Records) -
         return Question("Where?", "no-such-book", 5)
 
     async with flooded(house) as engine:
-        failures = await refused(engine, address, 70, operator=operator, read=read)
+        failures = await refused(engine, address, 70, operator=operator, exchange=NullExchange(read))
     assert {type(failure) for failure in failures} == {UnknownBookError}
     assert Counter(row["repeat_count"] for row in rows_of(records, address)) == {1: 70}
 

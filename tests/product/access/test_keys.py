@@ -41,6 +41,7 @@ from engine.http import app as http
 from engine.models import Client, Question
 from engine.outage.cached_library import CachedKeyring
 from engine.outage.stale_cache import CircuitBreaker
+from engine.ports import NullExchange
 from engine.wiring import now
 from tests.build import checksummed, steady
 from tests.command_line import affidavit
@@ -560,4 +561,6 @@ async def test_an_operator_may_ask_every_book(house: House) -> None:
 
     bound = replace(operator, books=frozenset({"another-book"}))
     with pytest.raises(ForbiddenError):
-        await house.engine.answer(Asked("/v1/query", str(uuid4()), read=read, operator=bound))
+        await house.engine.answer(
+            Asked("/v1/query", str(uuid4()), exchange=NullExchange(read), operator=bound)
+        )

@@ -34,8 +34,9 @@ from engine.errors import (
 from engine.house import House
 from engine.http.app import create_app
 from engine.http.request_context import end_user
-from engine.models import RATE, Client, EndUser, Rates, Trail
+from engine.models import RATE, Client, EndUser, Question, Rates, Trail
 from engine.outage.stale_cache import OPEN_S, CircuitBreaker
+from engine.ports import NullExchange
 from engine.providers.limits import MemoryLimits, RedisLimits, name_of
 from tests.conftest import ROOT, Records, running
 from tests.upstreams.redis_server import RedisServer, needs_redis, redis_server
@@ -282,9 +283,9 @@ async def nothing(_: Client, __: Trail) -> None: ...
 async def test_the_row_says_who_asked_and_what_was_decided(house: House, records: Records) -> None:
     engine = replace(house.engine, limiter=MemoryLimits(replace(RATES, anonymous="1/hour")))
     first, second = (asked(end_user=parse_end_user("anon:2001:DB8::7")) for _ in range(2))
-    await engine.recorded(first, nothing)
+    await engine.serve(first, nothing)
     with pytest.raises(RateLimitedError) as caught:
-        await engine.recorded(second, nothing)
+        await engine.serve(second, nothing)
     (admitted_row,) = records.where("request_id = %s", first.request_id)
     (refused_row,) = records.of(caught.value.query_id)
     assert admitted_row["limit_decision"] == "admitted 1/hour and 100/minute"
@@ -301,7 +302,7 @@ async def test_a_name_that_is_none_is_told_and_counts_against_the_key(house: Hou
     failures = []
     for _ in range(2):
         with pytest.raises(RequestError) as caught:
-            await engine.recorded(asked(end_user=end_user(["the-secret-name"])), nothing)
+            await engine.serve(asked(end_user=end_user(["the-secret-name"])), nothing)
         failures.append(caught.value)
     assert [failure.status for failure in failures] == [422, 429]
     assert failures[0].field == "X-End-User"
@@ -314,12 +315,16 @@ async def test_nothing_is_asked_of_any_provider_before_the_limit(house: House) -
         def __getattr__(self, name: str) -> Any:
             raise AssertionError(f"{name} was asked")
 
+    class Unread(NullExchange):
+        async def read(self) -> Question:
+            raise AssertionError("The body was read")
+
     limiter = MemoryLimits(replace(RATES, per_key="1/minute"))
     await limiter.admit(SITE, None)
     parts: Any = {name: Untouchable() for name in ("library", "retriever", "generator")}
     engine = replace(house.engine, limiter=limiter, **parts)
     with pytest.raises(RateLimitedError):
-        await engine.answer(asked(read=Untouchable().__getattr__))
+        await engine.answer(asked(exchange=Unread()))
 
 
 @asynccontextmanager

@@ -220,7 +220,7 @@ async def test_g2_a_request_that_is_cancelled_while_it_is_served_leaves_a_row(
         begun.set()
         await asyncio.Event().wait()
 
-    serving = asyncio.create_task(house.engine.recorded(lookup(request_id), hang))
+    serving = asyncio.create_task(house.engine.serve(lookup(request_id), hang))
     await begun.wait()
     with psycopg.connect(database.url) as connection:
         assert connection.execute(
@@ -238,7 +238,7 @@ async def served(engine: Engine, request_id: str, failure: Exception | None) -> 
             raise failure
         return trail.query_id
 
-    return await engine.recorded(lookup(request_id), serve)
+    return await engine.serve(lookup(request_id), serve)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ async def test_g3_a_request_that_takes_too_long_to_serve_is_cut_off(house: House
         await asyncio.Event().wait()
 
     with pytest.raises(RequestError) as caught:
-        await engine.recorded(lookup(request_id), hang)
+        await engine.serve(lookup(request_id), hang)
     assert caught.value.status == row_of(records, request_id)["http_status"] == 504
 
 

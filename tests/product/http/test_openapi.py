@@ -21,6 +21,7 @@ from engine.database import Database
 from engine.errors import RequestError
 from engine.http import erasures, problems, v1, widget_contracts
 from engine.http.app import create_app
+from tests import openapi
 from tests.conftest import CAMPAIGN_ROUNDS, Running, running
 
 ROUNDS = CAMPAIGN_ROUNDS or 0.5
@@ -46,6 +47,11 @@ def operations(document: Json) -> Iterator[tuple[str, Json]]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield f"{method.upper()} {path}", operation
+
+
+def test_the_committed_description_is_the_one_that_is_served() -> None:
+    """Else run `make openapi`, and name the change in the CHANGELOG."""
+    assert openapi.FILE.read_text() == openapi.text()
 
 
 def test_every_status_has_a_schema_and_every_problem_an_example(document: Json) -> None:

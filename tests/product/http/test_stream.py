@@ -321,7 +321,7 @@ async def test_a_doubtful_answer_is_marked_once_it_is_known_to_be_doubtful(serve
     assert done["answer"] == f"[Low confidence: check the sources.] {sentence['text']}"
 
 
-# Seen red with `listen(event)` before `ledger.note(trail)` in answer.py.
+# Seen red with `exchange.show(event)` before `ledger.note(trail)` in answer.py.
 async def test_g1_nothing_is_shown_before_it_stands_in_the_open_record(
     served: Served, database: Database
 ) -> None:
@@ -691,7 +691,7 @@ async def stalled_reader(served: Served, request_id: str = "") -> socket.socket:
 async def test_a_reader_who_does_not_read_holds_up_nobody_and_is_given_up(
     serve: Serve, records: Records, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seen red with a `_sent` that waits for ever."""
+    """Seen red with a `_send_within` without its timeout."""
     monkeypatch.setattr(stream, "READ_S", 0.5)
     served = await serve(sent_bytes=4096)
     say_much(served.generator)

@@ -1,0 +1,358 @@
+"""Route handlers: what each address takes, does and returns, and how the interface's description shows it.
+
+Every request leaves exactly one row, also one that is rejected before a route runs (problems.py). The exceptions serve
+nothing of a book and no personal data, and are requested every few seconds: `/healthz`, `/readyz`, `/metrics`, `/`,
+`/openapi.json` and `/v1/signing-keys`, as long as they succeed. All others go through `Engine.answer` or `Engine.serve`.
+"""
+
+import base64
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import FastAPI, Header, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
+from starlette.exceptions import HTTPException
+
+from audit.errors import ProofUnavailableError, UnprovenError, UnsealedRecordError
+from engine.admission.end_user import user_id_of
+from engine.admission.sessions import Owner, Turn
+from engine.errors import (
+    DatabaseUnavailableError,
+    NotSealedError,
+    TooLargeError,
+    UnknownPassageError,
+    UnknownRecordError,
+    UnknownSessionError,
+)
+from engine.house import SPOOLING, House
+from engine.http import erasures, metrics, problems, request_context, stream, v1, widget_contracts
+from engine.http.stream import Answering, Format, QuestionExchange
+from engine.models import Client, Passage, Question, Trail
+
+PAGE = Path(__file__).with_name("page.html")
+
+_CHUNK_ID = re.compile(r"[0-9a-f]{64}")
+AUDIT = "audit"
+_MAY_READ = frozenset({"ask", AUDIT})
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"description": description, "content": {problems.MEDIA_TYPE: {}}, "model": problems.Problem}
+    for status, description in {
+        400: "Not JSON, not UTF-8, a NUL, or a key twice",
+        401: "No key, or not one of ours",
+        403: "A good key without the scope",
+        404: "No such book or passage",
+        413: "More than 64 KiB",
+        422: "A field is not what the contract says",
+        429: "Too many requests",
+        500: "A fault of ours",
+        502: "The language model failed",
+        503: "A part is unavailable; without a record there is no answer",
+        504: "The time is over",
+    }.items()
+}
+
+_LOOKED_UP: dict[int | str, dict[str, Any]] = {
+    status: _PROBLEMS[status] for status in (401, 403, 404, 429, 500, 503, 504)
+}
+
+_ERASED: dict[int | str, dict[str, Any]] = {
+    409: {
+        "description": "Some of it is not sealed yet, and nothing was erased: ask again in Retry-After seconds",
+        "content": {problems.MEDIA_TYPE: {}},
+        "model": problems.Problem,
+    },
+    **{status: _PROBLEMS[status] for status in (400, 401, 403, 404, 413, 422, 429, 500, 503, 504)},
+}
+
+_PROVEN: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The proof bundle, byte for byte what `affidavit audit check` takes",
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    },
+    409: {
+        "description": "The record is not sealed yet: ask again in Retry-After seconds",
+        "content": {problems.MEDIA_TYPE: {}},
+        "model": problems.Problem,
+    },
+}
+
+_UNREADY: dict[int | str, dict[str, Any]] = {
+    503: {"description": "A part is not ready", "model": dict[str, str]}
+}
+
+_ANSWERED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Answered or refused. With `Accept: text/event-stream` as events: `sources`, each proven `sentence`,"
+        " then `done` with this object; `error` with a problem if it fails on the way.",
+        "content": {stream.MEDIA_TYPE: {"schema": {"type": "string"}}},
+    }
+}
+
+Authorization = Annotated[str | None, Header(description="`Bearer <API key>`")]
+EndUser = Annotated[
+    str | None,
+    Header(
+        alias="X-End-User",
+        description="`user:<uuid>` or `anon:<address>`",
+        json_schema_extra={"format": "end-user"},
+        examples=["anon:203.0.113.7"],
+    ),
+]
+SessionToken = Annotated[
+    str | None, Header(alias="X-Session-Token", description="Of a session that began without a `user:<uuid>`")
+]
+
+
+def add_routes(app: FastAPI) -> None:
+    """Each address with its handler, its schemas and its problems."""
+    body = {
+        "required": True,
+        "content": {"application/json": {"schema": v1.QueryRequest.model_json_schema()}},
+    }
+    for path, endpoint in (
+        ("/v1/query", query), ("/v1/books/{book_id}/query", query_book), ("/chat/book/{book_id}/query", query_book),
+    ):  # fmt: skip
+        app.post(
+            path, response_model=v1.QueryResponse, responses=_ANSWERED | _PROBLEMS,
+            openapi_extra={"requestBody": body},
+        )(endpoint)  # fmt: skip
+    for contract in widget_contracts.CONTRACTS:
+        app.post(
+            contract.path, summary=contract.about, response_model=contract.says, openapi_extra=contract.request_body(),
+            responses=contract.streamed() | _PROBLEMS,
+        )(_endpoint(contract))  # fmt: skip
+    app.get("/v1/sessions/{session_id}", responses=_LOOKED_UP | {422: _PROBLEMS[422]})(session)
+    app.delete("/v1/sessions/{session_id}", responses=_LOOKED_UP | {422: _PROBLEMS[422]})(delete_session)
+    app.get("/v1/chunks/{chunk_id}", responses=_LOOKED_UP)(passage)
+    app.get("/v1/receipts/{query_id}", response_class=Response, responses=_PROVEN | _LOOKED_UP)(receipt)
+    app.post(
+        "/v1/erasures", responses=_ERASED,
+        openapi_extra={
+            "requestBody": body | {
+                "content": {"application/json": {"schema": erasures.ErasureRequest.model_json_schema()}}
+            }
+        },
+    )(erase)  # fmt: skip
+    app.get("/v1/signing-keys")(signing_keys)
+    app.get("/healthz")(alive)
+    app.get("/readyz", responses=_UNREADY)(ready)
+    app.get("/metrics", response_class=PlainTextResponse)(figures_of_all)
+    app.get("/", response_class=HTMLResponse, responses={404: _PROBLEMS[404]})(page)
+
+
+async def query(
+    request: Request,
+    authorization: Authorization = None,
+    end_user: EndUser = None,
+    session_token: SessionToken = None,
+) -> Response:
+    """Ask the book that the settings name."""
+    house = request_context.house(request)
+    return _ask(request, house.default_book, authorization, end_user, turn=house.turn(session_token))
+
+
+async def query_book(
+    request: Request,
+    book_id: str,
+    authorization: Authorization = None,
+    end_user: EndUser = None,
+    session_token: SessionToken = None,
+) -> Response:
+    """Ask one book."""
+    turn = request_context.house(request).turn(session_token)
+    return _ask(request, book_id, authorization, end_user, turn=turn)
+
+
+async def session(
+    request: Request,
+    session_id: UUID,
+    authorization: Authorization = None,
+    end_user: EndUser = None,
+    session_token: SessionToken = None,
+) -> v1.SessionBody:
+    """What was said in a session, for its owner."""
+    sessions = request_context.house(request).sessions
+
+    async def serve(client: Client, trail: Trail) -> dict[str, Any]:
+        trail.session_id = session_id
+        if sessions is None:
+            raise UnknownSessionError
+        return await sessions.read(session_id, Owner(client.client_id, user_id_of(end_user), session_token))
+
+    found = await request_context.house(request).engine.serve(
+        request_context.asked(request, authorization), serve
+    )
+    return v1.SessionBody.model_validate(found)
+
+
+async def delete_session(
+    request: Request,
+    session_id: UUID,
+    authorization: Authorization = None,
+    end_user: EndUser = None,
+    session_token: SessionToken = None,
+) -> v1.DeletedBody:
+    """Delete a session and all that was said in it. The audit log keeps its own account of each question."""
+    sessions = request_context.house(request).sessions
+
+    async def serve(client: Client, trail: Trail) -> None:
+        trail.session_id = session_id
+        if sessions is None:
+            raise UnknownSessionError
+        await sessions.delete(session_id, Owner(client.client_id, user_id_of(end_user), session_token))
+
+    await request_context.house(request).engine.serve(request_context.asked(request, authorization), serve)
+    return v1.DeletedBody(id=session_id)
+
+
+async def passage(request: Request, chunk_id: str, authorization: Authorization = None) -> v1.PassageBody:
+    """A passage as it was cited; `start` and `end` of a citation count its characters."""
+    engine = request_context.house(request).engine
+
+    async def serve(client: Client, trail: Trail) -> Passage:
+        if not _CHUNK_ID.fullmatch(chunk_id):
+            raise UnknownPassageError
+        trail.chunks_returned = [{"chunk_id": chunk_id}]
+        found = await engine.library.passages([chunk_id])
+        if chunk_id not in found or not client.may_ask(found[chunk_id].book_id):
+            raise UnknownPassageError
+        trail.book_id = found[chunk_id].book_id
+        return found[chunk_id]
+
+    cited = await engine.serve(request_context.asked(request, authorization, scopes=_MAY_READ), serve)
+    return v1.PassageBody(
+        chunk_id=cited.chunk_id, book_id=cited.book_id, chapter=cited.chapter, section=cited.section,
+        filename=cited.filename, page=cited.start_page, url=cited.url, text=cited.text,
+    )  # fmt: skip
+
+
+async def receipt(request: Request, query_id: UUID, authorization: Authorization = None) -> Response:
+    """The proof of a record: for the client that asked, and for auditors."""
+    house = request_context.house(request)
+
+    async def serve(client: Client, trail: Trail) -> bytes:
+        trail.details = {"query_id": str(query_id)}
+        return await _proof(house, query_id, client)
+
+    content = await house.engine.serve(request_context.asked(request, authorization, scopes=_MAY_READ), serve)
+    return Response(content, media_type="application/json")
+
+
+async def erase(request: Request, authorization: Authorization = None) -> erasures.ErasureBody:
+    """Forget a reader, or one query, in all records. For keys with the scope `erase`. Every proof stays good."""
+    house = request_context.house(request)
+    asked = request_context.asked(request, authorization, scopes=erasures.ERASE)
+
+    async def serve(client: Client, _: Trail) -> erasures.ErasureBody:
+        return await erasures.erased(house, await _body(request, house.body_bytes_max), client)
+
+    return await house.engine.serve(
+        replace(asked, end_user=None), serve
+    )  # who is forgotten is not named anew
+
+
+async def signing_keys(request: Request) -> dict[str, list[str]]:
+    """All public keys that ever signed, the newest last. Compare them with those you were given on another way."""
+    return {"keys": request_context.house(request).public_keys()}
+
+
+async def alive() -> dict[str, str]:
+    """The process runs."""
+    return {"status": "alive"}
+
+
+async def ready(request: Request, response: Response) -> dict[str, str]:
+    """The parts that a question needs, each with its state."""
+    parts = await request_context.house(request).parts()
+    response.status_code = 200 if all(state in ("ready", SPOOLING) for state in parts.values()) else 503
+    return parts
+
+
+async def figures_of_all(request: Request) -> PlainTextResponse:
+    """What was asked and how it ended, how long it took, and how the log stands, for Prometheus."""
+    return PlainTextResponse(await request.state.metrics.page(), media_type=metrics.MEDIA_TYPE)
+
+
+async def page(request: Request) -> HTMLResponse:
+    """A plain page to ask on."""
+    if not request_context.house(request).page_enabled:
+        raise HTTPException(404)
+    html, policy = _page()
+    return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
+
+
+def _endpoint(contract: widget_contracts.Contract) -> Callable[..., Any]:
+    async def ask(
+        request: Request, authorization: Authorization = None, end_user: EndUser = None
+    ) -> Response:
+        book_id = request_context.house(request).default_book
+        return _ask(request, book_id, authorization, end_user, contract.question, contract.form)
+
+    return ask
+
+
+def _ask(
+    request: Request,
+    book_id: str,
+    authorization: str | None,
+    end_user: str | None,
+    question: Callable[[bytes, str, str | None, int], Question] = v1.question,
+    form: Format = stream.V1,
+    turn: Turn | None = None,
+) -> Answering:
+    house = request_context.house(request)
+
+    async def read() -> Question:
+        body = await _body(request, house.body_bytes_max)
+        return question(body, book_id, end_user, house.top_k)
+
+    exchange = QuestionExchange(request, read, form, turn)
+    asked = request_context.asked(request, authorization, exchange)
+    return Answering(house.engine, asked, exchange, form)
+
+
+async def _proof(house: House, query_id: UUID, client: Client) -> bytes:
+    """The proof bundle of a record: for auditors, and for the client whose question it is."""
+    try:
+        row = await house.prover.row(query_id)
+        if AUDIT not in client.scopes and row.get("client_id") != client.client_id:
+            raise UnknownRecordError
+        return await house.prover.prove(row)
+    except UnsealedRecordError:
+        raise NotSealedError from None
+    except ProofUnavailableError:
+        raise DatabaseUnavailableError from None
+    except UnprovenError:
+        raise UnknownRecordError from None
+
+
+async def _body(request: Request, bytes_max: int) -> bytes:
+    """The body, given up as soon as it is too long, whatever its header promised."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > bytes_max:
+            raise TooLargeError
+    return bytes(body)
+
+
+@functools.cache
+def _page() -> tuple[str, str]:
+    """The page and a policy that lets exactly its own script and style run."""
+    html = PAGE.read_text()
+    sources = {
+        name: base64.b64encode(sha256(text.encode()).digest()).decode()
+        for name, text in re.findall(r"<(script|style)>(.*?)</\1>", html, re.DOTALL)
+    }
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{sources['script']}'; style-src 'sha256-{sources['style']}';"
+        " connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return html, policy
