@@ -26,6 +26,9 @@ from audit.proof.record import leaf_hash
 from audit.proof.verdict import Finding, Report, Verdict
 
 RECEIPT_FIELDS = {"log_id", "leaf_hash", "issued_at", "key_id", "signature"}
+FORGED_RECEIPT = (
+    "The signature is not valid under any given key: the receipt was altered, or another key signed it"
+)
 GOOD = frozenset({Verdict.VALID, Verdict.ERASED})
 
 
@@ -83,8 +86,8 @@ def _check_bundle(content: bytes, keys: Sequence[PublicKey]) -> Report:
         return _reported(Verdict.TAMPERED, "file", str(wrong))
     place = {"month": proven.month, "leaf_index": proven.leaf_index, "log_id": proven.row["log_id"]}
     if proven.month != checkpoint.month:
-        words = f"The record is not of the checkpoint's month, {checkpoint.month:%Y-%m}"
-        return _reported(Verdict.TAMPERED, "checkpoint", words, **place)
+        message = f"The record is not of the checkpoint's month, {checkpoint.month:%Y-%m}"
+        return _reported(Verdict.TAMPERED, "checkpoint", message, **place)
     if not is_included(leaf, proven.leaf_index, checkpoint.size, proven.proof, checkpoint.root):
         return _reported(
             Verdict.TAMPERED,
@@ -98,18 +101,18 @@ def _check_bundle(content: bytes, keys: Sequence[PublicKey]) -> Report:
 def _proven(proven: Bundle, place: dict[str, Any]) -> Report:
     report = Report(checked=1)
     if proven.commitments is not None:
-        words = "The record is proven; its personal data was erased"
-        report.add(Finding(Verdict.ERASED, "row", words, **place))
+        message = "The record is proven; its personal data was erased"
+        report.add(Finding(Verdict.ERASED, "row", message, **place))
     return report
 
 
 def _check_receipt(receipt: dict[str, Any], keys: Sequence[PublicKey]) -> Report:
     log_id = str(receipt["log_id"])
     if not _is_signed(receipt, keys):
-        words = "The signature is not valid under any given key: the receipt was altered, or another key signed it"
-        return _reported(Verdict.TAMPERED, "receipt", words, log_id=log_id)
-    words = "The receipt is genuine, so the record must exist. Get its proof: GET /v1/receipts/{query_id}"
-    report = _reported(Verdict.UNSEALED, "receipt", words, log_id=log_id)
+        message = FORGED_RECEIPT
+        return _reported(Verdict.TAMPERED, "receipt", message, log_id=log_id)
+    message = "The receipt is genuine, so the record must exist. Get its proof: GET /v1/receipts/{query_id}"
+    report = _reported(Verdict.UNSEALED, "receipt", message, log_id=log_id)
     report.checked = 1
     return report
 
@@ -118,13 +121,13 @@ def _compare(proven: Bundle, content: bytes, keys: Sequence[PublicKey], report: 
     receipt = _receipt_of(content)
     leaf = leaf_hash(proven.row, proven.commitments).hex()
     if receipt is None or not _is_signed(receipt, keys):
-        words = "The signature is not valid under any given key: the receipt was altered, or another key signed it"
+        message = FORGED_RECEIPT
     elif (receipt["log_id"], receipt["leaf_hash"]) != (proven.row["log_id"], leaf):
-        words = f"The proof is not of the receipt's record, {receipt['log_id']}"
+        message = f"The proof is not of the receipt's record, {receipt['log_id']}"
     else:
         return
     report.add(
-        Finding(Verdict.TAMPERED, "receipt", words, proven.month, proven.leaf_index, proven.row["log_id"])
+        Finding(Verdict.TAMPERED, "receipt", message, proven.month, proven.leaf_index, proven.row["log_id"])
     )
 
 
@@ -148,9 +151,9 @@ def _is_signed(receipt: dict[str, Any], keys: Sequence[PublicKey]) -> bool:
     return any(key.key_id == receipt["key_id"] and key.verify(signature, message) for key in keys)
 
 
-def _reported(verdict: Verdict, what: str, words: str, **place: Any) -> Report:
+def _reported(verdict: Verdict, what: str, message: str, **place: Any) -> Report:
     report = Report()
-    report.add(Finding(verdict, what, words, **place))
+    report.add(Finding(verdict, what, message, **place))
     return report
 
 

@@ -35,7 +35,7 @@ from audit.ledger.durability import weaknesses
 from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.progress import Progress
 from audit.proof.keys import read_public_keys
-from audit.sealing.sealer import LAST_S, Sealer
+from audit.sealing.sealer import Sealer
 from audit.vault import FolderVault, Vault
 from engine import database as databases
 from engine.admission.flood import FloodCounter
@@ -242,16 +242,8 @@ async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[S
 @asynccontextmanager
 async def sealing(settings: Settings, database: Database) -> AsyncIterator[None]:
     """Rows are sealed until the end of the block, and then once more, unless that takes too long."""
-    async with open_sealer(settings, database) as sealer:
-        stop = asyncio.Event()
-        running = asyncio.create_task(sealer.run(stop))
-        try:
-            yield
-        finally:
-            stop.set()
-            await asyncio.wait([running], timeout=2 * LAST_S)
-            running.cancel()
-            await asyncio.wait([running])
+    async with open_sealer(settings, database) as sealer, sealer.running():
+        yield
 
 
 @asynccontextmanager

@@ -30,4 +30,4 @@ ORDER BY weakness
 async def weaknesses(connection: psycopg.AsyncConnection) -> list[str]:
     """One message for each weakness, with what to do; empty if all is well."""
     cursor = await connection.execute(_WEAKNESSES.encode())
-    return [words for (words,) in await cursor.fetchall()]
+    return [message for (message,) in await cursor.fetchall()]

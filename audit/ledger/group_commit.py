@@ -66,8 +66,8 @@ async def _write(flush: Flush, entries: Sequence[Entry], dones: Sequence[asyncio
             return
         for entry, done in zip(entries, dones, strict=True):
             await _write(flush, [entry], [done])
-    except TransientWriteError as away:
-        _end(dones, away)
+    except TransientWriteError as unavailable:
+        _end(dones, unavailable)
     except Exception as fault:
         _end(dones, TransientWriteError(type(fault).__name__))
         raise

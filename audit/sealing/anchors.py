@@ -5,6 +5,7 @@ The database could be rewritten by its owner, or restored from an old backup; th
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import date, datetime
 
 from psycopg import AsyncConnection
@@ -46,23 +47,17 @@ ON CONFLICT DO NOTHING
 """
 
 
-class Anchors:
-    def __init__(
-        self,
-        pool: AsyncConnectionPool,
-        checkpoints: LogCheckpoints,
-        vault: Vault,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._pool = pool
-        self._checkpoints = checkpoints
-        self._vault = vault
-        self._clock = clock
-        self._anchored: dict[date, Frontier] = {}
+@dataclass(slots=True)
+class VaultAnchors:
+    pool: AsyncConnectionPool
+    checkpoints: LogCheckpoints
+    vault: Vault
+    clock: Callable[[], datetime]
+    _anchored: dict[date, Frontier] = field(default_factory=dict)
 
     async def months(self) -> list[date]:
         """The months with a checkpoint that is not anchored yet."""
-        async with self._pool.connection() as connection:
+        async with self.pool.connection() as connection:
             return [month for (month,) in await fetch(connection, _UNANCHORED)]
 
     async def put_next(self, month: date, lock: str) -> bool:
@@ -70,7 +65,7 @@ class Anchors:
 
         The leaves go first: an anchored note must never lack the leaves that explain it.
         """
-        async with transaction(self._pool) as connection:
+        async with transaction(self.pool) as connection:
             if not await take_lock(connection, lock, _LOCK):
                 return False
             found = await fetch(connection, _NEXT_ANCHOR, {"month": month, "count": ANCHOR_LEAVES})
@@ -78,14 +73,14 @@ class Anchors:
                 return False
             ((anchored, size, note),) = found
             frontier, leaves = await self._leaves(connection, month, anchored, size)
-            if frontier.root() != self._checkpoints.open(month, size, note).root:
+            if frontier.root() != self.checkpoints.open(month, size, note).root:
                 raise TreeMismatchError(
                     f"{month:%Y-%m}: the first {size} leaves are not those that were signed"
                 )
             folder = f"anchors/{month:%Y-%m}"
             await self._put(f"{folder}/{anchored:012}-{size:012}.leaves", b"".join(leaves))
             version = await self._put(f"{folder}/{size:012}.note", note.encode())
-            anchor = (month, size, f"{folder}/{size:012}.note", version, self._clock())
+            anchor = (month, size, f"{folder}/{size:012}.note", version, self.clock())
             await connection.execute(_INSERT_ANCHOR, anchor)
         self._anchored[month] = frontier
         return True
@@ -106,7 +101,7 @@ class Anchors:
 
     async def _put(self, key: str, content: bytes) -> str:
         try:
-            return await asyncio.to_thread(self._vault.put, key, content)
+            return await asyncio.to_thread(self.vault.put, key, content)
         except VaultConflictError:
             raise TreeMismatchError(
                 f"The vault holds another {key}: two histories were signed, and this is the second one"

@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from audit.errors import TreeMismatchError, UnfamiliarKeyError
 from audit.proof.keys import PublicKey, SigningKey
-from audit.sealing.anchors import Anchors
+from audit.sealing.anchors import VaultAnchors
 from audit.sealing.log_checkpoints import LogCheckpoints
 from audit.sealing.log_tables import TRY_LOCK, WAIT_FOR_LOCK, UnsealedRow, end_of, unsealed_rows
 from audit.sealing.tree_growth import NIL, TreeGrowth
@@ -61,7 +61,7 @@ class Sealer:
         self._pool = pool
         self._checkpoints = LogCheckpoints(key, public_keys)
         self._trees = TreeGrowth(pool, self._checkpoints, vault, clock)
-        self._anchors = Anchors(pool, self._checkpoints, vault, clock)
+        self._anchors = VaultAnchors(pool, self._checkpoints, vault, clock)
         self._seal_every_s = seal_every_s
         self._anchor_every_s = anchor_every_s
         self._clock = clock

@@ -70,21 +70,15 @@ class _Tree:
         return _Tree(self.frontier.copy(), self.chunks.copy(), self.note)
 
 
+@dataclass(slots=True)
 class TreeGrowth:
     """The trees of all months that this process has sealed so far."""
 
-    def __init__(
-        self,
-        pool: AsyncConnectionPool,
-        checkpoints: LogCheckpoints,
-        vault: Vault,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._pool = pool
-        self._checkpoints = checkpoints
-        self._vault = vault
-        self._clock = clock
-        self._trees: dict[date, _Tree] = {}
+    pool: AsyncConnectionPool
+    checkpoints: LogCheckpoints
+    vault: Vault
+    clock: Callable[[], datetime]
+    _trees: dict[date, _Tree] = field(default_factory=dict)
 
     async def seal_batch(
         self, month: date, after: tuple[datetime, UUID], lock: str
@@ -94,7 +88,7 @@ class TreeGrowth:
             self._trees[month] = await self._rebuild(month)
         tree = self._trees[month].copy()
         try:
-            async with transaction(self._pool) as connection:
+            async with transaction(self.pool) as connection:
                 if not await take_lock(connection, lock, _LOCK):
                     return None
                 await self._catch_up(connection, month, tree)
@@ -111,19 +105,19 @@ class TreeGrowth:
         """The month's tree from its leaves. No lock is held meanwhile, because it takes long for many."""
         tree = _Tree()
         await self._compare_with_vault(month)
-        async with self._pool.connection() as connection:
+        async with self.pool.connection() as connection:
             await self._catch_up(connection, month, tree)
         return tree
 
     async def _compare_with_vault(self, month: date) -> None:
         """What was anchored must be here: an older copy of the database would be sealed into a second history."""
-        keys = await asyncio.to_thread(self._vault.keys, f"anchors/{month:%Y-%m}/")
+        keys = await asyncio.to_thread(self.vault.keys, f"anchors/{month:%Y-%m}/")
         newest = max((key for key in keys if key.endswith(".note")), default=None)
         if newest is None:
             return
-        anchored = await asyncio.to_thread(self._vault.get, newest)
+        anchored = await asyncio.to_thread(self.vault.get, newest)
         size = int(newest.rpartition("/")[2].removesuffix(".note"))
-        async with self._pool.connection() as connection:
+        async with self.pool.connection() as connection:
             stored = await fetch(connection, _NOTE, (month, size))
         if [(anchored.decode(),)] != stored:
             raise TreeMismatchError(
@@ -145,7 +139,7 @@ class TreeGrowth:
                 f"{month:%Y-%m}: its last checkpoint, of size {tree.frontier.size}, is gone or is another one now;"
                 f" the last one is of size {size}"
             )
-        checkpoint = self._checkpoints.open(month, size, note)
+        checkpoint = self.checkpoints.open(month, size, note)
         if not await _read_back(connection, month, tree, size) == tree.frontier.root() == checkpoint.root:
             raise TreeMismatchError(f"{month:%Y-%m}: the first {size} leaves are not those that were signed")
         tree.note = note
@@ -153,7 +147,7 @@ class TreeGrowth:
     async def _extend(
         self, connection: AsyncConnection, month: date, tree: _Tree, rows: Sequence[UnsealedRow]
     ) -> None:
-        first, sealed_at = tree.frontier.size, self._clock()
+        first, sealed_at = tree.frontier.size, self.clock()
         for row in rows:
             tree.frontier.append(row.leaf_hash)
         size, root = tree.frontier.size, tree.frontier.root()
@@ -164,12 +158,12 @@ class TreeGrowth:
                 f"{month:%Y-%m}: two ways to compute the root of {size} leaves do not agree, so it was not signed"
             )
         previous = await self._previous(connection, month)
-        tree.note = self._checkpoints.sign(Link(month, size, root), sealed_at, previous)
+        tree.note = self.checkpoints.sign(Link(month, size, root), sealed_at, previous)
         await connection.execute(_INSERT_CHECKPOINT, (month, size, tree.note, sealed_at))
 
     async def _previous(self, connection: AsyncConnection, month: date) -> Link | None:
         for earlier, size, note in await fetch(connection, _EARLIER, (month,)):
-            return self._checkpoints.open(earlier, size, note).link
+            return self.checkpoints.open(earlier, size, note).link
         return None
 
 
