@@ -5,12 +5,12 @@ Writes are idempotent: a second write of the same bytes under a key succeeds, of
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Literal, Protocol
 from uuid import uuid4
 
 from audit.errors import VaultConflictError, VaultDamagedError
@@ -28,6 +28,11 @@ class Stored:
     version: str
     sha256: str
     size: int
+
+
+VaultState = tuple[
+    Literal["ok", "missing", "failed"], str
+]  # of a health check, with what was found and what to do
 
 
 class Vault(Protocol):
@@ -52,6 +57,10 @@ class Vault(Protocol):
 
     def keys(self, prefix: str = "") -> list[str]:
         """In alphabetical order."""
+        ...
+
+    def checks(self) -> dict[str, Callable[[], VaultState]]:
+        """Health checks for `affidavit doctor`, by the name of the part that each reports."""
         ...
 
 
@@ -84,6 +93,15 @@ class FolderVault:
         return sorted(
             key for path in files if (key := path.relative_to(self._folder).as_posix()).startswith(prefix)
         )
+
+    def checks(self) -> dict[str, Callable[[], VaultState]]:
+        return {"vault": self._check_write}
+
+    def _check_write(self) -> VaultState:
+        self.put("doctor/probe", b"written once")
+        if self.get("doctor/probe") != b"written once":
+            return "failed", "the vault returns other bytes than were written: check the disk"
+        return "ok", "folder, write-once"
 
     def _put(self, key: str, source: BinaryIO) -> Stored:
         path = self._path(key)

@@ -28,6 +28,7 @@ from engine.errors import ConfigurationError
 SHIPPED = Path(__file__).resolve().parent / "shipped"
 HOUSE = SHIPPED if SHIPPED.is_dir() else SHIPPED.parent.parent
 CONFIG = HOUSE / "config"
+PROMPT = CONFIG / "prompts" / "answer.md"
 
 PREFIX = "AFFIDAVIT_"
 GATEWAYS = (

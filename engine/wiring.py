@@ -1,6 +1,6 @@
-"""The composition root: the only file that names concrete providers. A new vendor is a new file and one line here.
+"""The composition root (dependency injection by hand): the only file that names concrete providers.
 
-A vendor's library that takes long to load is imported where it is chosen: every command starts with this file.
+A new vendor is a new file in engine/providers and one line here. Only the command line imports this file.
 """
 
 import asyncio
@@ -17,9 +17,10 @@ from contextlib import (
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from hashlib import sha256
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
 from psycopg_pool import AsyncConnectionPool
@@ -47,19 +48,14 @@ from engine.database import ARCHIVER, AUDITOR, Database, as_login, as_role, chan
 from engine.errors import ConfigurationError
 from engine.grounding.verify import SENTINEL, Instructions
 from engine.house import House, check_books
-from engine.models import Rates
 from engine.outage.cached_library import CachedKeyring, CachedLibrary
 from engine.outage.stale_cache import CircuitBreaker
 from engine.ports import Embedder, Generator, Index, Library, Limiter, Reranker
-from engine.providers.edge import EdgeIndex
-from engine.providers.extractive import Extractive
-from engine.providers.limits import MemoryLimits, RedisLimits
-from engine.providers.minilm import MiniLm
 from engine.providers.postgres import EmbeddedPostgres
 from engine.retrieval.calibrate import Gate, Weights
 from engine.retrieval.library import StoredLibrary
 from engine.retrieval.retrieve import Retriever
-from engine.settings import CONFIG, Settings
+from engine.settings import CONFIG, PROMPT, Settings
 from engine.signing import public_keys_file, public_keys_of, signing_key_of
 from ingest.pipeline import Ingest
 from ingest.registry import Registry
@@ -69,31 +65,40 @@ from ingest.split import Size
 if TYPE_CHECKING:
     from audit.archive.archiver import Archiver
     from audit.query.tiers import TieredLog
-    from engine.providers.s3 import S3Vault
+
+
+def _provider(module: str, factory: str) -> Callable[..., Any]:
+    """A lazy import: every command imports this file, and only the chosen vendor's library is worth loading."""
+
+    def make(*given: Any) -> Any:
+        return getattr(import_module(f"engine.providers.{module}"), factory)(*given)
+
+    return make
+
 
 EMBEDDERS: dict[str, Callable[[Settings], Embedder]] = {
-    "cohere": lambda settings: _cohere(settings),  # noqa: PLW0108  it stands below
-    "minilm": lambda _: MiniLm(),
+    "cohere": _provider("cohere", "embedder"),
+    "minilm": _provider("minilm", "embedder"),
 }
 INDEXES: dict[str, Callable[[Settings], Index]] = {
-    "edge": lambda settings: EdgeIndex(settings.data_dir / "index"),
-    "qdrant": lambda settings: _qdrant(settings),  # noqa: PLW0108  it stands below
+    "edge": _provider("edge", "index"),
+    "qdrant": _provider("qdrant", "index"),
 }
 RERANKERS: dict[str, Callable[[Settings], Reranker | None]] = {
-    "cohere": lambda settings: _cohere_reranker(settings),  # noqa: PLW0108  it stands below
+    "cohere": _provider("cohere", "reranker"),
     "none": lambda _: None,
 }
 GENERATORS: dict[str, Callable[[Settings, Embedder], Generator]] = {
-    "claude": lambda settings, _: _claude(settings),
-    "extractive": lambda _, embedder: Extractive(embedder),
+    "claude": _provider("claude", "generator"),
+    "extractive": _provider("extractive", "generator"),
 }
 LIMITERS: dict[str, Callable[[Settings], Limiter]] = {
-    "memory": lambda settings: MemoryLimits(_rates(settings)),
-    "redis": lambda settings: _redis_limits(settings),  # noqa: PLW0108  it stands below
+    "memory": _provider("limits", "memory"),
+    "redis": _provider("limits", "redis"),
 }
 VAULTS: dict[str, Callable[[Settings], Vault]] = {
     "folder": lambda settings: FolderVault(settings.data_dir / "vault"),
-    "s3": lambda settings: bucket_of(settings),  # noqa: PLW0108  it stands below
+    "s3": _provider("s3", "vault"),
 }
 
 PROBES_MIN = 50  # "nine in ten of them" needs some to count
@@ -103,7 +108,6 @@ READY_MIN = (
 ERASING_S = 1.5  # of a request's five seconds, for records that are still on their way
 PATIENCE_S = 20.0  # the same at a terminal: a request ends within five seconds, and is sealed within ten
 CHECK_S = 5.0  # a cold index worker starts well within it
-PROMPT = CONFIG / "prompts" / "answer.md"
 SAMPLE_BOOK = CONFIG / "sample-book"
 SAMPLE_TITLE = "Physical AI and Humanoid Robotics: A Short Introduction"
 
@@ -162,8 +166,7 @@ async def _open_engine(
     reranker = _choose("reranker", RERANKERS, settings.providers.reranker)(settings)
     if reranker:
         _closed_by(stack, reranker)
-    make_generator = _choose("generator", GENERATORS, settings.providers.generator)
-    generator = _closed_by(stack, make_generator(settings, embedder))
+    generator = _closed_by(stack, generator_of(settings, embedder))
     await check_books(stored, embedder)
     breaker, keys = CircuitBreaker(time.monotonic), ApiKeys(pool)
     uses = _closed_by(stack, KeyUses(keys.note_uses, now))
@@ -241,7 +244,7 @@ async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[S
 
 @asynccontextmanager
 async def sealing(settings: Settings, database: Database) -> AsyncIterator[None]:
-    """Rows are sealed until the end of the block, and then once more, unless that takes too long."""
+    """A background task seals rows until the end of the block, and once more at its end."""
     async with open_sealer(settings, database) as sealer, sealer.running():
         yield
 
@@ -414,20 +417,12 @@ def index_of(settings: Settings) -> Index:
     return _choose("index", INDEXES, settings.providers.index)(settings)
 
 
+def generator_of(settings: Settings, embedder: Embedder) -> Generator:
+    return _choose("generator", GENERATORS, settings.providers.generator)(settings, embedder)
+
+
 def vault_of(settings: Settings) -> Vault:
     return _choose("vault", VAULTS, settings.providers.vault)(settings)
-
-
-def bucket_of(settings: Settings) -> "S3Vault":
-    from engine.providers.s3 import S3Vault
-
-    archive = settings.archive
-    if not archive.bucket:
-        raise ConfigurationError("The vault s3 needs a bucket: set archive.bucket.")
-    return S3Vault(
-        archive.bucket, archive.prefix,
-        lock_mode=archive.object_lock_mode, lock_days=archive.object_lock_days, clock=now,
-    )  # fmt: skip
 
 
 def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
@@ -480,79 +475,6 @@ def _self_calibration(
     return SelfCalibration(
         probes, settings.calibration.probes_refused, gate_of(settings), settings.retrieval.candidates,
         registry, embedder, index,
-    )  # fmt: skip
-
-
-def _claude(settings: Settings) -> Generator:
-    from engine.providers.claude import Claude
-
-    claude = settings.claude
-    if not claude.api_key.get_secret_value():
-        raise ConfigurationError("The generator claude needs a key: set ANTHROPIC_API_KEY.")
-    return Claude(
-        model=claude.model,
-        max_output_tokens=claude.max_output_tokens,
-        api_key=claude.api_key.get_secret_value(),
-        base_url=claude.base_url or None,
-        timeout_s=settings.budget.generation_s,
-        system=PROMPT.read_text(),
-    )
-
-
-def _cohere(settings: Settings) -> Embedder:
-    from engine.providers.cohere import CohereEmbedder
-
-    cohere = settings.cohere
-    return CohereEmbedder(
-        api_key=_cohere_key(settings, "embedder"),
-        base_url=cohere.base_url or None,
-        model=cohere.embed_model,
-        dimension=cohere.dimension,
-        query_timeout_s=settings.budget.retrieval_s,
-    )
-
-
-def _cohere_reranker(settings: Settings) -> Reranker:
-    from engine.providers.cohere import CohereReranker
-
-    cohere = settings.cohere
-    return CohereReranker(
-        api_key=_cohere_key(settings, "reranker"), base_url=cohere.base_url or None, model=cohere.rerank_model
-    )
-
-
-def _cohere_key(settings: Settings, seam: str) -> str:
-    key = settings.cohere.api_key.get_secret_value()
-    if not key:
-        raise ConfigurationError(f"The {seam} cohere needs a key: set COHERE_API_KEY.")
-    return key
-
-
-def _rates(settings: Settings) -> Rates:
-    limits = settings.limits
-    return Rates(limits.per_key, limits.anonymous, limits.authenticated)
-
-
-def _redis_limits(settings: Settings) -> RedisLimits:
-    url = settings.redis.url.get_secret_value()
-    if not url.startswith(("redis://", "rediss://")):
-        raise ConfigurationError(
-            "The limits redis need an address: set REDIS_URL to redis://… or rediss://…."
-        )
-    return RedisLimits(_rates(settings), url, CircuitBreaker(time.monotonic))
-
-
-def _qdrant(settings: Settings) -> Index:
-    from engine.providers.qdrant import QdrantIndex
-
-    qdrant = settings.qdrant
-    if not qdrant.url.startswith(("http://", "https://")):
-        raise ConfigurationError(
-            "The index qdrant needs an address: set QDRANT_URL to http://… or https://…."
-        )
-    return QdrantIndex(
-        qdrant.url, api_key=qdrant.api_key.get_secret_value(), prefer_grpc=qdrant.prefer_grpc,
-        shards=qdrant.shards, replicas=qdrant.replicas, timeout_s=qdrant.timeout_s,
     )  # fmt: skip
 
 

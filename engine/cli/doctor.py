@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal
@@ -12,6 +12,7 @@ from audit.checking.status import OVERDUE, spool_files
 from audit.errors import KeyFileError
 from audit.ledger.partitions import MONTHS_AHEAD_MIN
 from audit.proof.keys import SigningKey, public_file, read_public_keys
+from audit.vault import VaultState
 from engine import wiring
 from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command, quiet
 from engine.database import Database
@@ -76,20 +77,14 @@ async def examine(settings: Settings, database: Database) -> list[Finding]:
         "calibration": _calibration,
         "keys": _keys,
         "generator": _generator,
-        "vault": _vault,
     }
-    if settings.providers.vault == "s3":
-        checks |= {
-            "bucket versions": _bucket_versions,
-            "bucket lock": _bucket_lock,
-            "bucket deletion": _bucket_deletion,
-        }
     findings = []
     for part, check in checks.items():
         try:
             findings.append(await check(settings, database))
         except Exception as fault:  # noqa: BLE001  the report must name what is broken and go on
-            findings.append(Finding(part, "failed", f"{type(fault).__name__}: {str(fault).splitlines()[0]}"))
+            findings.append(_fault(part, fault))
+    findings += [finding async for finding in _vault_findings(settings)]
     return findings
 
 
@@ -236,61 +231,29 @@ async def _keys(_: Settings, database: Database) -> Finding:
 
 
 async def _generator(settings: Settings, _: Database) -> Finding:
-    name = settings.providers.generator
-    if name not in wiring.GENERATORS:
-        return Finding(
-            "generator", "failed", f"{name} is not available; set providers.generator to extractive"
-        )
-    about = {
-        "extractive": "quotes the best sentences, does not combine them",
-        "claude": settings.claude.model,
-    }
-    return Finding("generator", "ok", f"{name}: {about[name]}")
+    embedder = wiring.embedder_of(settings)
+    generator = wiring.generator_of(settings, embedder)
+    await generator.close()
+    await embedder.close()
+    return Finding("generator", "ok", f"{settings.providers.generator}: {generator.name}")
 
 
-async def _vault(settings: Settings, _: Database) -> Finding:
-    if settings.providers.vault == "s3":
-        return await _bucket_overwrite(settings)
-    key = "doctor/probe"
-    vault = wiring.vault_of(settings)
-    vault.put(key, b"written once")
-    if vault.get(key) != b"written once":
-        return Finding("vault", "failed", "what is read back is not what was written")
-    return Finding("vault", "ok", f"{settings.providers.vault}, write-once")
+async def _vault_findings(settings: Settings) -> AsyncIterator[Finding]:
+    """The vault's own health checks: only the vendor's file knows what can be wrong with it."""
+    checks: dict[str, Callable[[], VaultState]] = {}
+    try:
+        checks = wiring.vault_of(settings).checks()
+    except Exception as fault:  # noqa: BLE001  as in `examine`
+        yield _fault("vault", fault)
+    for part, check in checks.items():
+        try:
+            yield Finding(part, *await asyncio.to_thread(check))
+        except Exception as fault:  # noqa: BLE001
+            yield _fault(part, fault)
 
 
-async def _bucket_overwrite(settings: Settings) -> Finding:
-    if not await asyncio.to_thread(wiring.bucket_of(settings).refuses_overwrite):
-        return Finding(
-            "vault", "failed", "the bucket lets a key be written twice: it does not know If-None-Match"
-        )
-    return Finding("vault", "ok", f"s3, bucket {settings.archive.bucket}, write-once")
-
-
-async def _bucket_versions(settings: Settings, _: Database) -> Finding:
-    if not await asyncio.to_thread(wiring.bucket_of(settings).is_versioned):
-        return Finding("bucket versions", "missing", "off: switch versioning on")
-    return Finding("bucket versions", "ok", "on")
-
-
-async def _bucket_lock(settings: Settings, _: Database) -> Finding:
-    """No default is needed: each object is locked as it is written."""
-    default = await asyncio.to_thread(wiring.bucket_of(settings).default_lock)
-    if default is None:
-        return Finding(
-            "bucket lock", "missing", "off: switch Object Lock on, or what is written can be deleted"
-        )
-    archive = settings.archive
-    ours = f"each object {archive.object_lock_mode}, {archive.object_lock_days} days"
-    return Finding("bucket lock", "ok", f"on, {ours}; default of the bucket: {default or 'none'}")
-
-
-async def _bucket_deletion(settings: Settings, _: Database) -> Finding:
-    if not await asyncio.to_thread(wiring.bucket_of(settings).refuses_deletion):
-        return Finding(
-            "bucket deletion", "failed", "a locked test object could be deleted: use another bucket"
-        )
-    return Finding("bucket deletion", "ok", "a locked test object cannot be deleted")
+def _fault(part: str, fault: Exception) -> Finding:
+    return Finding(part, "failed", f"{type(fault).__name__}: {str(fault).splitlines()[0]}")
 
 
 async def _signing_key(settings: Settings, _: Database) -> Finding:

@@ -13,9 +13,11 @@ import anthropic
 from anthropic.types import CitationsDelta, RawMessageStreamEvent, TextDelta, Usage
 from anthropic.types.shared import ErrorType
 
-from engine.errors import ModelBusyError, ModelFailedError
+from engine.errors import ConfigurationError, ModelBusyError, ModelFailedError
 from engine.grounding.verify import SENTINEL
 from engine.models import Citation, Claim, Draft, Question, RetrievedPassage
+from engine.ports import Embedder, Generator
+from engine.settings import PROMPT, Settings
 
 # Parameters by model. Thinking is off, because it would use up the time and the tokens of the answer.
 PARAMETERS: dict[str, dict[str, Any]] = {"claude-haiku-5-5": {"thinking": {"type": "disabled"}}}
@@ -40,6 +42,20 @@ _CLOSING = r"[\"'”’»)\]」』）】*_]*+"  # noqa: RUF001
 _END = re.compile(
     rf"(?:(?<!{_MARKS}){_MARKS}++{_CLOSING}(?=\s|\Z)(?!\s*[a-z])|[。！？｡]++{_CLOSING}|[\n\r\u2028\u2029])\s*+"  # noqa: RUF001
 )
+
+
+def generator(settings: Settings, _: Embedder) -> Generator:
+    claude = settings.claude
+    if not claude.api_key.get_secret_value():
+        raise ConfigurationError("The generator claude needs a key: set ANTHROPIC_API_KEY.")
+    return Claude(
+        model=claude.model,
+        max_output_tokens=claude.max_output_tokens,
+        api_key=claude.api_key.get_secret_value(),
+        base_url=claude.base_url or None,
+        timeout_s=settings.budget.generation_s,
+        system=PROMPT.read_text(),
+    )
 
 
 class Claude:

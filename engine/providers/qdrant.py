@@ -17,8 +17,10 @@ import httpx
 from qdrant_client import AsyncQdrantClient
 from qdrant_client import models as qdrant
 
-from engine.errors import IndexUnavailableError
+from engine.errors import ConfigurationError, IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector, point_id
+from engine.ports import Index
+from engine.settings import Settings
 
 CHANGE_S = 60  # timeout to create, drop or alias a collection, on which a cluster must agree
 UPSERT_S = 60  # for one request
@@ -47,6 +49,18 @@ _FIELDS = {
 }
 _EXACT = qdrant.SearchParams(exact=True)
 _GRAPH = qdrant.SearchParams(hnsw_ef=EF)
+
+
+def index(settings: Settings) -> Index:
+    chosen = settings.qdrant
+    if not chosen.url.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            "The index qdrant needs an address: set QDRANT_URL to http://… or https://…."
+        )
+    return QdrantIndex(
+        chosen.url, api_key=chosen.api_key.get_secret_value(), prefer_grpc=chosen.prefer_grpc,
+        shards=chosen.shards, replicas=chosen.replicas, timeout_s=chosen.timeout_s,
+    )  # fmt: skip
 
 
 class QdrantIndex:

@@ -11,7 +11,7 @@ import os
 from base64 import b64encode
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
@@ -30,8 +30,9 @@ from botocore.exceptions import (
 )
 
 from audit.errors import VaultConflictError, VaultDamagedError, VaultError
-from audit.vault import Stored, digest_of, is_key
+from audit.vault import Stored, VaultState, digest_of, is_key
 from engine.errors import ConfigurationError
+from engine.settings import Settings
 
 PART_BYTES = (
     16 * 1024 * 1024
@@ -49,6 +50,16 @@ CODE_LENGTH_MAX = 64
 _ABSENT = ("NoSuchKey", "NoSuchVersion", "404", "405", "MethodNotAllowed", "ObjectLockConfigurationNotFoundError")  # fmt: skip
 _BROKEN_OFF = (FlexibleChecksumError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
 _RULE = {"Mode": "", "Days": " days", "Years": " years"}
+
+
+def vault(settings: Settings) -> "S3Vault":
+    archive = settings.archive
+    if not archive.bucket:
+        raise ConfigurationError("The vault s3 needs a bucket: set archive.bucket.")
+    return S3Vault(
+        archive.bucket, archive.prefix, lock_mode=archive.object_lock_mode, lock_days=archive.object_lock_days,
+        clock=lambda: datetime.now(UTC),
+    )  # fmt: skip
 
 
 class S3Vault:
@@ -230,6 +241,38 @@ class S3Vault:
         if not is_key(key):
             raise ValueError(f"Not a valid vault key: {key!r}")
         return self._prefix + key
+
+    def checks(self) -> dict[str, Callable[[], VaultState]]:
+        return {
+            "vault": self._check_overwrite,
+            "bucket versions": self._check_versions,
+            "bucket lock": self._check_lock,
+            "bucket deletion": self._check_deletion,
+        }
+
+    def _check_overwrite(self) -> VaultState:
+        if self.refuses_overwrite():
+            return "ok", f"s3, bucket {self._bucket}, write-once"
+        return (
+            "failed",
+            "the bucket lets a key be written twice: it does not support If-None-Match; use another bucket",
+        )
+
+    def _check_versions(self) -> VaultState:
+        return ("ok", "on") if self.is_versioned() else ("missing", "off: switch versioning on")
+
+    def _check_lock(self) -> VaultState:
+        """A default of the bucket is not needed: each object is locked when it is written."""
+        default = self.default_lock()
+        if default is None:
+            return "missing", "off: switch Object Lock on, or objects can be deleted"
+        ours = f"each object {self._lock_mode}, {self._lock_for.days} days"
+        return "ok", f"on, {ours}; default of the bucket: {default or 'none'}"
+
+    def _check_deletion(self) -> VaultState:
+        if self.refuses_deletion():
+            return "ok", "a locked test object cannot be deleted"
+        return "failed", "a locked test object could be deleted: use another bucket"
 
     def is_versioned(self) -> bool:
         with _map_errors("the bucket"):

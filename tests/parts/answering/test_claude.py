@@ -15,7 +15,7 @@ from engine.grounding.verify import SENTINEL
 from engine.house import House
 from engine.models import Claim, Draft, Refusal, Released
 from engine.providers.claude import RAW_CHARACTERS_MAX, Claude, StreamParser
-from engine.wiring import PROMPT
+from engine.settings import PROMPT
 from tests.asking import IMU, asked
 from tests.conftest import Records
 from tests.upstreams import messages

@@ -22,8 +22,7 @@ from engine.house import House
 from engine.models import Answer, Filters, Question, Quoted, Refusal, Released, Sources
 from engine.ports import NullExchange
 from engine.providers.claude import Claude
-from engine.settings import Settings
-from engine.wiring import PROMPT
+from engine.settings import PROMPT, Settings
 from ingest.pipeline import IngestResult
 from tests.asking import asked
 from tests.conftest import CAMPAIGN_ROUNDS, Records

@@ -9,7 +9,7 @@ from engine.house import House
 from engine.models import Released
 from engine.providers.claude import Claude
 from engine.providers.minilm import MiniLm
-from engine.wiring import PROMPT
+from engine.settings import PROMPT
 from tests.asking import IMU, asked
 from tests.build import citation, claim, evidence
 from tests.conftest import Records

@@ -21,7 +21,7 @@ from engine.database import Database
 from engine.house import House
 from engine.http.app import create_app
 from engine.providers.claude import Claude
-from engine.wiring import PROMPT
+from engine.settings import PROMPT
 from tests.conftest import CAMPAIGN_ROUNDS, Records
 from tests.upstreams import faults, listening, messages
 from tests.upstreams.messages import CANARY, REQUEST_ID, Fault, Upstream

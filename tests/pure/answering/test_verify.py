@@ -11,7 +11,8 @@ import pytest
 
 from engine.grounding.verify import NO_INSTRUCTIONS, Instructions, is_proven, refuse_unproven, sentences_text
 from engine.models import Citation, Claim, Draft, Refusal, RetrievedPassage
-from engine.wiring import PROMPT, SAMPLE_BOOK
+from engine.settings import PROMPT
+from engine.wiring import SAMPLE_BOOK
 from ingest.read import read
 from ingest.read.document import Piece
 from tests.build import citation, claim, draft, evidence
