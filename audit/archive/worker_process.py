@@ -19,12 +19,12 @@ WAITING_MAX = 4  # results that wait for an earlier one, or are on their way
 MEMORY_BYTES_MAX = 2**31  # a file that was made to expand for ever is stopped here
 TASK_S = 3600.0  # a chunk takes seconds
 
-Item = TypeVar("Item")
+Input = TypeVar("Input")
 Result = TypeVar("Result")
-Task = Callable[[Item], Result]
+Task = Callable[[Input], Result]
 
 
-def in_order(task: Task[Item, Result], items: Iterable[Item], *, alone: bool = False) -> Iterator[Result]:
+def in_order(task: Task[Input, Result], items: Iterable[Input], *, alone: bool = False) -> Iterator[Result]:
     """The results in the order of the items. Both processes work, or the worker alone; exceptions are re-raised."""
     with _Pool() as pool:
         waiting: deque[Future[Result]] = deque()
@@ -58,13 +58,13 @@ class _Pool:
         if self._worker:
             self._worker.end()
 
-    def submit(self, task: Task[Item, Result], item: Item) -> Future[Result]:
+    def submit(self, task: Task[Input, Result], item: Input) -> Future[Result]:
         if self._worker is None:
             self._worker = Worker(worker.command(__name__))
         return self._thread.submit(_result, self._worker, task, item)
 
 
-def _result(process: Worker, task: Task[Item, Result], item: Item) -> Any:
+def _result(process: Worker, task: Task[Input, Result], item: Input) -> Any:
     _, reply = process.request(b"", _pickled((task, item)), deadline_s=TASK_S)
     is_returned, result = pickle.loads(reply)  # noqa: S301  from the process that we started
     if not is_returned:
@@ -72,7 +72,7 @@ def _result(process: Worker, task: Task[Item, Result], item: Item) -> Any:
     return result
 
 
-def _done(task: Task[Item, Result], item: Item) -> Future[Result]:
+def _done(task: Task[Input, Result], item: Input) -> Future[Result]:
     future: Future[Result] = Future()
     future.set_result(task(item))
     return future

@@ -179,7 +179,7 @@ async def _serve_by_workers(
     with tempfile.TemporaryDirectory(prefix="affidavit-figures-") as folder:
         supervisor = _Supervisor(settings, listening, Path(folder))
         workers = [await supervisor.start() for _ in range(count)]
-        starting = asyncio.gather(*map(_is_ready, workers))
+        starting = asyncio.gather(*map(_wait_until_ready, workers))
         stopping = asyncio.create_task(stop.wait())
         tasks: list[asyncio.Future[Any]] = [starting, stopping]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -238,7 +238,7 @@ async def _end(process: Process) -> None:
         await process.wait()
 
 
-async def _is_ready(process: Process) -> bool:
+async def _wait_until_ready(process: Process) -> bool:
     """Waits until the worker says so; false if it ends before."""
     assert process.stdout
     with contextlib.suppress(EOFError):

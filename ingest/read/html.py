@@ -54,7 +54,7 @@ _ENCODINGS = {
 
 
 @dataclass(slots=True)
-class _Page:
+class _HtmlWalk:
     """State of the walk over the nodes of a page."""
 
     builder: SectionBuilder
@@ -81,7 +81,7 @@ class _Page:
             return False
         elif tag in _HEADINGS or tag == "pre" or (tag == "table" and not _is_layout(node)):
             self._end_block()
-            _HANDLERS.get(tag, _Page.heading)(self, node)
+            _HANDLERS.get(tag, _HtmlWalk.heading)(self, node)
         else:
             if tag in _BLOCKS:
                 self._end_block()
@@ -124,7 +124,10 @@ class _Page:
                 self.builder.add(" | ".join(cells), "table", self.place)
 
 
-_HANDLERS: dict[str, Callable[[_Page, LexborNode], None]] = {"pre": _Page.code, "table": _Page.table}
+_HANDLERS: dict[str, Callable[[_HtmlWalk, LexborNode], None]] = {
+    "pre": _HtmlWalk.code,
+    "table": _HtmlWalk.table,
+}
 
 
 def read(content: bytes, path: PurePosixPath) -> Document:
@@ -132,7 +135,7 @@ def read(content: bytes, path: PurePosixPath) -> Document:
     main = _main(tree)
     url = _canonical(tree) or _address(path)
     title = _title(tree, main) or path.stem
-    page = _Page(SectionBuilder(title), Place("", url.rstrip("/").rsplit("/", 1)[-1] or url))
+    page = _HtmlWalk(SectionBuilder(title), Place("", url.rstrip("/").rsplit("/", 1)[-1] or url))
     if main:
         page.walk(main)
     return Document(

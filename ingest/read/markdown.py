@@ -72,7 +72,7 @@ def read(content: bytes, path: PurePosixPath) -> Document:
     )
 
 
-def _page(content: bytes, path: PurePosixPath) -> "_Page":
+def _page(content: bytes, path: PurePosixPath) -> "_MarkdownWalk":
     text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     front_matter.storable(text, "the text")
     front, body = front_matter.split(text)
@@ -80,7 +80,7 @@ def _page(content: bytes, path: PurePosixPath) -> "_Page":
     environment: dict[str, Any] = {}
     tokens = markdown.parse(body, environment)
     _check_depth(tokens)
-    page = _Page(markdown, environment, front, path, _first_heading(markdown, tokens, environment))
+    page = _MarkdownWalk(markdown, environment, front, path, _first_heading(markdown, tokens, environment))
     if front.get("draft") is not True:
         page.walk(tokens)
     return page
@@ -90,7 +90,7 @@ def _page(content: bytes, path: PurePosixPath) -> "_Page":
 
 
 @dataclass(slots=True)
-class _Page:
+class _MarkdownWalk:
     """State of the walk over the tokens of a page."""
 
     markdown: MarkdownIt

@@ -43,7 +43,7 @@ _ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")  # what Python ne
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]  # no database holds a zero character
 
 
-class _Page(BaseModel):
+class _EncodedDocument(BaseModel):
     """A document in the reply. Headings, anchors and pages are indexes into `names`: many pieces share them."""
 
     filename: Text
@@ -57,7 +57,7 @@ class _Page(BaseModel):
 
 
 class _Reply(BaseModel):
-    pages: tuple[_Page, ...]
+    pages: tuple[_EncodedDocument, ...]
 
 
 class _Failure(BaseModel):
@@ -156,11 +156,11 @@ def _documents(data: bytes, content: bytes, path: PurePosixPath) -> list[Documen
         raise UnreadableError("its reader gave something that is no document") from wrong
 
 
-def _about(page: _Page | Document) -> dict[str, Any]:
+def _about(page: _EncodedDocument | Document) -> dict[str, Any]:
     return {name: getattr(page, name) for name in ("title", "url", "module", "difficulty", "tags")}
 
 
-def _sections(page: _Page) -> Iterator[Section]:
+def _sections(page: _EncodedDocument) -> Iterator[Section]:
     names = page.names
     for title, pieces in page.sections:
         made = (

@@ -165,7 +165,7 @@ def test_a_dead_worker_is_replaced_while_the_other_serves(two: Served, key: str)
 async def test_a_worker_that_hangs_is_killed(database: Database, tmp_path: Path) -> None:
     with contextlib.closing(serving.listen("127.0.0.1", 0)) as listening:
         process = await serving._Supervisor(database.settings, listening, tmp_path).start()
-        assert await serving._is_ready(process)
+        assert await serving._wait_until_ready(process)
         process.send_signal(signal.SIGSTOP)
         async with asyncio.timeout(SOON_S):
             assert await worker.wait_for_end(process, 3.0) == -signal.SIGKILL
