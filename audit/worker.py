@@ -48,13 +48,9 @@ class Worker:
             send(self._process.stdin, header, body)
             return receive(self._process.stdout, self._reply_bytes_max)
 
-    def kill(self) -> None:
-        """From any thread: a request on its way then fails."""
-        self._process.kill()
-
     def end(self) -> int:
-        """Kills the worker and gives its exit code."""
-        self.kill()
+        """Kills the worker and gives its exit code. A request of another thread then fails."""
+        self._process.kill()
         with contextlib.suppress(OSError), self._process:
             pass  # its block closes the pipes and waits for the end
         return self._process.wait()
@@ -66,7 +62,7 @@ class Worker:
 
         def kill() -> None:
             is_late.set()
-            self.kill()
+            self._process.kill()
 
         timer = threading.Timer(seconds, kill)
         timer.start()
@@ -136,9 +132,9 @@ def serve(source: IO[bytes], sink: IO[bytes], answer: Callable[[bytes, bytes], M
         send(sink, *answer(header, body))
 
 
-async def send_heartbeats(sink: IO[bytes], every_s: float) -> None:
-    """From the event loop that does the work: if it hangs, its heartbeat stops."""
-    while True:
+async def send_heartbeats(sink: IO[bytes], every_s: float, stop: asyncio.Event) -> None:
+    """From the event loop that does the work: if it hangs, its heartbeat stops. So does it for a shutdown, which has a limit."""
+    while not stop.is_set():
         notify(sink, b"")
         await asyncio.sleep(every_s)
 

@@ -9,7 +9,9 @@ import resource
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self, TypeVar
+from contextlib import ExitStack
+from functools import cache, partial
+from typing import Any, TypeVar
 
 from audit import worker
 from audit.worker import Message, Worker
@@ -26,12 +28,13 @@ Task = Callable[[Input], Result]
 
 def in_order(task: Task[Input, Result], items: Iterable[Input], *, alone: bool = False) -> Iterator[Result]:
     """The results in the order of the items. Both processes work, or the worker alone; exceptions are re-raised."""
-    with _Pool() as pool:
+    with ThreadPoolExecutor(1) as thread, ExitStack() as stack:
+        start = cache(partial(_start, stack))
         waiting: deque[Future[Result]] = deque()
         in_worker: Future[Result] | None = None
         for place, item in enumerate(items):
             if alone or (place and (in_worker is None or in_worker.done())):
-                in_worker = pool.submit(task, item)
+                in_worker = thread.submit(_result, start(), task, item)
                 waiting.append(in_worker)
             else:
                 waiting.append(_done(task, item))
@@ -41,27 +44,11 @@ def in_order(task: Task[Input, Result], items: Iterable[Input], *, alone: bool =
             yield waiting.popleft().result()
 
 
-class _Pool:
-    """A pool of one worker, which is started by the first task."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)
-        self._worker: Worker | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._worker:
-            self._worker.kill()  # it has nothing to finish
-        self._thread.shutdown()
-        if self._worker:
-            self._worker.end()
-
-    def submit(self, task: Task[Input, Result], item: Input) -> Future[Result]:
-        if self._worker is None:
-            self._worker = Worker(worker.command(__name__))
-        return self._thread.submit(_result, self._worker, task, item)
+def _start(stack: ExitStack) -> Worker:
+    """Only for the first task that needs it. The worker is killed at the end, because it has nothing to finish."""
+    process = Worker(worker.command(__name__))
+    stack.callback(process.end)
+    return process
 
 
 def _result(process: Worker, task: Task[Input, Result], item: Input) -> Any:

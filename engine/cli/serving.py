@@ -222,20 +222,11 @@ class _Supervisor:
             process = await self.start()
 
     async def stop(self) -> None:
-        """All at once, so that they take no longer than one. A worker that does not end in time is killed."""
+        """All at once, so that they take no longer than one. They stop their heartbeats: a late one is killed."""
         for process in self._workers:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-        await asyncio.gather(*map(_end, self._workers))
-
-
-async def _end(process: Process) -> None:
-    try:
-        async with asyncio.timeout(SHUTDOWN_S):
-            await worker.wait_for_end(process, SHUTDOWN_S)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+        await asyncio.gather(*(worker.wait_for_end(process, SHUTDOWN_S) for process in self._workers))
 
 
 async def _wait_until_ready(process: Process) -> bool:
@@ -268,7 +259,7 @@ async def _serve_as_worker() -> bool:
     _, given = worker.receive(source, worker.MESSAGE_BYTES_MAX)
     settings, descriptor, folder, level = pickle.loads(given)  # noqa: S301  from the supervisor
     logs.configure(level)
-    beating = asyncio.create_task(worker.send_heartbeats(sink, HEARTBEAT_S))
+    beating = asyncio.create_task(worker.send_heartbeats(sink, HEARTBEAT_S, stop))
     try:
         with socket.socket(fileno=descriptor) as listening:
             async with wiring.open_database(settings, quiet) as database:

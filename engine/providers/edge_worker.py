@@ -4,7 +4,6 @@ edge.py starts it, and it ends by itself after its last client: it serves severa
 """
 
 import asyncio
-import contextlib
 import fcntl
 import heapq
 import os
@@ -55,7 +54,7 @@ async def main(folder: Path, name: str, socket: Path) -> None:
         server = await asyncio.start_unix_server(dispatcher.receive, str(socket), backlog=128)
         async with server, asyncio.TaskGroup() as tasks:
             answering = tasks.create_task(dispatcher.answer())
-            await dispatcher.wait_until_idle()
+            await dispatcher.idle.wait()
             answering.cancel()
             socket.unlink(missing_ok=True)
         shards.close()
@@ -79,9 +78,11 @@ class Dispatcher:
 
     def __init__(self, shards: "Shards") -> None:
         self._shards = shards
-        self._clients = 0
-        self._changed = asyncio.Event()
         self._waiting: asyncio.Queue[Call] = asyncio.Queue()
+        self._clients = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.idle = asyncio.Event()
+        self._count(0)
 
     async def receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count(1)
@@ -112,17 +113,13 @@ class Dispatcher:
                 self._shards.answer_searches(batch)
             await asyncio.sleep(0)  # the replies go out, and new calls come in
 
-    async def wait_until_idle(self) -> None:
-        while True:
-            self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), IDLE_S if not self._clients else None)
-            if not self._clients and not self._changed.is_set():
-                return
-
     def _count(self, difference: int) -> None:
+        """Stops the idle timer when a client comes, and restarts it when the last one has left."""
         self._clients += difference
-        self._changed.set()
+        if self._timer:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = None if self._clients else loop.call_later(IDLE_S, self.idle.set)
 
 
 class Shards:

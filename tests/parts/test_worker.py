@@ -116,7 +116,7 @@ def test_a_worker_that_dies_is_reported_with_its_exit_code(answer: str, exit_cod
 def test_a_worker_that_died_between_two_requests_is_reported() -> None:
     worker = Worker(program("header, body"))
     worker.request(b"", deadline_s=SOON_S)
-    worker.kill()
+    worker._process.kill()
     with pytest.raises(WorkerEndedError):
         worker.request(b"", b"x" * 1_000_000, deadline_s=SOON_S)
 
@@ -188,7 +188,7 @@ async def beating(then: str) -> Process:
         from audit import worker
         async def main():
             _, sink = worker.channel()
-            beating = asyncio.create_task(worker.send_heartbeats(sink, 0.1))
+            beating = asyncio.create_task(worker.send_heartbeats(sink, 0.1, asyncio.Event()))
             worker.notify(sink, b"ready")
             {then}
         asyncio.run(main())
