@@ -1,16 +1,21 @@
 """Databases of a test's own in the running server, and tables that are locked."""
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from audit.proof.keys import SigningKey
+from engine import settings as settings_file
 from engine import wiring
 from engine.database import Database
+from engine.settings import Settings
 from engine.wiring import now
 
 
@@ -23,23 +28,42 @@ def locked(database: Database, table: str) -> Iterator[psycopg.Connection]:
 
 
 @contextlib.contextmanager
-def empty_database(database: Database) -> Iterator[str]:
-    """The address of a new database in the running server, which has the roles."""
-    name = f"empty_{uuid4().hex}"
+def empty_database(database: Database, template: str = "template1") -> Iterator[str]:
+    """The address of a new database in the running server, which has the roles; or of a copy."""
+    name = f"test_{uuid4().hex}"
     with psycopg.connect(database.url, autocommit=True) as superuser:
-        superuser.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        making = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        superuser.execute(making.format(sql.Identifier(name), sql.Identifier(template)))
         yield make_conninfo(database.url, dbname=name)
         superuser.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @asynccontextmanager
 async def scratch_log(database: Database) -> AsyncIterator[Database]:
-    """A log of its own in the running server."""
-    name = sql.Identifier(f"log_{uuid4().hex}")
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        made = Database(make_conninfo(database.url, dbname=name.as_string().strip('"')), database.settings)
-        made.migrate()
+    """A log of its own in the running server, with this month and those ahead."""
+    with migrated_database(database) as made:
         await wiring.make_months_ahead(made, now().date())
         yield made
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+@contextlib.contextmanager
+def migrated_database(database: Database) -> Iterator[Database]:
+    with empty_database(database) as url:
+        made = Database(url, database.settings)
+        made.migrate()
+        yield made
+
+
+@contextlib.contextmanager
+def data_of_its_own(database: Database, probes: Sequence[str] = (), **environment: str) -> Iterator[Settings]:
+    """Settings with an empty database in the running server, an index, a signing key, and these probes if there are any."""
+    with (
+        tempfile.TemporaryDirectory(prefix="affidavit-data-", ignore_cleanup_errors=True) as folder,
+        empty_database(database) as url,
+    ):
+        SigningKey.create(Path(folder, "signing.key"))
+        if probes:
+            few = Path(folder, "few.txt")
+            few.write_text("\n".join(probes))
+            environment["AFFIDAVIT_CALIBRATION__PROBES_FILE"] = str(few)
+        yield settings_file.load({"DATABASE_URL": url} | environment, data_dir=Path(folder))

@@ -13,8 +13,10 @@ from engine.http.app import create_app
 
 
 @asynccontextmanager
-async def application(house: House, **parts: Any) -> AsyncIterator[tuple[FastAPI, httpx.AsyncClient]]:
-    """In this process, so that a part can be broken."""
+async def application(
+    house: House, *, key: str | None = None, **parts: Any
+) -> AsyncIterator[tuple[FastAPI, httpx.AsyncClient]]:
+    """The application with these parts, and a client that has this key."""
     app = create_app(lambda: nullcontext(replace(house, **parts)))
     async with app.router.lifespan_context(app) as state:
         assert state is not None
@@ -23,5 +25,6 @@ async def application(house: House, **parts: Any) -> AsyncIterator[tuple[FastAPI
             await app(scope | {"state": dict(state)}, receive, send)
 
         transport = httpx.ASGITransport(with_state, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://house") as client:
+        headers = {"Authorization": f"Bearer {key}"} if key else None
+        async with httpx.AsyncClient(transport=transport, base_url="http://house", headers=headers) as client:
             yield app, client

@@ -6,7 +6,6 @@
 import os
 import random
 import signal
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -23,16 +22,14 @@ import pytest
 from psycopg.rows import dict_row
 
 from engine.providers.postgres import EmbeddedPostgres
+from tests.campaigns.load import ANSWER_S, QUESTIONS, in_threads, unlimited_folder
 from tests.conftest import CAMPAIGN_ROUNDS, Running, running
-from tests.labelled import sample_questions
 
 ROUNDS = CAMPAIGN_ROUNDS * 10 if CAMPAIGN_ROUNDS > 1 else 4
 SABOTAGED_ROUNDS_MAX = 12
 READERS = 6
-ANSWER_S = 30
 SETTLED_S = 60  # how long a record may stay open after its process died
 KINDS = ("engine", "database, at once", "database, killed", "both")
-QUESTIONS = [labelled["question"] for labelled in sample_questions()]
 
 
 @dataclass(slots=True)
@@ -58,14 +55,10 @@ class Told:
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    with (
-        tempfile.TemporaryDirectory(prefix="affidavit-crash-", ignore_cleanup_errors=True) as folder,
-        pytest.MonkeyPatch.context() as environment,
-    ):
-        environment.setenv("AFFIDAVIT_LIMITS__PER_KEY", "1000000/minute")
-        with running(Path(folder)):
+    with unlimited_folder("affidavit-crash-") as folder:
+        with running(folder):
             """The sample book is ingested."""
-        yield Path(folder)
+        yield folder
 
 
 def test_no_answer_is_lost_and_no_request_is_without_its_row(data: Path) -> None:
@@ -131,15 +124,8 @@ def _load(engine: Running, told: Told) -> Iterator[None]:
                 except httpx.TransportError:
                     return
 
-    threads = [threading.Thread(target=ask) for _ in range(READERS)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_threads(ask, READERS, told.is_over):
         yield
-    finally:
-        told.is_over.set()
-        for thread in threads:
-            thread.join(ANSWER_S)
 
 
 def _started(stack: ExitStack, data: Path) -> Running:

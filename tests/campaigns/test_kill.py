@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ import httpx
 import pytest
 
 from engine.providers.postgres import EmbeddedPostgres
-from tests.campaigns.load import ANSWER_S, QUESTIONS, READERS, fetch, heard_out
+from tests.campaigns.load import ANSWER_S, QUESTIONS, READERS, fetch, heard_out, in_threads, unlimited_folder
 from tests.conftest import Records, Running, running
 
 GONE_S = 10
@@ -33,15 +32,11 @@ class First:
 
 @pytest.fixture(scope="module")
 def first() -> Iterator[First]:
-    with (
-        tempfile.TemporaryDirectory(prefix="affidavit-kill-", ignore_cleanup_errors=True) as folder,
-        pytest.MonkeyPatch.context() as environment,
-    ):
-        environment.setenv("AFFIDAVIT_LIMITS__PER_KEY", "1000000/minute")
+    with unlimited_folder("affidavit-kill-") as folder:
         started = time.monotonic()
-        with running(Path(folder)) as engine:
+        with running(folder) as engine:
             seconds = time.monotonic() - started
-        yield First(Path(folder), seconds, engine.said)
+        yield First(folder, seconds, engine.said)
 
 
 @pytest.fixture
@@ -90,15 +85,8 @@ def readers(engine: Running, answers: int = 0, strike: Callable[[], None] = lamb
                 except httpx.TransportError:
                     return
 
-    threads = [threading.Thread(target=ask) for _ in range(READERS)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_threads(ask, READERS, asked.is_over):
         yield asked
-    finally:
-        asked.is_over.set()
-        for thread in threads:
-            thread.join(ANSWER_S)
 
 
 def left_open(data: Path) -> set[str]:

@@ -10,7 +10,6 @@ import itertools
 import os
 import random
 import signal
-import tempfile
 import time
 import uuid
 from collections import Counter
@@ -26,7 +25,7 @@ import pytest
 
 from engine.outage.stale_cache import FRESH_S
 from engine.providers.postgres import EmbeddedPostgres
-from tests.campaigns.load import QUESTIONS, fetch, heard_out
+from tests.campaigns.load import QUESTIONS, fetch, heard_out, unlimited_folder
 from tests.conftest import CAMPAIGN_ROUNDS, Records, Running, running
 
 ROUNDS = CAMPAIGN_ROUNDS or 1
@@ -42,12 +41,8 @@ PAUSE_S = (
 
 @pytest.fixture(scope="module")
 def data() -> Iterator[Path]:
-    with (
-        tempfile.TemporaryDirectory(prefix="affidavit-outage-", ignore_cleanup_errors=True) as folder,
-        pytest.MonkeyPatch.context() as environment,
-    ):
-        environment.setenv("AFFIDAVIT_LIMITS__PER_KEY", "1000000/minute")
-        yield Path(folder)
+    with unlimited_folder("affidavit-outage-") as folder:
+        yield folder
 
 
 @pytest.fixture

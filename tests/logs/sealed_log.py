@@ -12,8 +12,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from audit.checking.evidence import LAST_MOMENT, Period, StoredEvidence
 from audit.checking.inspection import inspect
@@ -30,6 +28,7 @@ from engine.admission.operator_events import OperatorEvents
 from engine.database import AUDITOR, Database, open_lazily, reading
 from engine.ports import Clock
 from engine.wiring import now
+from tests.databases import migrated_database
 from tests.logs.recorded import make_months, write
 
 JANUARY, FEBRUARY = date(2025, 1, 1), date(2025, 2, 1)
@@ -170,11 +169,7 @@ class SealedLog:
 @asynccontextmanager
 async def sealed_log(database: Database, folder: Path) -> AsyncIterator[SealedLog]:
     """January with 5 records; February with 12, in trees of 4, 8 and 12, each anchored."""
-    name = sql.Identifier(f"sealed_{uuid4().hex}")
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        made = Database(make_conninfo(database.url, dbname=name.as_string().strip('"')), database.settings)
-        made.migrate()
+    with migrated_database(database) as made:
         log = SealedLog(made, folder, SigningKey.create(folder / "signing.key"))
         with psycopg.connect(made.url) as inside:
             make_months(inside, (JANUARY, FEBRUARY))
@@ -184,7 +179,6 @@ async def sealed_log(database: Database, folder: Path) -> AsyncIterator[SealedLo
             assert await log.seal() == {}
         log.keep()
         yield log
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 def places(report: Report) -> set[tuple[str, str, str | None, int | None]]:

@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from psycopg import errors, sql
+from psycopg import errors
 from psycopg.conninfo import make_conninfo
 
 from audit.archive import month_table
@@ -44,6 +44,7 @@ from engine.cli.output import Arguments
 from engine.database import ARCHIVER, Database, changing, reading
 from engine.wiring import now
 from tests.conftest import ROOT
+from tests.databases import migrated_database
 from tests.logs.archiving import archiver_of, attached, events, rows_of, steps, tables
 from tests.logs.recorded import make_months, write
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, places, quiet, sealed_log, whole_trail
@@ -712,17 +713,12 @@ async def test_no_month_that_has_left_is_made_again(log: SealedLog) -> None:
 @pytest.fixture
 def deployed(database: Database, tmp_path: Path) -> Iterator[dict[str, str]]:
     """A deployment with a database that was given to it, and January in it: three records, none sealed yet."""
-    name = f"deployed_{uuid4().hex}"
-    url = make_conninfo(database.url, dbname=name)
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        Database(url, database.settings).migrate()
-        with psycopg.connect(url) as inside:
+    with migrated_database(database) as made:
+        with psycopg.connect(made.url) as inside:
             make_months(inside, [JANUARY, now().date()])
             write(inside, *(whole_trail(JANUARY, place) for place in range(3)))
         SigningKey.create(tmp_path / "signing.key")
-        yield {"DATABASE_URL": url, "AFFIDAVIT_ARCHIVE__GRACE_DAYS": "0"}
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        yield {"DATABASE_URL": made.url, "AFFIDAVIT_ARCHIVE__GRACE_DAYS": "0"}
 
 
 def run(deployed: dict[str, str], data_dir: Path, *words: str) -> tuple[int, Any, str]:

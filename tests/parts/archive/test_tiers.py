@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
-from uuid import uuid4
 
 import duckdb
 import psycopg
 import pytest
-from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from audit.archive.month_table import read_row_keys
@@ -37,6 +35,7 @@ from engine.cli import main
 from engine.cli.output import plain
 from engine.database import ARCHIVER, AUDITOR, Database, as_role, reading
 from engine.errors import AuditUnavailableError
+from tests.databases import migrated_database
 from tests.documented import SQL
 from tests.logs.archiving import archiver_of
 from tests.logs.recorded import make_months, quotation, write
@@ -165,13 +164,9 @@ def write_month(log: SealedLog, month: date, when: datetime) -> None:
 
 @pytest.fixture(scope="module")
 async def log(database: Database, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Log]:
-    folder, name = tmp_path_factory.mktemp("tiers"), sql.Identifier(f"tiers_{uuid4().hex}")
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        made = Database(make_conninfo(database.url, dbname=name.as_string().strip('"')), database.settings)
-        made.migrate()
+    folder = tmp_path_factory.mktemp("tiers")
+    with migrated_database(database) as made:
         yield await filled(SealedLog(made, folder, SigningKey.create(folder / "signing.key")))
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 async def filled(sealed: SealedLog) -> Log:

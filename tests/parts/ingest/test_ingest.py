@@ -4,19 +4,13 @@ import asyncio
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
-from audit.proof.keys import SigningKey
-from engine import settings as settings_file
 from engine import wiring
 from engine.answer import Asked
 from engine.database import Database
@@ -27,6 +21,7 @@ from engine.ports import NullExchange
 from engine.settings import Settings
 from ingest.pipeline import Ingest, IngestResult
 from ingest.registry import Registry
+from tests.databases import data_of_its_own
 
 OPERATOR = Client("tests", None, frozenset({"ask"}))
 SENSORS, BALANCE = "03-sensors-and-state-estimation.md", "07-balance-and-walking.md"
@@ -38,16 +33,8 @@ BEGUN_S = 10.0
 @pytest.fixture(scope="module")
 def shelf_settings(database: Database) -> Iterator[Settings]:
     """A database of its own in the running server, and an index of its own."""
-    name = sql.Identifier(f"ingest_{uuid4().hex}")
-    with (
-        tempfile.TemporaryDirectory(prefix="affidavit-ingest-", ignore_cleanup_errors=True) as folder,
-        psycopg.connect(database.url, autocommit=True) as connection,
-    ):
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        url = make_conninfo(database.url, dbname=name.as_string().strip('"'))
-        SigningKey.create(Path(folder, "signing.key"))
-        yield settings_file.load({"DATABASE_URL": url}, data_dir=Path(folder))
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    with data_of_its_own(database) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from ingest import split
 from ingest.read import read
 from ingest.read.document import Document
 from ingest.registry import Registry
+from tests.databases import migrated_database
 
 PAGE = b"""---
 title: "Gehen \xf0\x9f\x9a\xb6"
@@ -43,15 +44,10 @@ The point lies inside the foot. Else the foot tips over its edge.
 
 
 @pytest.fixture(scope="module")
-async def shelf(database: Database) -> AsyncIterator[Database]:
+def shelf(database: Database) -> Iterator[Database]:
     """A library of its own in the running server."""
-    name = sql.Identifier(f"registry_{uuid4().hex}")
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        made = Database(make_conninfo(database.url, dbname=name.as_string().strip('"')), database.settings)
-        made.migrate()
+    with migrated_database(database) as made:
         yield made
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 @pytest.fixture(scope="module")

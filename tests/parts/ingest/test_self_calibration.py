@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -17,12 +16,8 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from audit.proof.keys import SigningKey
-from engine import settings as settings_file
 from engine import wiring
 from engine.answer import Asked
 from engine.cli import doctor
@@ -36,6 +31,7 @@ from ingest.pipeline import Ingest, IngestResult
 from tests.build import passage
 from tests.command_line import affidavit
 from tests.conftest import ROOT
+from tests.databases import data_of_its_own
 
 SHIPPED = CONFIG / "calibration" / "probes.txt"
 FEW = 60  # probes of the tests that publish again and again
@@ -50,20 +46,8 @@ CUPS = {
 @pytest.fixture(scope="module")
 def shelf_settings(database: Database) -> Iterator[Settings]:
     """A database of its own in the running server, and an index of its own."""
-    name = sql.Identifier(f"sounding_{uuid4().hex}")
-    with (
-        tempfile.TemporaryDirectory(prefix="affidavit-sound-", ignore_cleanup_errors=True) as folder,
-        psycopg.connect(database.url, autocommit=True) as connection,
-    ):
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        url = make_conninfo(database.url, dbname=name.as_string().strip('"'))
-        SigningKey.create(Path(folder, "signing.key"))
-        few = Path(folder, "few.txt")
-        few.write_text("\n".join(probes()[::5][:FEW]))
-        yield settings_file.load(
-            {"DATABASE_URL": url, "AFFIDAVIT_CALIBRATION__PROBES_FILE": str(few)}, data_dir=Path(folder)
-        )
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    with data_of_its_own(database, probes()[::5][:FEW]) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,6 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from audit.checking.status import RECORDS, Backlog, SpoolFile, Status, gaps, read_status
 from audit.ledger.partitions import months_from
@@ -24,6 +22,7 @@ from engine import wiring
 from engine.database import Database
 from engine.settings import Settings
 from tests.command_line import affidavit
+from tests.databases import empty_database
 from tests.logs.recorded import make_months, write
 
 JANUARY, FEBRUARY, MARCH, APRIL = (datetime(2031, month, 15, tzinfo=UTC) for month in (1, 2, 3, 4))
@@ -40,12 +39,8 @@ FAR = (0.0, 0.579999, 0.620001, 1.0)
 @pytest.fixture(scope="module")
 def shelf_settings(database: Database) -> Iterator[Settings]:
     """A log of its own in the running server."""
-    name = sql.Identifier(f"status_{uuid4().hex}")
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        url = make_conninfo(database.url, dbname=name.as_string().strip('"'))
+    with empty_database(database) as url:
         yield settings_file.load({"DATABASE_URL": url}, data_dir=database.settings.data_dir)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 def run(settings: Settings, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -4,12 +4,11 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 import pytest
-from psycopg import errors, sql
-from psycopg.conninfo import make_conninfo
+from psycopg import errors
 
 from audit import auditor
 from audit.erasure.target import ErasureTarget
@@ -20,6 +19,7 @@ from engine.errors import ConfigurationError
 from engine.migrate import migrate, pending
 from engine.settings import HOUSE
 from engine.wiring import now
+from tests.databases import empty_database
 from tests.logs.recorded import make_months
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog
 
@@ -29,11 +29,8 @@ OURS = HOUSE / "sql"
 @pytest.fixture
 def url(database: Database) -> Iterator[str]:
     """A database of its own in the running server."""
-    name = sql.Identifier(f"fresh_{uuid4().hex}")
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        yield make_conninfo(database.url, dbname=name.as_string().strip('"'))
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    with empty_database(database) as made:
+        yield made
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg import errors, sql
+from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from audit.ledger.partitions import months_from, partition_name
@@ -22,6 +22,7 @@ from engine.database import Database
 from engine.providers.postgres import PROGRAMS
 from engine.wiring import now
 from tests.conftest import Records
+from tests.databases import migrated_database
 from tests.logs.recorded import make_months, write
 
 PARENT, PARTITION = "audit_logs", partition_name(now().date())
@@ -136,15 +137,10 @@ def row(database: Database) -> Trail:
 @pytest.fixture(scope="module")
 def fresh(database: Database) -> Iterator[Database]:
     """A database of its own in the running server, with what the migrations make and nothing else."""
-    name = sql.Identifier(f"roles_{uuid4().hex}")
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        made = Database(make_conninfo(database.url, dbname=name.as_string().strip('"')), database.settings)
-        made.migrate()
+    with migrated_database(database) as made:
         with psycopg.connect(made.url) as within:
             make_months(within, MONTHS)
         yield made
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 from audit.proof.record import Trail
 from engine.database import Database
 from tests.conftest import ROOT
+from tests.databases import migrated_database
 from tests.logs.recorded import make_months, quotation, write
 
 NOON = datetime(2031, 5, 10, 12, tzinfo=UTC)
@@ -37,13 +38,8 @@ def asked(when: datetime = NOON, outcome: str = "answered", **fields: Any) -> Tr
 @pytest.fixture(scope="module")
 def url(database: Database) -> Iterator[str]:
     """An empty log of its own in the running server."""
-    name = sql.Identifier(f"views_{uuid4().hex}")
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        made = Database(make_conninfo(database.url, dbname=name.as_string().strip('"')), database.settings)
-        made.migrate()
+    with migrated_database(database) as made:
         yield made.url
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 @pytest.fixture

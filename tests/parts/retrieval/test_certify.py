@@ -2,7 +2,6 @@
 
 import json
 import re
-import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -15,11 +14,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 from psycopg import errors, sql
-from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
-from audit.proof.keys import SigningKey
-from engine import settings as settings_file
 from engine import wiring
 from engine.cli import doctor, main
 from engine.database import Database
@@ -31,6 +27,7 @@ from engine.wiring import SAMPLE_BOOK
 from ingest.self_calibration import headings, read_probes
 from tests.command_line import affidavit
 from tests.conftest import running
+from tests.databases import data_of_its_own
 
 BOOK, TINY = "robots", "cups"
 PROBES = read_probes((CONFIG / "calibration" / "probes.txt").read_text("utf-8"))
@@ -47,21 +44,8 @@ Line = dict[str, Any]
 @pytest.fixture(scope="module")
 def shelf_settings(database: Database) -> Iterator[Settings]:
     """A database of its own in the running server, and an index of its own."""
-    name = sql.Identifier(f"certify_{uuid4().hex}")
-    with (
-        tempfile.TemporaryDirectory(prefix="affidavit-cert-", ignore_cleanup_errors=True) as folder,
-        psycopg.connect(database.url, autocommit=True) as connection,
-    ):
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        url = make_conninfo(database.url, dbname=name.as_string().strip('"'))
-        SigningKey.create(Path(folder, "signing.key"))
-        few = Path(folder, "few.txt")
-        few.write_text("\n".join(ASKED))
-        environment = {
-            "DATABASE_URL": url, "AFFIDAVIT_CALIBRATION__PROBES_FILE": str(few), "AFFIDAVIT_BOOKS__DEFAULT": BOOK,
-        }  # fmt: skip
-        yield settings_file.load(environment, data_dir=Path(folder))
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    with data_of_its_own(database, ASKED, AFFIDAVIT_BOOKS__DEFAULT=BOOK) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

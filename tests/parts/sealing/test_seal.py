@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool
 
 from audit.proof.checkpoint import Checkpoint, open_note, sign_note
@@ -34,6 +34,8 @@ from engine.wiring import now
 from tests.build import head
 from tests.command_line import affidavit
 from tests.conftest import CAMPAIGN_ROUNDS, ROOT
+from tests.databases import empty_database, migrated_database
+from tests.logs.recorded import make_months
 
 NOVEMBER, OCTOBER, AUGUST = date(2026, 11, 1), date(2026, 10, 1), date(2026, 8, 1)
 AT = datetime(2026, 11, 18, 14, tzinfo=UTC)
@@ -52,32 +54,15 @@ VALUES (%(log_id)s, %(log_id)s, '', %(at)s, 'test', 'refused', 2, sha256(%(log_i
 @pytest.fixture(scope="module")
 def template(database: Database) -> Iterator[str]:
     """A migrated database to copy: evidence cannot be cleared away, so each test has a log of its own."""
-    name = f"seal_{uuid4().hex}"
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        made = Database(make_conninfo(database.url, dbname=name), database.settings)
-        made.migrate()
+    with migrated_database(database) as made:
         with psycopg.connect(made.url) as inside:
-            for month in (AUGUST, OCTOBER, NOVEMBER, now().date()):
-                inside.execute("SELECT audit_make_month(%s)", (month,))
-        yield name
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-@contextlib.contextmanager
-def copied(database: Database, template: str) -> Iterator[str]:
-    name = f"seal_{uuid4().hex}"
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
-        )
-        yield make_conninfo(database.url, dbname=name)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+            make_months(inside, (AUGUST, OCTOBER, NOVEMBER, now().date()))
+        yield str(conninfo_to_dict(made.url)["dbname"])
 
 
 @pytest.fixture
 def url(database: Database, template: str) -> Iterator[str]:
-    with copied(database, template) as made:
+    with empty_database(database, template) as made:
         yield made
 
 

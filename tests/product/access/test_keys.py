@@ -37,7 +37,6 @@ from engine.errors import (
     UnknownPassageError,
 )
 from engine.house import House
-from engine.http import app as http
 from engine.models import Client, Question
 from engine.outage.cached_library import CachedKeyring
 from engine.outage.stale_cache import CircuitBreaker
@@ -46,6 +45,7 @@ from engine.wiring import now
 from tests.build import checksummed, steady
 from tests.command_line import affidavit
 from tests.conftest import Records, running
+from tests.in_process import application
 
 KEY_ID, KEY = mint()
 IMU = {"query": "What does an IMU measure?"}
@@ -237,17 +237,8 @@ async def test_unknown_wrong_revoked_and_ended_keys_take_the_same_steps(
 
 @asynccontextmanager
 async def served(house: House, key: str) -> AsyncIterator[httpx.AsyncClient]:
-    app = http.create_app(lambda: nullcontext(house))
-    async with app.router.lifespan_context(app) as state:
-        assert state is not None
-
-        async def with_state(scope: Any, receive: Any, send: Any) -> None:
-            await app(scope | {"state": dict(state)}, receive, send)
-
-        headers = {"Authorization": f"Bearer {key}"}
-        transport = httpx.ASGITransport(with_state)
-        async with httpx.AsyncClient(transport=transport, base_url="http://house", headers=headers) as client:
-            yield client
+    async with application(house, key=key) as (_, client):
+        yield client
 
 
 # Seen red without the check: the book was searched.

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,13 @@ from engine.errors import (
     RequestError,
 )
 from engine.house import House
-from engine.http.app import create_app
 from engine.http.request_context import end_user
 from engine.models import RATE, Client, EndUser, Question, Rates, Trail
 from engine.outage.stale_cache import OPEN_S, CircuitBreaker
 from engine.ports import NullExchange
 from engine.providers.limits import MemoryLimits, RedisLimits, name_of
 from tests.conftest import ROOT, Records, running
+from tests.in_process import application
 from tests.upstreams.redis_server import RedisServer, needs_redis, redis_server
 
 RATES = Rates(per_key="100/minute", anonymous="10/hour", authenticated="50/hour")
@@ -329,17 +329,8 @@ async def test_nothing_is_asked_of_any_provider_before_the_limit(house: House) -
 
 @asynccontextmanager
 async def over_http(house: House, limiter: Any, key: str) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(lambda: nullcontext(replace(house, engine=replace(house.engine, limiter=limiter))))
-    async with app.router.lifespan_context(app) as state:
-        assert state is not None
-
-        async def with_state(scope: Any, receive: Any, send: Any) -> None:
-            await app(scope | {"state": dict(state)}, receive, send)
-
-        headers = {"Authorization": f"Bearer {key}"}
-        transport = httpx.ASGITransport(with_state)
-        async with httpx.AsyncClient(transport=transport, base_url="http://house", headers=headers) as client:
-            yield client
+    async with application(house, key=key, engine=replace(house.engine, limiter=limiter)) as (_, client):
+        yield client
 
 
 def quota(response: httpx.Response) -> tuple[int, int, int]:
