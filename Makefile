@@ -23,7 +23,7 @@ test: $(READY)  ## All tests but the campaigns, against real parts (6 minutes)
 
 # With CAMPAIGN_ROUNDS=1 the short one that runs on every change (10 minutes).
 campaign: $(READY)  ## The tests that kill and disturb, with many rounds (CAMPAIGN_ROUNDS=…)
-	@CAMPAIGN_ROUNDS=$(CAMPAIGN_ROUNDS) $(BIN)/pytest tests/campaigns $$(grep -rl --include='test_*.py' ROUNDS tests/parts tests/product) $(SPREAD)
+	@CAMPAIGN_ROUNDS=$(CAMPAIGN_ROUNDS) $(BIN)/pytest tests/campaigns $$(grep -rl --include='test_*.py' ROUNDS tests/pure tests/parts tests/product) $(SPREAD)
 
 bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
 	@$(BIN)/python -m bench.ingest

@@ -2,8 +2,8 @@
 
     pure/       no database, no other process, no network: parsers, canonical texts, trees, gates, settings
     parts/      one room with the real parts that it needs: PostgreSQL, the index's workers, S3, a vendor's interface
-    product/    the whole product, over HTTP, at the command line, in a browser, and the Docusaurus plugin's own tests
-    campaigns/  kills, crashes, outages, and real Docusaurus sites: minutes each
+    product/    the whole product, over HTTP, at the command line, and in a browser
+    campaigns/  kills, crashes, outages, and the Docusaurus plugin with its own tests and real sites: minutes each
 
 `make test` runs the first three; `make campaign` the fourth, and those of the others that do more in a campaign
 (`CAMPAIGN_ROUNDS`, 1 for the short one of .ci/run). One tier or one room: `pytest tests/pure`, `pytest tests/parts/ledger`.

@@ -253,3 +253,7 @@ def test_readers_ask_in_a_real_browser(
         environment["E2E_REAL_SITE"] = str(request.getfixturevalue("physical_ai").folder.parent)
     files = sorted((PLUGIN / "e2e").glob("*.e2e.mjs"))
     print(run("node", "--test", "--test-concurrency=2", *files, environment=environment))
+
+
+def test_its_own_tests_pass(package: Path) -> None:
+    run("npm", "test", cwd=package)

@@ -1,5 +1,6 @@
 """The Docusaurus plugin: its dependencies, installed once, and its build."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -39,7 +40,9 @@ def package() -> Path:
     if missing := _node_missing():
         pytest.skip(f"The Docusaurus plugin is not tested: {missing}")
     installed, lock = PLUGIN / "node_modules" / ".package-lock.json", PLUGIN / "package-lock.json"
-    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-        run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-    run("npm", "run", "build")
+    with lock.open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # two processes of one run write into one folder
+        if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+            run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+        run("npm", "run", "build")
     return PLUGIN
