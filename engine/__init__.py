@@ -101,7 +101,7 @@ Layers: imports only go down, and `make check` enforces it (pyproject.toml, impo
     errors | logs | refusals    every way to fail | one JSON object a line | why a question is refused, in words
     audit                       imports nothing of the above
 
-Where to change what (the same table stands in the README; a test keeps them equal)
+Where to change what (the README has the same table and says more; a test keeps them equal)
 
     to change                   touch one file
     the threshold               config/engine.toml
