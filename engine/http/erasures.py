@@ -1,4 +1,7 @@
-"""Forgetting over HTTP: `POST /v1/erasures`. What was asked for stands in no record; what was done stands in the log."""
+"""Erasure endpoint, `POST /v1/erasures`: request body, response body, and the call of the eraser.
+
+The record of an erasure says what was done and by which key, and never whom it was about.
+"""
 
 from functools import partial
 from typing import Annotated
@@ -21,7 +24,7 @@ _EITHER: list[JsonValue] = [{"required": ["user_id"]}, {"required": ["query_id"]
 
 
 class ErasureRequest(BaseModel):
-    """Whose records, or of which query: one of the two."""
+    """The records of a reader, or the record of one query: exactly one of the two."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -37,19 +40,19 @@ class ErasureRequest(BaseModel):
         str | None,
         Field(
             min_length=1, max_length=USER_CHARACTERS_MAX, pattern=r"\S",
-            description="`user:<uuid>`, `anon:<address>`, or as the site named them",
+            description="`user:<uuid>`, `anon:<address>`, or the name that the site gave",
         ),
     ] = None  # fmt: skip
     query_id: UUID | None = None
     basis: Annotated[
         str,
         StringConstraints(min_length=1, max_length=BASIS_CHARACTERS_MAX, pattern=r"\S"),
-        Field(description="Why. It stays on record, so it must not name the person."),
+        Field(description="The reason. It stays on record, so it must not name the person."),
     ]
 
 
 class ErasureBody(BaseModel):
-    """What was erased. `left` says in words what could not be, and what to do."""
+    """What was erased. Each line of `left` says what could not be erased, and what to do about it."""
 
     erasure_id: UUID
     records: int
@@ -71,20 +74,20 @@ async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
         done = await house.eraser.erase(target, asked.basis, event)
     except ErasureTooEarlyError:
         raise NotSealedError(
-            "Some of the records are not sealed yet, so nothing was erased. Please ask again shortly."
+            "Some of the records are not sealed yet, so nothing was erased. Please try again in a few seconds."
         ) from None
     except NothingToEraseError:
-        raise UnknownRecordError("There is no record of this query here, and none was erased.") from None
+        raise UnknownRecordError("There is no record of this query, and none was erased.") from None
     except ErasureUnavailableError as failure:
         raise DatabaseUnavailableError(str(failure)) from None
     finally:
-        house.eraser.vacuum_soon()  # also after what was cut off: a part of it may be done
+        house.eraser.vacuum_soon()  # also after a timeout: part of the erasure may be done
     return ErasureBody.model_validate(done, from_attributes=True)
 
 
 def _target(asked: ErasureRequest) -> ErasureTarget:
     if (asked.user_id is None) == (asked.query_id is None):
-        raise InvalidFieldError("user_id: exactly one of user_id and query_id is needed.", field="user_id")
+        raise InvalidFieldError("user_id: give exactly one of user_id and query_id.", field="user_id")
     try:
         target = ErasureTarget(spellings(asked.user_id) if asked.user_id else (), asked.query_id)
     except ValueError as wrong:

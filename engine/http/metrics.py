@@ -1,8 +1,8 @@
-"""`/metrics`, in Prometheus' text format: what was asked, how it ended, how long it took, and how the log stands.
+"""Prometheus metrics (`/metrics`, text format): counters and histograms of requests, and gauges of the audit log.
 
-All that is counted here only grows and can be added up, a histogram's parts too. So several workers need no more than a
-file each: whoever is asked adds the others' files, at most a second old, to its own figures. What a worker counted stays
-when it dies. Labels come from our own words and routes, never from what somebody sent.
+Counters only grow and can be added, and so can the buckets of a histogram. So several workers need one file each: the
+worker that is scraped adds the others' files, at most a second old, to its own counters. A dead worker's counts stay.
+Label values come from our own names and routes, never from a client.
 """
 
 import asyncio
@@ -19,39 +19,53 @@ from audit.checking.log_gauges import LogGauges
 from audit.proof.record import Trail
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-SHARE_S = 1.0  # so old another worker's figures may be
-STANDING_S = 15.0  # so often the log is looked at, however often we are asked
-LOOK_S = 2.0  # a monitoring system does not wait for a database that is away
+SHARE_S = 1.0  # interval at which each worker writes its file
+GAUGES_S = 15.0  # the gauges of the log are cached for so long, however often we are scraped
+GAUGES_TIMEOUT_S = 2.0  # a monitoring system does not wait for an unavailable database
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 2.5, 5.0)  # the budget's limits among them
-SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7, 0.8, 0.9)  # finer around the gate
+SCORES = (
+    0.1,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.55,
+    0.58,
+    0.6,
+    0.62,
+    0.65,
+    0.7,
+    0.8,
+    0.9,
+)  # finer around the gate's threshold
 
 FAMILIES = {
-    "affidavit_requests_total": ("counter", "Requests by endpoint, outcome, reason and HTTP status; 0: nobody was there to be answered."),
-    "affidavit_request_seconds": ("histogram", "From the request's head to the end of its response."),
-    "affidavit_stage_seconds": ("histogram", "The stages of a question."),
-    "affidavit_gate_score": ("histogram", "The best score of a question, which the gate looks at."),
-    "affidavit_limiter_decisions_total": ("counter", "What the limiter decided."),
+    "affidavit_requests_total": ("counter", "Requests by endpoint, outcome, reason and HTTP status; status 0: the client disconnected."),
+    "affidavit_request_seconds": ("histogram", "Seconds from the request's head to the end of its response."),
+    "affidavit_stage_seconds": ("histogram", "Seconds of each stage of a question."),
+    "affidavit_gate_score": ("histogram", "Best score of a question, which the gate compares with its threshold."),
+    "affidavit_limiter_decisions_total": ("counter", "Decisions of the rate limiter."),
     "affidavit_tokens_total": ("counter", "Tokens of the language model."),
-    "affidavit_open_records": ("gauge", "Requests on record that have no row yet."),
-    "affidavit_unsealed_rows": ("gauge", "Rows that have no place in the tree yet."),
-    "affidavit_unsealed_age_seconds": ("gauge", "Age of the oldest of them."),
-    "affidavit_months_ahead": ("gauge", "Months of the log that are made ahead."),
-    "affidavit_spool_entries": ("gauge", "Records that wait for the database on this machine."),
-    "affidavit_spool_bytes": ("gauge", "Their size."),
+    "affidavit_open_records": ("gauge", "Requests in progress, or interrupted, that have no row yet."),
+    "affidavit_unsealed_rows": ("gauge", "Rows that are not sealed yet."),
+    "affidavit_unsealed_age_seconds": ("gauge", "Age of the oldest unsealed row."),
+    "affidavit_months_ahead": ("gauge", "Monthly partitions created ahead."),
+    "affidavit_spool_entries": ("gauge", "Records in the spool of this machine, waiting for the database."),
+    "affidavit_spool_bytes": ("gauge", "Size of the spool."),
 }  # fmt: skip
 
-Series = dict[str, float]  # by name and labels, as they stand in a line
+Series = dict[str, float]  # by name and labels, as a line of the text format begins
 
 
 class Figures:
-    """What this process has counted."""
+    """Counters and histograms of this process."""
 
     def __init__(self) -> None:
         self.families: dict[str, Series] = defaultdict(lambda: defaultdict(float))
 
     def count(self, endpoint: str, status: int, seconds: float, trail: Trail | None) -> None:
-        """A request that has ended. One that never came as far as a record has no trail."""
+        """Count a finished request. One that failed before its record has no trail."""
         self._add(
             "affidavit_requests_total", endpoint=endpoint, outcome=(trail and trail.outcome) or "unrecorded",
             reason=(trail and (trail.reason or trail.error_type)) or "", status=status,
@@ -92,7 +106,7 @@ class Figures:
 
 
 class Metrics:
-    """The figures of all workers, and how the log stands."""
+    """The counters of all workers, and the gauges of the log."""
 
     def __init__(
         self, figures: Figures, look: Callable[[], Awaitable[LogGauges]], folder: Path | None = None
@@ -101,11 +115,11 @@ class Metrics:
         self._look = look
         self._own = folder / f"{uuid4()}.json" if folder else None
         self._standing: LogGauges | None = None
-        self._looked_at = -STANDING_S
+        self._looked_at = -GAUGES_S
         self._looking = asyncio.Lock()
 
     async def page(self) -> str:
-        """One that cannot say how the log stands leaves those lines out: that is what an alert looks for."""
+        """Leaves the gauges out while they cannot be read, so that an alert on absent metrics fires."""
         families = added(self.figures.families, *self._others())
         standing = await self._latest()
         if standing:
@@ -113,7 +127,7 @@ class Metrics:
         return "".join(_lines(families))
 
     async def share(self) -> None:
-        """Keep our figures where the other workers find them, until cancelled, and once more then."""
+        """Write this worker's counters for the other workers, periodically and once more when cancelled."""
         if self._own is None:
             return
         try:
@@ -137,11 +151,11 @@ class Metrics:
 
     async def _latest(self) -> LogGauges | None:
         async with self._looking:
-            if time.monotonic() - self._looked_at >= STANDING_S:
+            if time.monotonic() - self._looked_at >= GAUGES_S:
                 self._looked_at = time.monotonic()
                 self._standing = None
-                with contextlib.suppress(Exception):  # whatever the trouble, /readyz names it
-                    async with asyncio.timeout(LOOK_S):
+                with contextlib.suppress(Exception):  # /readyz names the cause
+                    async with asyncio.timeout(GAUGES_TIMEOUT_S):
                         self._standing = await self._look()
         return self._standing
 

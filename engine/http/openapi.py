@@ -1,4 +1,4 @@
-"""`/openapi.json`: what the routes say of themselves, made whole. Each answer there is has its schema and an example."""
+"""OpenAPI document (`/openapi.json`): the framework's document, completed with a schema and an example for every response."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,19 +16,19 @@ Json = dict[str, Any]
 
 SECURITY = {"type": "http", "scheme": "bearer", "description": "An API key: `affidavit keys create`."}
 _REQUEST_ID: Json = {
-    "description": "Names this request in the records and in our log. Send one, and it is kept if it is harmless.",
+    "description": "The id of this request in the records and in the server's log. An id that you send is kept if it is up to 128 letters, digits, `_`, `.`, `:` and `-`.",
     "schema": {"type": "string"},
 }
-_RETRY_AFTER: Json = {"description": "Seconds to wait before the next try", "schema": {"type": "integer"}}
+_RETRY_AFTER: Json = {"description": "Seconds to wait before retrying", "schema": {"type": "integer"}}
 _PROBLEM: Json = {
-    "description": "A fault of ours",
+    "description": "An internal error",
     "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
-_INVALID: Json = _PROBLEM | {"description": "A part of the address is not what it should be"}
+_INVALID: Json = _PROBLEM | {"description": "A part of the address is invalid"}
 _QUERY_ID = "5f0c3a52-7f0e-4c2e-9d55-0b8a4c1f6a10"
 _CHUNK_ID = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
-# What a status looks like: the failure that has it most often.
+# The example of each status: the failure that has it most often.
 _TYPICAL: dict[int, type[RequestError]] = {
     400: errors.BadRequestError,
     401: errors.UnauthenticatedError,
@@ -102,14 +102,14 @@ _ERASED: Json = {
     "open": 0, "set_aside": 0, "left": [],
 }  # fmt: skip
 
-# By the name of what is asked …
+# Examples by the name of the request body …
 REQUESTS: dict[str, Json] = {
     "SearchBody": {"query": "What does an IMU measure?", "selected_text": None},
     "MessageBody": {"question": "What does an IMU measure?"},
     "AskBody": {"question": "What does an IMU measure?", "top_k": 5},
 }
 
-# … and of what is answered.
+# … and of the response body.
 EXAMPLES: dict[str, list[Json]] = {
     "QueryResponse": [_ANSWERED, _REFUSED],
     "PassageBody": [_PASSAGE],
@@ -139,7 +139,7 @@ EXAMPLES: dict[str, list[Json]] = {
     ],
 }  # fmt: skip
 
-# What an answer leads to.
+# Links from an answer to its record and its passages.
 _LINKS: Json = {
     "receipt": {
         "operationRef": "#/paths/~1v1~1receipts~1{query_id}/get",
@@ -153,7 +153,7 @@ _LINKS: Json = {
 
 
 def of(app: FastAPI) -> Callable[[], Json]:
-    """Made once, at the first time it is asked for."""
+    """Builds the document on the first call and caches it."""
 
     def document() -> Json:
         if app.openapi_schema is None:
@@ -168,7 +168,10 @@ def of(app: FastAPI) -> Callable[[], Json]:
 
 def whole(document: Json) -> Json:
     schemas = document["components"]["schemas"]
-    for name in ("HTTPValidationError", "ValidationError"):  # the framework's own; ours is a problem
+    for name in (
+        "HTTPValidationError",
+        "ValidationError",
+    ):  # the framework's own; we answer with a problem instead
         schemas.pop(name, None)
     document["components"]["securitySchemes"] = {"key": SECURITY}
     for operation in _operations(document):
@@ -190,7 +193,7 @@ def _operations(document: Json) -> Iterator[Json]:
 
 
 def _move_key(operation: Json) -> None:
-    """OpenAPI has a place of its own for `Authorization`, and ignores it among the parameters."""
+    """Moves `Authorization` to the security schemes: OpenAPI ignores it among the parameters."""
     parameters = operation.get("parameters", [])
     others = [parameter for parameter in parameters if parameter["name"].lower() != "authorization"]
     if len(others) < len(parameters):
@@ -199,7 +202,7 @@ def _move_key(operation: Json) -> None:
 
 
 def _share_parts(operation: Json, schemas: Json) -> None:
-    """A body is described by itself, with its parts below it; in a document they stand with the others."""
+    """Moves the definitions nested in a request body's schema to the document's components."""
     for content in operation.get("requestBody", {}).get("content", {}).values():
         text = json.dumps(content["schema"]).replace("#/$defs/", "#/components/schemas/")
         content["schema"] = json.loads(text)
@@ -209,7 +212,7 @@ def _share_parts(operation: Json, schemas: Json) -> None:
 
 
 def _drop_null(operation: Json) -> None:
-    """A header that is left out is not one that says null."""
+    """Drops `null` from optional headers: a header is absent, never null."""
     for parameter in operation.get("parameters", []):
         kinds = parameter["schema"].pop("anyOf", [])
         for kind in kinds:

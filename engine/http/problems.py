@@ -1,4 +1,7 @@
-"""The shape of an error: RFC 9457 with our fields. The only place that turns a failure into bytes for a client."""
+"""Error responses: RFC 9457 problem documents with our fields, and the exception handlers that build them.
+
+No other module turns a failure into bytes for a client.
+"""
 
 from typing import Any
 from uuid import UUID
@@ -24,8 +27,8 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(BaseModel):
-    """RFC 9457, with what a client needs to decide what to do next. Two fields stand twice, the second time by the names
-    that the chat widgets of specification 003 read."""
+    """RFC 9457, with what a client needs to decide what to do next. `user_safe_message` and `retry_able` repeat `detail`
+    and `retryable` under the names of specification 003."""
 
     type: str
     title: str
@@ -46,40 +49,40 @@ async def on_request_error(request: Request, failure: Exception) -> JSONResponse
 
 
 async def on_http_exception(request: Request, failure: Exception) -> JSONResponse:
-    """What the framework refuses by itself: no such address, wrong method."""
+    """Rejections by the framework: unknown address, wrong method."""
     assert isinstance(failure, HTTPException)
     known: dict[int, type[RequestError]] = {404: UnknownRouteError, 405: WrongMethodError}
-    told = await _on_record(known.get(failure.status_code, UnexpectedError)(), request)
-    response = _problem(told, request)
-    if told.status == 405:  # noqa: PLR2004
+    recorded = await _on_record(known.get(failure.status_code, UnexpectedError)(), request)
+    response = _problem(recorded, request)
+    if recorded.status == 405:  # noqa: PLR2004
         response.headers["Allow"] = ", ".join(_methods(request))
     return response
 
 
 def _methods(request: Request) -> list[str]:
-    """All that the address takes; the framework would name those of its first route."""
+    """All methods of the address; the framework would name only those of the first route."""
     path = getattr(
         request.scope.get("route"), "path", request.scope["path"]
-    )  # the framework's own say nothing
+    )  # the framework's own routes have no path here
     routes = [route for route in request.app.routes if isinstance(route, Route) and route.path == path]
     return sorted({method for route in routes for method in route.methods or ()})
 
 
 async def on_invalid_request(request: Request, failure: Exception) -> JSONResponse:
-    """A part of the address that is not what the route says. Never with its words: they are the client's."""
+    """An invalid part of the address. Its text is not repeated: it is the client's."""
     assert isinstance(failure, RequestValidationError)
     name = str(failure.errors()[0]["loc"][-1])
-    wrong = InvalidFieldError(f"{name}: is not what this address takes.", field=name)
+    wrong = InvalidFieldError(f"{name}: is not valid in this address.", field=name)
     return _problem(await _on_record(wrong, request), request)
 
 
 async def on_fault(request: Request) -> JSONResponse:
-    """A fault of ours outside a question. The log has it; the client learns only that."""
+    """An unexpected exception outside the engine. The log has the traceback; the client gets a plain 500."""
     return _problem(await _on_record(UnexpectedError(), request), request)
 
 
 async def _on_record(failure: RequestError, request: Request) -> RequestError:
-    """What failed before the engine heard of it leaves its row here."""
+    """Writes the row of a request that failed before it reached the engine."""
     if request_context.is_on_record(request):
         return failure
     engine = request_context.house(request).engine
@@ -89,16 +92,16 @@ async def _on_record(failure: RequestError, request: Request) -> RequestError:
 
 
 def problem(failure: RequestError, request: Request) -> Problem:
-    """What the client learns of a failure: safe words, never a cause."""
-    return _told(failure, request_context.request_id(request), failure.query_id)
+    """The problem document of a failure: a user-safe message, never the cause."""
+    return _document(failure, request_context.request_id(request), failure.query_id)
 
 
 def example(failure: RequestError) -> dict[str, Any]:
-    """As the interface's description shows it."""
-    return _told(failure, "3f6c1d0e-5b7a-4f43-9d7e-6a1f0c2b8e94", None).model_dump(mode="json")
+    """An example for the OpenAPI document."""
+    return _document(failure, "3f6c1d0e-5b7a-4f43-9d7e-6a1f0c2b8e94", None).model_dump(mode="json")
 
 
-def _told(failure: RequestError, request_id: str, query_id: UUID | None) -> Problem:
+def _document(failure: RequestError, request_id: str, query_id: UUID | None) -> Problem:
     return Problem(
         type=f"urn:affidavit:problem:{type(failure).__name__.strip('_').removesuffix('Error')}",
         title=failure.title,

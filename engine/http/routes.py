@@ -44,17 +44,17 @@ _MAY_READ = frozenset({"ask", AUDIT})
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"description": description, "content": {problems.MEDIA_TYPE: {}}, "model": problems.Problem}
     for status, description in {
-        400: "Not JSON, not UTF-8, a NUL, or a key twice",
-        401: "No key, or not one of ours",
-        403: "A good key without the scope",
+        400: "The body is not valid JSON in UTF-8, has a NUL character, or has a key twice",
+        401: "No API key, or an unknown, revoked or expired one",
+        403: "The key is valid but lacks the scope",
         404: "No such book or passage",
-        413: "More than 64 KiB",
-        422: "A field is not what the contract says",
+        413: "The body is larger than the limit (64 KiB by default)",
+        422: "A field is invalid",
         429: "Too many requests",
-        500: "A fault of ours",
+        500: "An internal error",
         502: "The language model failed",
-        503: "A part is unavailable; without a record there is no answer",
-        504: "The time is over",
+        503: "A required part is unavailable, or the record cannot be written",
+        504: "The request took too long",
     }.items()
 }
 
@@ -64,7 +64,7 @@ _LOOKED_UP: dict[int | str, dict[str, Any]] = {
 
 _ERASED: dict[int | str, dict[str, Any]] = {
     409: {
-        "description": "Some of it is not sealed yet, and nothing was erased: ask again in Retry-After seconds",
+        "description": "Some of the records are not sealed yet, and nothing was erased: retry after Retry-After seconds",
         "content": {problems.MEDIA_TYPE: {}},
         "model": problems.Problem,
     },
@@ -73,11 +73,11 @@ _ERASED: dict[int | str, dict[str, Any]] = {
 
 _PROVEN: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The proof bundle, byte for byte what `affidavit audit check` takes",
+        "description": "The proof bundle: save these exact bytes for `affidavit audit check`",
         "content": {"application/json": {"schema": {"type": "object"}}},
     },
     409: {
-        "description": "The record is not sealed yet: ask again in Retry-After seconds",
+        "description": "The record is not sealed yet: retry after Retry-After seconds",
         "content": {problems.MEDIA_TYPE: {}},
         "model": problems.Problem,
     },
@@ -90,7 +90,7 @@ _UNREADY: dict[int | str, dict[str, Any]] = {
 _ANSWERED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Answered or refused. With `Accept: text/event-stream` as events: `sources`, each proven `sentence`,"
-        " then `done` with this object; `error` with a problem if it fails on the way.",
+        " then `done` with this object, or `error` with a problem if the request fails after the stream has started.",
         "content": {stream.MEDIA_TYPE: {"schema": {"type": "string"}}},
     }
 }
@@ -106,7 +106,10 @@ EndUser = Annotated[
     ),
 ]
 SessionToken = Annotated[
-    str | None, Header(alias="X-Session-Token", description="Of a session that began without a `user:<uuid>`")
+    str | None,
+    Header(
+        alias="X-Session-Token", description="The token of a session that was started without a `user:<uuid>`"
+    ),
 ]
 
 
@@ -125,7 +128,7 @@ def add_routes(app: FastAPI) -> None:
         )(endpoint)  # fmt: skip
     for contract in widget_contracts.CONTRACTS:
         app.post(
-            contract.path, summary=contract.about, response_model=contract.says, openapi_extra=contract.request_body(),
+            contract.path, summary=contract.summary, response_model=contract.says, openapi_extra=contract.request_body(),
             responses=contract.streamed() | _PROBLEMS,
         )(_endpoint(contract))  # fmt: skip
     app.get("/v1/sessions/{session_id}", responses=_LOOKED_UP | {422: _PROBLEMS[422]})(session)
@@ -143,7 +146,7 @@ def add_routes(app: FastAPI) -> None:
     app.get("/v1/signing-keys")(signing_keys)
     app.get("/healthz")(alive)
     app.get("/readyz", responses=_UNREADY)(ready)
-    app.get("/metrics", response_class=PlainTextResponse)(figures_of_all)
+    app.get("/metrics", response_class=PlainTextResponse)(metrics_text)
     app.get("/", response_class=HTMLResponse, responses={404: _PROBLEMS[404]})(page)
 
 
@@ -153,7 +156,7 @@ async def query(
     end_user: EndUser = None,
     session_token: SessionToken = None,
 ) -> Response:
-    """Ask the book that the settings name."""
+    """Ask the default book of the settings."""
     house = request_context.house(request)
     return _ask(request, house.default_book, authorization, end_user, turn=house.turn(session_token))
 
@@ -177,7 +180,7 @@ async def session(
     end_user: EndUser = None,
     session_token: SessionToken = None,
 ) -> v1.SessionBody:
-    """What was said in a session, for its owner."""
+    """The messages of a session, for its owner."""
     sessions = request_context.house(request).sessions
 
     async def serve(client: Client, trail: Trail) -> dict[str, Any]:
@@ -199,7 +202,7 @@ async def delete_session(
     end_user: EndUser = None,
     session_token: SessionToken = None,
 ) -> v1.DeletedBody:
-    """Delete a session and all that was said in it. The audit log keeps its own account of each question."""
+    """Delete a session with all its messages. The audit log keeps its record of each question."""
     sessions = request_context.house(request).sessions
 
     async def serve(client: Client, trail: Trail) -> None:
@@ -213,7 +216,7 @@ async def delete_session(
 
 
 async def passage(request: Request, chunk_id: str, authorization: Authorization = None) -> v1.PassageBody:
-    """A passage as it was cited; `start` and `end` of a citation count its characters."""
+    """A passage as it was cited. `start` and `end` of a citation are character offsets into its text."""
     engine = request_context.house(request).engine
 
     async def serve(client: Client, trail: Trail) -> Passage:
@@ -234,7 +237,7 @@ async def passage(request: Request, chunk_id: str, authorization: Authorization 
 
 
 async def receipt(request: Request, query_id: UUID, authorization: Authorization = None) -> Response:
-    """The proof of a record: for the client that asked, and for auditors."""
+    """The proof of a record, for the client whose question it is and for auditors."""
     house = request_context.house(request)
 
     async def serve(client: Client, trail: Trail) -> bytes:
@@ -246,7 +249,7 @@ async def receipt(request: Request, query_id: UUID, authorization: Authorization
 
 
 async def erase(request: Request, authorization: Authorization = None) -> erasures.ErasureBody:
-    """Forget a reader, or one query, in all records. For keys with the scope `erase`. Every proof stays good."""
+    """Erase a reader, or one query, from all records. Needs the scope `erase`. All proofs stay valid."""
     house = request_context.house(request)
     asked = request_context.asked(request, authorization, scopes=erasures.ERASE)
 
@@ -255,33 +258,33 @@ async def erase(request: Request, authorization: Authorization = None) -> erasur
 
     return await house.engine.serve(
         replace(asked, end_user=None), serve
-    )  # who is forgotten is not named anew
+    )  # the record of an erasure must not name the reader again
 
 
 async def signing_keys(request: Request) -> dict[str, list[str]]:
-    """All public keys that ever signed, the newest last. Compare them with those you were given on another way."""
+    """All public keys that have signed, the newest last. Compare them with keys that you received in another way."""
     return {"keys": request_context.house(request).public_keys()}
 
 
 async def alive() -> dict[str, str]:
-    """The process runs."""
+    """Liveness probe: the process runs."""
     return {"status": "alive"}
 
 
 async def ready(request: Request, response: Response) -> dict[str, str]:
-    """The parts that a question needs, each with its state."""
+    """Readiness probe: the parts that a question needs, each with its state."""
     parts = await request_context.house(request).parts()
     response.status_code = 200 if all(state in ("ready", SPOOLING) for state in parts.values()) else 503
     return parts
 
 
-async def figures_of_all(request: Request) -> PlainTextResponse:
-    """What was asked and how it ended, how long it took, and how the log stands, for Prometheus."""
+async def metrics_text(request: Request) -> PlainTextResponse:
+    """Metrics in Prometheus' text format: requests, outcomes, latencies, and gauges of the audit log."""
     return PlainTextResponse(await request.state.metrics.page(), media_type=metrics.MEDIA_TYPE)
 
 
 async def page(request: Request) -> HTMLResponse:
-    """A plain page to ask on."""
+    """A page to ask questions on."""
     if not request_context.house(request).page_enabled:
         raise HTTPException(404)
     html, policy = _page()
@@ -334,7 +337,7 @@ async def _proof(house: House, query_id: UUID, client: Client) -> bytes:
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:
-    """The body, given up as soon as it is too long, whatever its header promised."""
+    """The body, rejected as soon as it exceeds the limit, whatever its Content-Length says."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -345,7 +348,7 @@ async def _body(request: Request, bytes_max: int) -> bytes:
 
 @functools.cache
 def _page() -> tuple[str, str]:
-    """The page and a policy that lets exactly its own script and style run."""
+    """The page, and a Content-Security-Policy that allows exactly its own script and style by their hashes."""
     html = PAGE.read_text()
     sources = {
         name: base64.b64encode(sha256(text.encode()).digest()).decode()

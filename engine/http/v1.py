@@ -1,4 +1,4 @@
-"""The bodies of /v1: what comes in, checked, and what goes out, field for field."""
+"""Request and response bodies of /v1: the parser and validator of what comes in, and the schemas of what goes out."""
 
 import json
 import re
@@ -38,16 +38,16 @@ QUESTION_CHARACTERS_MAX = 1000  # spec 002, decision 5
 SELECTION_WORDS_MAX = 200  # spec 000
 TOP_K_MAX = 10  # spec 001
 TAGS_MAX = 20
-JSON_DEPTH_MAX = 4  # the tags of the filters are the deepest that any contract goes, and lie in the third
+JSON_DEPTH_MAX = 4  # the tags of the filters, at depth 3, are the deepest value of any contract
 JSON_ITEMS_MAX = 100  # five times as many tags as any contract takes
-NAME_CHARACTERS_MAX = 100  # of a field that we do not know: it is told back, but it is the client's
+NAME_CHARACTERS_MAX = 100  # of an unknown field: its name is repeated in the error, and the client chose it
 
 _HALF = re.compile("[\ud800-\udfff]")
 
-# Where pydantic's words are about pydantic, or repeat the client's.
-_WORDS = {
-    "missing": "is needed",
-    "extra_forbidden": "is no field of this request",
+# Replacements for pydantic's messages that are about pydantic or repeat the client's text.
+_MESSAGES = {
+    "missing": "is required",
+    "extra_forbidden": "is not a field of this request",
     "uuid_parsing": "must be a UUID",
     "uuid_type": "must be a UUID",
     "string_type": "must be text",
@@ -60,18 +60,20 @@ _WORDS = {
 Body = TypeVar("Body", bound=BaseModel)
 
 
-_INK = r"[^\s\u001c-\u001f\u0085]"  # what is no space to Python; to others U+001C is a sign like any
+_INK = (
+    r"[^\s\u001c-\u001f\u0085]"  # not whitespace to Python; other languages do not count U+001C as whitespace
+)
 
 
 def fitting(characters_min: int) -> Any:
-    """The text of a question: counted without the space around it, kept with it. That 500 words are the most (spec 000)
-    needs no counting: 501 do not fit into a thousand characters."""
+    """The text of a question: its length counts without surrounding whitespace, which is kept. The limit of 500 words
+    (spec 000) needs no check: 501 words do not fit into a thousand characters."""
 
     def fits(text: str) -> str:
         characters = len(text.strip())
         if not characters_min <= characters <= QUESTION_CHARACTERS_MAX:
             raise ValueError(
-                f"must have {characters_min} to {QUESTION_CHARACTERS_MAX} characters, and has {characters}"
+                f"must have {characters_min} to {QUESTION_CHARACTERS_MAX} characters, but has {characters}"
             )
         return text
 
@@ -84,17 +86,17 @@ def fitting(characters_min: int) -> Any:
     return Annotated[str, AfterValidator(fits), WithJsonSchema(said)]
 
 
-def _is_short_enough(selection: str | None) -> str | None:
-    """A selection of nothing is no selection."""
+def _short_selection(selection: str | None) -> str | None:
+    """An empty selection counts as none."""
     count = len((selection or "").split())
     if count > SELECTION_WORDS_MAX:
-        raise ValueError(f"may have at most {SELECTION_WORDS_MAX} words, and has {count}")
+        raise ValueError(f"may have at most {SELECTION_WORDS_MAX} words, but has {count}")
     return selection if count else None
 
 
 Selection = Annotated[
     str | None,
-    AfterValidator(_is_short_enough),
+    AfterValidator(_short_selection),
     Field(description=f"At most {SELECTION_WORDS_MAX} words of the book; only they are searched."),
 ]
 
@@ -116,7 +118,7 @@ class QueryRequest(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"query": "What does an IMU measure?"}]}
     )
 
-    query: fitting(1)  # type: ignore[valid-type]  # the limits are an argument
+    query: fitting(1)  # type: ignore[valid-type]  # the limit is an argument
     selected_text: Selection = None
     session_id: UUID | None = None
     user_id: UUID | None = None
@@ -146,7 +148,7 @@ class NearestBody(BaseModel):
 
 
 class SourceBody(BaseModel):
-    """A quotation as spec 001 names its parts."""
+    """A quotation with the field names of spec 001."""
 
     chapter_id: str
     chapter_title: str
@@ -207,7 +209,7 @@ class QueryResponse(BaseModel):
 
 
 class ChatMessageBody(BaseModel):
-    """What was asked or said in a session."""
+    """A question or an answer in a session."""
 
     id: UUID
     session_id: UUID
@@ -221,7 +223,7 @@ class ChatMessageBody(BaseModel):
 
 
 class SessionBody(BaseModel):
-    """A conversation as it is kept."""
+    """A stored conversation."""
 
     id: UUID
     user_id: UUID | None
@@ -247,7 +249,7 @@ class PassageBody(BaseModel):
 
 
 def question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Question:
-    """The body of a query, or the error that says what is wrong with it."""
+    """Parses the body of a query. The error names the invalid field."""
     check_book_id(book_id)
     asked = read(body, QueryRequest)
     filters = asked.filters or QueryFilters()
@@ -270,14 +272,16 @@ def check_book_id(book_id: str) -> None:
 
 
 def read(body: bytes, kind: type[Body]) -> Body:
-    """The body as what it should be, or the error that says what is wrong with it. Nothing in it is altered."""
+    """Parses and validates a body; no value is altered. The error names the first invalid field."""
     try:
         return kind.model_validate(_json_object(body))
     except ValidationError as wrong:
         first = wrong.errors(include_input=False, include_url=False, include_context=False)[0]
     name = _name(first["loc"])
-    what = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
-    said = "A field" if first["type"] == "extra_forbidden" else name  # it stands on record, and is not ours
+    what = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
+    said = (
+        "A field" if first["type"] == "extra_forbidden" else name
+    )  # the message is recorded, and the client chose this name
     raise InvalidFieldError(f"{said}: {what}.", field=name)
 
 
@@ -329,12 +333,12 @@ def receipt(given: Receipt) -> ReceiptBody:
 
 
 def share(value: float | None) -> float:
-    """From 0 to 1, also where the settings' weights add up to more. Nothing is worth 0."""
+    """Clamps to 0..1, because the settings' weights may add up to more. None becomes 0."""
     return min(1.0, max(0.0, value or 0.0))
 
 
 def _cited(item: Excerpt) -> dict[str, Any]:
-    """A quotation by the names of specification 001."""
+    """A quotation with the field names of spec 001."""
     return {
         "chapter_id": item.chapter_id, "chapter_title": item.chapter, "relevance_score": share(item.score),
         "excerpt": item.excerpt, "position": item.n,
@@ -342,12 +346,12 @@ def _cited(item: Excerpt) -> dict[str, Any]:
 
 
 def source(item: RetrievedPassage) -> dict[str, Any]:
-    """A passage that the answer will be written from, as the event `sources` names it."""
+    """A passage for the event `sources`: the answer will be written from it."""
     return {"chunk_id": item.passage.chunk_id, "page": item.passage.start_page} | _nearest(item)
 
 
 def sentence(quoted: Quoted) -> dict[str, Any]:
-    """A proven sentence with its quotations, as the event `sentence` carries it."""
+    """A proven sentence with its quotations, for the event `sentence`."""
     citations = [CitationBody.model_validate(asdict(excerpt)).model_dump() for excerpt in quoted.excerpts]
     return {"text": quoted.text, "citations": citations}
 
@@ -359,7 +363,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
         raise NotUtf8Error from None
     except RecursionError:
         raise TooDeepError from None
-    except ValueError:  # no JSON, or a number of thousands of digits
+    except ValueError:  # not JSON, or a number with thousands of digits
         raise NotJsonError from None
     if not isinstance(value, dict):
         raise NotJsonError
@@ -377,12 +381,12 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(name: str) -> None:
-    """Python reads NaN and Infinity; JSON has no such numbers."""
+    """Rejects NaN and Infinity, which Python parses and JSON does not have."""
     raise ValueError(name)
 
 
 def _check(value: Any, path: tuple[str | int, ...]) -> None:
-    """What no field of any contract may hold, wherever it stands."""
+    """Rejects what no field of any contract may contain, at any depth."""
     if len(path) > JSON_DEPTH_MAX:
         raise TooDeepError(field=_name(path[:1]))
     if isinstance(value, str):
@@ -396,7 +400,7 @@ def _check(value: Any, path: tuple[str | int, ...]) -> None:
 
 
 def _check_text(text: str, path: tuple[str | int, ...]) -> None:
-    """What a database cannot store and a reader cannot have typed."""
+    """Rejects characters that PostgreSQL cannot store and no reader can have typed."""
     if "\x00" in text:
         raise NulError(field=_name(path))
     if _HALF.search(text):
@@ -404,7 +408,7 @@ def _check_text(text: str, path: tuple[str | int, ...]) -> None:
 
 
 def _name(path: Iterable[str | int]) -> str | None:
-    """`filters.tags.0`, or nothing for the body itself. A name of the client's own is told back in part and as text."""
+    """The path of a field, such as `filters.tags.0`; None for the body itself. Shortened, because a client may choose it."""
     name = ".".join(map(str, path))[:NAME_CHARACTERS_MAX]
     return name.encode(errors="replace").decode() or None
 

@@ -1,4 +1,4 @@
-"""The specifications' own contracts over the same pipeline, so that chat widgets made for them work unchanged.
+"""Adapters: the contracts of the specifications over the same pipeline, so that chat widgets made for them work unchanged.
 
 Each is what may be asked, how that becomes our question, and how our answer is put in its words. A body may have fields
 that its specification does not name: widgets send them. A refusal is a valid response of each contract. The fifth,
@@ -20,7 +20,9 @@ from engine.models import Answer, Excerpt, Passage, Question, Quoted, Refusal, S
 
 SOURCES_MAX = 5  # spec 000
 ASKED_CHARACTERS_MIN = 3  # spec 004
-ASKED_TOP_K_MAX = 20  # spec 004: more than /v1 takes, and no more than the index is always asked for
+ASKED_TOP_K_MAX = (
+    20  # spec 004: more than /v1 allows, but fewer than the candidates that the index returns anyway
+)
 EXCERPT_CHARACTERS_MAX = 200  # spec 004
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -32,14 +34,14 @@ class Contract:
     """One address of a specification."""
 
     path: str
-    about: str
+    summary: str
     asks: type[BaseModel]
     says: type[BaseModel]
     question: Callable[[bytes, str, str | None, int], Question]
     form: Format
 
     def request_body(self) -> dict[str, Any]:
-        """For the OpenAPI document: the body is read by us, not by the framework."""
+        """For the OpenAPI document: we parse the body, not the framework."""
         schema = self.asks.model_json_schema()
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
@@ -65,7 +67,7 @@ class SectionBody(BaseModel):
 
 
 class FoundBody(BaseModel):
-    """An answer of spec 000: it has one source at least, in a refusal those that came nearest."""
+    """An answer of spec 000. It has at least one source; in a refusal, the nearest sections."""
 
     answer: Words
     sources: Annotated[list[SectionBody], Field(min_length=1, max_length=SOURCES_MAX)]
@@ -78,7 +80,7 @@ class MessageBody(BaseModel):
 
 
 class ReplyBody(BaseModel):
-    """An answer of spec 003; its sources are chapter/section, and none in a refusal."""
+    """An answer of spec 003. Its sources are `chapter/section`; a refusal has none."""
 
     answer: Words
     sources: list[str]
@@ -99,7 +101,7 @@ class ReferenceBody(BaseModel):
 
 
 class ToldBody(BaseModel):
-    """An answer of spec 004; without a citation its confidence is 0."""
+    """An answer of spec 004. Without a citation its confidence is 0."""
 
     answer: str
     citations: list[ReferenceBody]
@@ -125,7 +127,7 @@ def reply(answer: Answer) -> ReplyBody:
     return ReplyBody(answer=_text(answer), sources=list(dict.fromkeys(places)))
 
 
-def told(answer: Answer) -> ToldBody:
+def cited_answer(answer: Answer) -> ToldBody:
     return ToldBody(
         answer=_text(answer),
         citations=_references(answer),
@@ -134,31 +136,31 @@ def told(answer: Answer) -> ToldBody:
 
 
 class DataChunks:
-    """The `data:` stream of spec 004. What was said cannot be taken back, so the last chunk says if it does not stand."""
+    """The `data:` stream of spec 004. Text cannot be retracted once sent, so if it turns out invalid the last chunk says so."""
 
     def __init__(self) -> None:
-        self._has_spoken = False
+        self._has_text = False
 
     def shown(self, event: Sources | Quoted) -> str:
-        return self._said(event.text) if isinstance(event, Quoted) else ""
+        return self._text_chunk(event.text) if isinstance(event, Quoted) else ""
 
     def done(self, answer: Answer) -> str:
-        whole = told(answer)
+        whole = cited_answer(answer)
         last = StreamChunk(content="", done=True, citations=whole.citations, confidence=whole.confidence)
         if isinstance(answer.outcome, Refusal):
-            if self._has_spoken:
+            if self._has_text:
                 return _chunk(last.model_copy(update={"error": whole.answer}))
-            return self._said(whole.answer) + _chunk(last)
+            return self._text_chunk(whole.answer) + _chunk(last)
         if answer.outcome.confidence_level == "low":
-            return self._said(LOW_MARK) + _chunk(last)
+            return self._text_chunk(LOW_MARK) + _chunk(last)
         return _chunk(last)
 
     def failed(self, problem: problems.Problem) -> str:
         return _chunk(StreamChunk(content="", done=True, error=problem.detail))
 
-    def _said(self, text: str) -> str:
-        space = " " if self._has_spoken else ""
-        self._has_spoken = True
+    def _text_chunk(self, text: str) -> str:
+        space = " " if self._has_text else ""
+        self._has_text = True
         return _chunk(StreamChunk(content=space + text))
 
 
@@ -192,7 +194,7 @@ def _excerpts(answer: Answer) -> tuple[Excerpt, ...]:
 
 
 def _sections(answer: Answer) -> list[SectionBody]:
-    """Where the answer comes from, or what came nearest to the question. If nothing did, that is said in the one place."""
+    """The sections of the answer, or those nearest to the question; if there are none, one placeholder."""
     outcome = answer.outcome
     if isinstance(outcome, Refusal):
         near = [_section(item.passage, item.candidate.score) for item in outcome.nearest]
@@ -201,7 +203,7 @@ def _sections(answer: Answer) -> list[SectionBody]:
 
 
 def _section(place: Passage | Excerpt, score: float) -> SectionBody:
-    """What stands under no heading is named after what it stands in."""
+    """Text without a heading takes the name of its chapter, or else of its file."""
     chapter = place.chapter or place.filename
     return SectionBody(
         chapter=chapter,
@@ -237,7 +239,7 @@ def _references(answer: Answer) -> list[ReferenceBody]:
 
 
 def _beginning(excerpt: str) -> str:
-    """As many whole words as fit: still a slice of the book."""
+    """As many whole words as fit, so that it is still a slice of the book."""
     if len(excerpt) <= EXCERPT_CHARACTERS_MAX:
         return excerpt
     cut = excerpt[:EXCERPT_CHARACTERS_MAX]
@@ -246,21 +248,21 @@ def _beginning(excerpt: str) -> str:
 
 
 def _chunk(chunk: StreamChunk) -> str:
-    """Only the last chunk has citations and a confidence, and only one that failed an error."""
+    """Only the last chunk has citations and a confidence, and only a failed one has an error."""
     return data_line(chunk.model_dump(exclude_none=True)) + "\n"
 
 
 CONTRACTS = (
     Contract(
-        "/api/query", "Ask the book that the settings name (spec 000).", SearchBody, FoundBody,
+        "/api/query", "Ask the default book of the settings (spec 000).", SearchBody, FoundBody,
         _asked_for(SearchBody, _search), Format(found, None),
     ),
     Contract(
-        "/api/ask", "Ask the book that the settings name (spec 004).", AskBody, ToldBody,
-        _asked_for(AskBody, _ask), Format(told, DataChunks),
+        "/api/ask", "Ask the default book of the settings (spec 004).", AskBody, ToldBody,
+        _asked_for(AskBody, _ask), Format(cited_answer, DataChunks),
     ),
     Contract(
-        "/query", "Ask the book that the settings name (spec 003).", MessageBody, ReplyBody,
+        "/query", "Ask the default book of the settings (spec 003).", MessageBody, ReplyBody,
         _asked_for(MessageBody, _message), Format(reply, None),
     ),
 )  # fmt: skip

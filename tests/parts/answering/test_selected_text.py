@@ -341,7 +341,7 @@ def test_two_hundred_words_are_taken_and_one_more_is_not(client: httpx.Client) -
     assert (taken.status_code, taken.json()["outcome"]) == (200, "answered"), taken.text
     refused = client.post("/v1/query", json=question | {"selected_text": long_selection(201)})
     assert refused.status_code == 422
-    assert refused.json()["detail"] == "selected_text: may have at most 200 words, and has 201."
+    assert refused.json()["detail"] == "selected_text: may have at most 200 words, but has 201."
 
 
 # Seen red with the selection taken as it came.

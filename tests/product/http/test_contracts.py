@@ -136,7 +136,7 @@ def test_spec_003_an_error_has_the_words_that_a_widget_shows(client: httpx.Clien
     assert (
         problem["user_safe_message"]
         == problem["detail"]
-        == "question: must have 1 to 1000 characters, and has 0."
+        == "question: must have 1 to 1000 characters, but has 0."
     )
 
 
