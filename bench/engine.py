@@ -33,8 +33,8 @@ from bench.client import Job, Seen
 from bench.results import Figure, record, show
 from engine import settings as settings_file
 from engine import wiring
-from engine.database import Database
 from engine.settings import Settings
+from engine.storage.database import Database
 
 HOUSE = Path(__file__).resolve().parent.parent
 PROC = Path("/proc")

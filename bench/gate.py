@@ -242,7 +242,7 @@ async def _asked(house: House, settings: Settings, labelled: LabelledSet) -> Boo
         (await house.library.passages(names)).values(),
         key=lambda passage: (order[passage.filename], passage.chunk_index),
     )
-    calibration = wiring._self_calibration(settings, Registry(house.pool), retriever.embedder, house.index)
+    calibration = wiring.self_calibration_of(settings, Registry(house.pool), retriever.embedder, house.index)
     assert isinstance(calibration, SelfCalibration)
     soundings = ProbeScores(
         probes=await calibration._scores(calibration.probes, generation),

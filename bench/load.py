@@ -26,7 +26,7 @@ from bench.engine import _free_port as free_port
 from bench.results import Figure, record, show
 from engine import settings as settings_file
 from engine import wiring
-from engine.database import Database
+from engine.storage.database import Database
 
 CROWD = {"valid": 32, "invalid": 16, "unauthenticated": 8, "leaving": 8}
 WARM_UP_S = 3.0

@@ -26,7 +26,7 @@ from audit.proof.record import Trail, hashed, leaf_hash, row_of
 from bench.results import Figure, record, show
 from engine import settings as settings_file
 from engine import wiring
-from engine.database import Database
+from engine.storage.database import Database
 
 ROWS, BATCH = 40_000, 1_000
 GOAL_PER_S, GOAL_MB = 10_000, 300

@@ -8,18 +8,23 @@ Rooms
 Modules
     answer               one request, from the key to the receipt; read this first
     trail                what the steps of a request record in its row
-    wiring               the composition root: the only file that names concrete providers
     house                the application container: what serves requests, and its readiness checks
-    database             connections to PostgreSQL, each in one role
     signing              policy of the signing key
     settings             config/engine.toml and the environment as one value
-    data_folder          paths and file locks of the data folder
-    migrate              schema migrations
     models               the domain's types
     ports                the interfaces that providers implement
     errors               the exception tree of engine and ingest
     refusals             registry of refusal reasons, each with its sentence
     logs                 structured logging
+    wiring/              the composition root: assembles concrete parts
+        house            the engine for serving
+        audit_log        what writes, seals, checks, archives and erases the log
+        books            what publishes books
+        providers        the only file that names vendors
+    storage/             where data lives on this machine
+        database         connections to PostgreSQL, each in one role
+        migrate          schema migrations
+        data_folder      paths and file locks of the data folder
     admission/           may this client ask
         keys             API keys
         end_user         parser for end users' names
@@ -106,7 +111,7 @@ Where to change what (the README has the same table and says more; a test keeps 
     to change                   touch one file
     the threshold               config/engine.toml
     the prompt's wording        config/prompts/answer.md
-    a new embedding vendor      engine/providers/<vendor>.py, and its line in engine/wiring.py
+    a new embedding vendor      engine/providers/<vendor>.py, and its line in engine/wiring/providers.py
     a new refusal reason        engine/refusals.py, its words in engine/http/page.html and docusaurus/src/texts/, and a new file sql/NNNN_<what>.sql for the view's comment
     a new audit column          audit/proof/record.py, a new file sql/NNNN_<what>.sql that adds it, and the line that fills it
     a new input format          ingest/read/<format>.py, and its line in ingest/read/__init__.py

@@ -18,9 +18,9 @@ from psycopg.rows import dict_row
 
 from engine import settings as settings_file
 from engine import wiring
-from engine.database import Database
 from engine.house import House
 from engine.settings import Settings
+from engine.storage.database import Database
 
 pytest_plugins = ["tests.product.docusaurus"]
 # Their assertions show both sides too.

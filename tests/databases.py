@@ -14,8 +14,8 @@ from psycopg.conninfo import make_conninfo
 from audit.proof.keys import SigningKey
 from engine import settings as settings_file
 from engine import wiring
-from engine.database import Database
 from engine.settings import Settings
+from engine.storage.database import Database
 from engine.wiring import now
 
 

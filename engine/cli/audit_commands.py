@@ -42,9 +42,9 @@ from engine.cli.output import (
     quiet,
     say,
 )
-from engine.database import Database
 from engine.errors import ConfigurationError
 from engine.settings import Settings
+from engine.storage.database import Database
 
 NICE = 10  # a month may take its time: whoever asks a question goes first
 

@@ -15,8 +15,8 @@ from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.vault import VaultState
 from engine import wiring
 from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command, quiet
-from engine.database import Database
 from engine.settings import Settings
+from engine.storage.database import Database
 
 FREE_BYTES_MIN = 1024**3  # a month of a busy site, and room for its indexes
 

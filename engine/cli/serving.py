@@ -28,10 +28,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from audit import worker
 from engine import logs, wiring
 from engine.cli.output import FOUND_SOMETHING, quiet, say
-from engine.database import Database
 from engine.errors import AffidavitError
 from engine.http.app import create_app
 from engine.settings import Settings
+from engine.storage.database import Database
 
 STOP_S = 6  # a question takes five seconds at most; a client that has not read its answer by then is cut off
 LAST_ROWS_S = 1.0  # for the requests that are cut off then: their rows take half a second

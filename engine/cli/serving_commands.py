@@ -5,8 +5,8 @@ import logging
 from engine import logs, wiring
 from engine.cli import serving
 from engine.cli.output import Arguments, Command, argument, progress, say
-from engine.database import Database
 from engine.settings import Settings
+from engine.storage.database import Database
 
 DEMO_CLIENT = "demo"
 WORKERS_MAX = 64  # more processes than one machine can use

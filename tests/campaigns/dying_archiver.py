@@ -22,7 +22,7 @@ from audit.archive.archiver import Archiver
 from audit.proof.keys import SigningKey
 from audit.vault import Stored, Vault
 from engine import settings as settings_file
-from engine.database import ARCHIVER, Database, as_role
+from engine.storage.database import ARCHIVER, Database, as_role
 from tests.logs import archiving
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog
 

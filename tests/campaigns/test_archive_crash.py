@@ -30,10 +30,10 @@ from audit.proof.verdict import Verdict
 from audit.vault import Vault
 from engine import settings as settings_file
 from engine import wiring
-from engine.database import ARCHIVER, Database, reading
 from engine.errors import AffidavitError
 from engine.providers.postgres import EmbeddedPostgres
 from engine.providers.s3 import S3Vault
+from engine.storage.database import ARCHIVER, Database, reading
 from engine.wiring import now
 from tests.campaigns.dying_archiver import Points, disturbed
 from tests.conftest import CAMPAIGN_ROUNDS, ROOT

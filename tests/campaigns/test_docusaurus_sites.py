@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from engine.database import Database
+from engine.storage.database import Database
 from engine.wiring import SAMPLE_BOOK
 from tests.conftest import ROOT, Running
 from tests.labelled import BOOKS, PHYSICAL_AI

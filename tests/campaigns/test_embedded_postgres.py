@@ -15,9 +15,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from engine import settings as settings_file
 from engine import wiring
-from engine.data_folder import UsageLock
 from engine.errors import ConfigurationError
 from engine.providers.postgres import EmbeddedPostgres
+from engine.storage.data_folder import UsageLock
 
 CANARY = "canary-5f1d7e"
 GONE_S = 10

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.database import Database
 from engine.house import House
+from engine.storage.database import Database
 from tests.product.http.faulted import (
     AT_ONCE,
     EXPECTED,

@@ -11,7 +11,7 @@ import psycopg
 from audit.archive.archiver import Archiver
 from engine import wiring
 from engine.admission.operator_events import OperatorEvents
-from engine.database import ARCHIVER, changing, reading
+from engine.storage.database import ARCHIVER, changing, reading
 from engine.wiring import now
 from tests.logs.sealed_log import SealedLog, quiet
 
@@ -31,7 +31,7 @@ def archiver_of(log: SealedLog, **given: Any) -> Archiver:
         key=log.key,
         public_keys=lambda: log.keys,
         seal=seal,
-        event=OperatorEvents(partial(wiring._open_ledger, log.database), now, uuid4).event,
+        event=OperatorEvents(partial(wiring.open_ledger, log.database), now, uuid4).event,
         folder=log.folder / "archiving",
         warm=timedelta(days=365),
         grace=NO_GRACE,

@@ -25,8 +25,8 @@ from audit.proof.verdict import Finding, Report
 from audit.sealing.sealer import Sealer
 from audit.vault import FolderVault, Vault
 from engine.admission.operator_events import OperatorEvents
-from engine.database import AUDITOR, Database, open_lazily, reading
 from engine.ports import Clock
+from engine.storage.database import AUDITOR, Database, open_lazily, reading
 from engine.wiring import now
 from tests.databases import migrated_database
 from tests.logs.recorded import make_months, write

@@ -11,7 +11,7 @@ from psycopg_pool import AsyncConnectionPool
 from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.proof.keys import SigningKey
 from audit.proof.record import COLUMNS, Trail
-from engine.database import Database
+from engine.storage.database import Database
 from engine.wiring import now
 
 KEY = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.cli.main import COMMANDS, parser
-from engine.database import Database
+from engine.storage.database import Database
 from tests.command_line import affidavit
 from tests.conftest import Records
 

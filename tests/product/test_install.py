@@ -15,7 +15,7 @@ import httpx
 import psycopg
 import pytest
 
-from engine.database import Database
+from engine.storage.database import Database
 from tests.conftest import PATIENCE, ROOT, free_port
 from tests.databases import empty_database
 

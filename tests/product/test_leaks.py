@@ -27,8 +27,8 @@ from audit.ledger.ledger import Ledger
 from audit.proof.record import Trail
 from engine import wiring
 from engine.admission import keys
-from engine.database import Database
 from engine.errors import StatementError
+from engine.storage.database import Database
 from engine.wiring import now
 from tests.conftest import PATIENCE, READY_S, ROOT, free_port
 from tests.databases import scratch_log

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from engine.cli.main import COMMANDS
-from engine.database import Database
+from engine.storage.database import Database
 from tests.documented import README, SQL
 
 QUERIES = re.findall(r'affidavit audit query "(.+?)"', README)

@@ -14,7 +14,6 @@ import pytest
 from engine import wiring
 from engine.admission.keys import ApiKeys, mint
 from engine.answer import Asked
-from engine.database import Database
 from engine.errors import DatabaseUnavailableError, OutOfTimeError, UnauthenticatedError, UnknownBookError
 from engine.house import House
 from engine.models import Client, Generation, Passage, Question
@@ -22,6 +21,7 @@ from engine.outage import stale_cache
 from engine.outage.cached_library import SENTENCE_CHARACTERS, CachedKeyring, CachedLibrary, PassageCache
 from engine.outage.stale_cache import FRESH_S, REFRESH_WAIT_S, STALE_S, CircuitBreaker, StaleIfErrorCache
 from engine.ports import NullExchange
+from engine.storage.database import Database
 from tests.conftest import Records, Running
 from tests.databases import locked
 

@@ -14,7 +14,6 @@ import pytest
 
 from engine import wiring
 from engine.answer import Engine
-from engine.database import Database
 from engine.grounding.cite import LOW_MARK
 from engine.grounding.injection_flags import is_instruction_like
 from engine.grounding.verify import LEAK_WORDS
@@ -23,6 +22,7 @@ from engine.models import Answer, Filters, Question, Quoted, Refusal, Released, 
 from engine.ports import NullExchange
 from engine.providers.claude import Claude
 from engine.settings import PROMPT, Settings
+from engine.storage.database import Database
 from ingest.pipeline import IngestResult
 from tests.asking import asked
 from tests.conftest import CAMPAIGN_ROUNDS, Records

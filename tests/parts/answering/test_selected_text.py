@@ -15,7 +15,6 @@ import pytest
 
 from engine import wiring
 from engine.answer import Asked
-from engine.database import Database
 from engine.errors import DatabaseUnavailableError
 from engine.house import House
 from engine.models import (
@@ -34,6 +33,7 @@ from engine.ports import NullExchange
 from engine.refusals import RefusalReason
 from engine.retrieval import selection
 from engine.settings import Settings
+from engine.storage.database import Database
 from tests.asking import OPERATOR, Broken, draft, with_generator
 from tests.conftest import Records
 

@@ -41,7 +41,7 @@ from audit.vault import FolderVault
 from engine.admission.operator_events import OperatorEvents
 from engine.cli import main
 from engine.cli.output import Arguments
-from engine.database import ARCHIVER, Database, changing, reading
+from engine.storage.database import ARCHIVER, Database, changing, reading
 from engine.wiring import now
 from tests.conftest import ROOT
 from tests.databases import migrated_database

@@ -49,7 +49,7 @@ from audit.proof.record import PERSONAL, Row
 from audit.proof.verdict import Report, Verdict
 from engine import settings as settings_file
 from engine.cli import main
-from engine.database import Database
+from engine.storage.database import Database
 from tests.conftest import CAMPAIGN_ROUNDS
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, quiet, sealed_log
 from tests.proofs import STRANGER

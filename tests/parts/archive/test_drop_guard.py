@@ -7,7 +7,7 @@ import pytest
 from psycopg import errors
 
 from engine.cli import doctor
-from engine.database import Database
+from engine.storage.database import Database
 from tests.logs.archiving import tables
 from tests.logs.sealed_log import JANUARY, SealedLog, sealed_log
 

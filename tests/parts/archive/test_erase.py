@@ -31,8 +31,8 @@ from audit.proof.canonical import canonical_text
 from audit.proof.record import PERSONAL, Trail, commitments, hashed, row_of
 from audit.proof.verdict import Verdict
 from engine import wiring
-from engine.database import Database
 from engine.house import House
+from engine.storage.database import Database
 from engine.wiring import now
 from tests.command_line import affidavit
 from tests.conftest import CAMPAIGN_ROUNDS, ROOT, Records

@@ -13,9 +13,9 @@ from audit import auditor
 from audit.erasure.erase import BATCH_ROWS, ErasureReport
 from audit.proof.verdict import Verdict
 from engine import settings as settings_file
-from engine.database import Database
 from engine.errors import ConfigurationError
 from engine.settings import RETENTION_DAYS_MIN
+from engine.storage.database import Database
 from engine.wiring import now
 from tests.command_line import affidavit
 from tests.logs.archiving import archiver_of

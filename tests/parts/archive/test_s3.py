@@ -28,11 +28,11 @@ from audit.vault import Stored
 from engine import settings as settings_file
 from engine import wiring
 from engine.cli import doctor
-from engine.database import Database
 from engine.errors import ConfigurationError
 from engine.providers import s3 as provider
 from engine.providers.s3 import S3Vault
 from engine.settings import Settings
+from engine.storage.database import Database
 from tests.conftest import ROOT
 from tests.logs.sealed_log import FEBRUARY, JANUARY, sealed_log
 from tests.upstreams import s3

@@ -33,8 +33,9 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.cli import main
 from engine.cli.output import plain
-from engine.database import ARCHIVER, AUDITOR, Database, as_role, reading
 from engine.errors import AuditUnavailableError
+from engine.storage.database import ARCHIVER, AUDITOR, Database, as_role, reading
+from engine.wiring import audit_log
 from tests.databases import migrated_database
 from tests.documented import SQL
 from tests.logs.archiving import archiver_of
@@ -580,7 +581,7 @@ def test_whoever_opens_what_is_personal_says_why_and_that_is_recorded_first(
 
     before, seen = len(rows()), list[int]()
     vault = CountedVault(log.sealed.folder / "vault", on_read=lambda: seen.append(len(rows())))
-    monkeypatch.setattr(wiring, "vault_of", lambda _: vault)
+    monkeypatch.setattr(audit_log, "vault_of", lambda _: vault)
     question = (
         "SELECT user_query_text FROM audit_logs WHERE timestamp < '2025-01-11' ORDER BY timestamp LIMIT 1"
     )
@@ -597,14 +598,14 @@ def test_a_reading_that_cannot_be_recorded_does_not_happen(
     log: Log, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vault = CountedVault(log.sealed.folder / "vault")
-    monkeypatch.setattr(wiring, "vault_of", lambda _: vault)
+    monkeypatch.setattr(audit_log, "vault_of", lambda _: vault)
 
     @asynccontextmanager
     async def down(_: object) -> AsyncIterator[Any]:
         raise LedgerUnavailableError
         yield
 
-    monkeypatch.setattr(wiring, "_open_ledger", down)
+    monkeypatch.setattr(audit_log, "open_ledger", down)
     with pytest.raises(AuditUnavailableError):
         command("query", "SELECT * FROM audit_logs", "--personal", "--basis", "case 12")
     assert vault.reads == []

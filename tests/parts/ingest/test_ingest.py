@@ -13,12 +13,12 @@ import pytest
 
 from engine import wiring
 from engine.answer import Asked
-from engine.database import Database
 from engine.errors import IndexUnavailableError, UnknownBookError
 from engine.house import House
 from engine.models import Answer, Client, Filters, Question, Released
 from engine.ports import NullExchange
 from engine.settings import Settings
+from engine.storage.database import Database
 from ingest.pipeline import Ingest, IngestResult
 from ingest.registry import Registry
 from tests.databases import data_of_its_own

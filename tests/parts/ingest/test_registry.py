@@ -11,11 +11,11 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from engine.database import Database
 from engine.errors import DatabaseUnavailableError, UnknownBookError
 from engine.models import Generation, Passage
 from engine.retrieval import calibrate, lexical
 from engine.retrieval.library import LiveContent
+from engine.storage.database import Database
 from engine.wiring import open_registry
 from ingest import split
 from ingest.read import read

@@ -21,11 +21,11 @@ from psycopg.rows import dict_row
 from engine import wiring
 from engine.answer import Asked
 from engine.cli import doctor
-from engine.database import Database
 from engine.errors import ConfigurationError, IndexUnavailableError
 from engine.models import Client, Filters, Generation, Hit, Question, Vector
 from engine.ports import Embedder, Index, NullExchange
 from engine.settings import CONFIG, Settings
+from engine.storage.database import Database
 from ingest import self_calibration
 from ingest.pipeline import Ingest, IngestResult
 from tests.build import passage

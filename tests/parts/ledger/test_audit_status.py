@@ -19,8 +19,8 @@ from audit.proof.record import Trail
 from audit.vault import FolderVault
 from engine import settings as settings_file
 from engine import wiring
-from engine.database import Database
 from engine.settings import Settings
+from engine.storage.database import Database
 from tests.command_line import affidavit
 from tests.databases import empty_database
 from tests.logs.recorded import make_months, write

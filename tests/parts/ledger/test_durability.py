@@ -18,7 +18,7 @@ from audit.proof.record import Trail
 from engine import settings as settings_file
 from engine import wiring
 from engine.cli.doctor import examine
-from engine.database import Database
+from engine.storage.database import Database
 from tests.logs.recorded import write
 
 LOGIN = "durability_login"

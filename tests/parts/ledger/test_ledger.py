@@ -22,7 +22,7 @@ from audit.errors import LedgerUnavailableError
 from audit.ledger import partitions
 from audit.ledger.ledger import Ledger
 from audit.proof.record import COLUMNS, Trail, leaf_hash, row_of
-from engine.database import Database
+from engine.storage.database import Database
 from engine.wiring import now
 from tests.conftest import ROOT, Records
 from tests.databases import scratch_log
@@ -38,7 +38,7 @@ import asyncio, sys
 from uuid import UUID
 from audit.proof.record import Trail
 from tests.logs.writers import ledger_on
-from engine.database import open_pool
+from engine.storage.database import open_pool
 from engine.wiring import now
 
 async def main(url, names):

@@ -14,10 +14,10 @@ from audit import auditor
 from audit.erasure.target import ErasureTarget
 from audit.proof.keys import SigningKey
 from audit.proof.verdict import Verdict
-from engine.database import Database
 from engine.errors import ConfigurationError
-from engine.migrate import migrate, pending
 from engine.settings import HOUSE
+from engine.storage.database import Database
+from engine.storage.migrate import migrate, pending
 from engine.wiring import now
 from tests.databases import empty_database
 from tests.logs.recorded import make_months

@@ -18,8 +18,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from audit.ledger.partitions import months_from, partition_name
 from audit.proof.record import Trail
-from engine.database import Database
 from engine.providers.postgres import PROGRAMS
+from engine.storage.database import Database
 from engine.wiring import now
 from tests.conftest import Records
 from tests.databases import migrated_database

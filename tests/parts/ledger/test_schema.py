@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from engine.database import Database
-from engine.migrate import migrate
 from engine.settings import HOUSE
+from engine.storage.database import Database
+from engine.storage.migrate import migrate
 from tests.databases import empty_database
 from tests.schema import SCHEMA, dump
 

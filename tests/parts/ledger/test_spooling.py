@@ -25,7 +25,7 @@ from audit.ledger.entry import Entry
 from audit.ledger.ledger import Ledger
 from audit.ledger.spool import ASIDE_FILE, Spool
 from audit.proof.record import Trail, hashed, leaf_hash, row_of
-from engine.database import Database
+from engine.storage.database import Database
 from engine.wiring import now
 from tests.conftest import ROOT, Records
 from tests.databases import scratch_log
@@ -41,7 +41,7 @@ from pathlib import Path
 from uuid import UUID
 import psycopg
 from audit.proof.record import Trail
-from engine.database import open_pool
+from engine.storage.database import open_pool
 from engine.wiring import now
 from tests.logs.writers import MEBIBYTE, ledger_on
 

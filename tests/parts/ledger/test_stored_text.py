@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from audit.ledger import partitions
 from audit.proof.canonical import canonical_json
-from audit.proof.record import (
-    COLUMNS,
-    Row,
-    Trail,
-    bytes_of,
-    leaf_hash,
-    text_of,
-)
-from engine.database import Database
+from audit.proof.record import COLUMNS, Row, Trail, bytes_of, leaf_hash, text_of
+from engine.storage.database import Database
 from engine.wiring import now
 from tests.build import steady, values
 from tests.logs.recorded import read_back, write

@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 from audit.proof.record import Trail
-from engine.database import Database
+from engine.storage.database import Database
 from tests.conftest import ROOT
 from tests.databases import migrated_database
 from tests.logs.recorded import make_months, quotation, write

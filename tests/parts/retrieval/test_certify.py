@@ -18,11 +18,11 @@ from psycopg.types.json import Jsonb
 
 from engine import wiring
 from engine.cli import doctor, main
-from engine.database import Database
 from engine.errors import AffidavitError, NotSeparableError, UnknownBookError
 from engine.models import Calibration, Generation
 from engine.retrieval.calibrate import Certificate
 from engine.settings import CONFIG, Settings
+from engine.storage.database import Database
 from engine.wiring import SAMPLE_BOOK
 from ingest.self_calibration import headings, read_probes
 from tests.command_line import affidavit

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from audit.proof import record
 from engine import wiring
 from engine.answer import Asked, Engine
-from engine.database import Database
 from engine.errors import DatabaseUnavailableError, IndexUnavailableError, RerankFailedError
 from engine.house import House
 from engine.models import (
@@ -47,6 +46,7 @@ from engine.providers.qdrant import QdrantIndex
 from engine.retrieval.calibrate import Weights
 from engine.retrieval.retrieve import RERANKED, Search, rank
 from engine.settings import Settings
+from engine.storage.database import Database
 from tests.asking import IMU, OPERATOR, draft, with_generator
 from tests.build import steady
 from tests.conftest import Records, free_port

@@ -23,8 +23,8 @@ from audit.proof.verdict import Report, Verdict
 from engine import settings as settings_file
 from engine import wiring
 from engine.cli import audit_commands, main
-from engine.database import Database
 from engine.errors import ConfigurationError
+from engine.storage.database import Database
 from tests import proofs, second_verifier
 from tests.command_line import affidavit
 from tests.conftest import CAMPAIGN_ROUNDS, ROOT

@@ -24,8 +24,8 @@ from audit.proof.merkle import root
 from audit.proof.record import COLUMNS, PERSONAL, commitments
 from audit.proof.verdict import Verdict
 from audit.vault import FolderVault
-from engine.database import Database
 from engine.ports import Clock
+from engine.storage.database import Database
 from engine.wiring import now
 from tests.logs.recorded import make_months, write
 from tests.logs.sealed_log import EVIDENCE, FEBRUARY, JANUARY, SealedLog, places, sealed_log, whole_trail

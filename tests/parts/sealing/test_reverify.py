@@ -15,7 +15,7 @@ from audit.checking.evidence import StoredEvidence
 from audit.checking.quotations import check_quotations
 from audit.proof.verdict import Report, Verdict
 from engine import wiring
-from engine.database import AUDITOR, Database, reading
+from engine.storage.database import AUDITOR, Database, reading
 from tests.command_line import affidavit
 from tests.conftest import Running
 from tests.logs.sealed_log import EVER, quiet

@@ -28,8 +28,8 @@ from audit.sealing.sealer import FULL_SHARE, Sealer, SealingResult
 from audit.sealing.tree_growth import TreeGrowth
 from audit.vault import FolderVault
 from engine import wiring
-from engine.database import Database, open_pool
 from engine.errors import ConfigurationError
+from engine.storage.database import Database, open_pool
 from engine.wiring import now
 from tests.build import head
 from tests.command_line import affidavit
@@ -634,7 +634,7 @@ from pathlib import Path
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.sealing.sealer import Sealer
 from audit.vault import FolderVault
-from engine.database import open_pool
+from engine.storage.database import open_pool
 
 async def main(url, key_file, vault, every_s):
     async with open_pool(url, "affidavit_sealer", size_max=2, wait_s=5) as pool:

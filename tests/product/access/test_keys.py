@@ -28,7 +28,6 @@ from engine.admission.keys import ApiKeys, KeyUses, digest, key_id_of, mint
 from engine.admission.operator_events import OperatorEvents
 from engine.answer import Asked
 from engine.cli.main import parser
-from engine.database import Database
 from engine.errors import (
     AuditUnavailableError,
     DatabaseUnavailableError,
@@ -41,6 +40,7 @@ from engine.models import Client, Question
 from engine.outage.cached_library import CachedKeyring
 from engine.outage.stale_cache import CircuitBreaker
 from engine.ports import NullExchange
+from engine.storage.database import Database
 from engine.wiring import now
 from tests.build import checksummed, steady
 from tests.command_line import affidavit
@@ -352,7 +352,7 @@ async def test_of_several_keys_those_are_revoked_whose_row_is_written(
 ) -> None:
     secrets = [await keys.create("half", ["ask"], None) for _ in range(2)]
     ledgers: list[AbstractAsyncContextManager[Any]] = [
-        wiring._open_ledger(database),
+        wiring.open_ledger(database),
         nullcontext(Unwritable(opens=False)),
     ]
     async with database.pool("affidavit_owner") as pool:

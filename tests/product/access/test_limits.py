@@ -24,19 +24,14 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.admission.end_user import parse_end_user
 from engine.answer import Asked
-from engine.database import Database
-from engine.errors import (
-    ConfigurationError,
-    LimiterUnavailableError,
-    RateLimitedError,
-    RequestError,
-)
+from engine.errors import ConfigurationError, LimiterUnavailableError, RateLimitedError, RequestError
 from engine.house import House
 from engine.http.request_context import end_user
 from engine.models import RATE, Client, EndUser, Question, Rates, Trail
 from engine.outage.stale_cache import OPEN_S, CircuitBreaker
 from engine.ports import NullExchange
 from engine.providers.limits import MemoryLimits, RedisLimits, name_of
+from engine.storage.database import Database
 from tests.conftest import ROOT, Records, running
 from tests.in_process import application
 from tests.upstreams.redis_server import RedisServer, needs_redis, redis_server

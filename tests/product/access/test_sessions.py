@@ -16,10 +16,10 @@ from psycopg_pool import PoolTimeout
 
 from engine import wiring
 from engine.admission.sessions import Owner, Sessions
-from engine.database import Database
 from engine.house import House
 from engine.models import Answer
 from engine.settings import Settings
+from engine.storage.database import Database
 from tests.conftest import ROOT, Records
 from tests.in_process import application
 

@@ -17,11 +17,11 @@ import psycopg
 from engine import settings as settings_file
 from engine import wiring
 from engine.answer import Engine
-from engine.database import Database
 from engine.house import House
 from engine.http.app import create_app
 from engine.providers.claude import Claude
 from engine.settings import PROMPT
+from engine.storage.database import Database
 from tests.conftest import CAMPAIGN_ROUNDS, Records
 from tests.upstreams import faults, listening, messages
 from tests.upstreams.messages import CANARY, REQUEST_ID, Fault, Upstream

@@ -16,11 +16,11 @@ from starlette.routing import Route
 from audit.errors import LedgerUnavailableError
 from engine import wiring
 from engine.answer import Asked, Engine
-from engine.database import Database
 from engine.errors import RequestError, UnknownPassageError
 from engine.house import House
 from engine.http.app import create_app
 from engine.models import Client, Trail
+from engine.storage.database import Database
 from tests.conftest import Records, Running
 from tests.in_process import application
 

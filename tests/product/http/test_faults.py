@@ -18,11 +18,11 @@ import pytest
 
 from engine import wiring
 from engine.admission.keys import ApiKeys
-from engine.database import Database
 from engine.house import House
 from engine.ports import Embedder
 from engine.providers.cohere import CohereEmbedder
 from engine.settings import Settings
+from engine.storage.database import Database
 from tests.conftest import Records
 from tests.databases import locked
 from tests.product.http.faulted import (

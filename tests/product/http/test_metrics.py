@@ -17,8 +17,8 @@ import httpx
 from audit.checking.log_gauges import LogGauges
 from audit.proof.record import Trail
 from engine import logs, wiring
-from engine.database import Database
 from engine.http.metrics import FAMILIES, SCORES, Figures, Metrics
+from engine.storage.database import Database
 from tests.conftest import PATIENCE, ROOT, Records, free_port
 from tests.product.http.metrics_text import Value, added, read
 

@@ -17,10 +17,10 @@ from pydantic import BaseModel
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import Status, events, from_schema
 
-from engine.database import Database
 from engine.errors import RequestError
 from engine.http import erasures, problems, v1, widget_contracts
 from engine.http.app import create_app
+from engine.storage.database import Database
 from tests import openapi
 from tests.conftest import CAMPAIGN_ROUNDS, Running, running
 

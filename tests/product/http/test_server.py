@@ -25,8 +25,8 @@ import pytest
 from audit import worker
 from engine import wiring
 from engine.cli import serving
-from engine.database import Database
 from engine.providers.postgres import EmbeddedPostgres
+from engine.storage.database import Database
 from engine.wiring import now
 from tests.conftest import PATIENCE, ROOT, Records, Running, free_port
 from tests.product.http.metrics_text import added, read

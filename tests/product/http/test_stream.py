@@ -20,13 +20,13 @@ import uvicorn
 from audit.errors import LedgerUnavailableError
 from audit.ledger.ledger import Ledger
 from audit.proof.record import Receipt, Trail
-from engine.database import Database
 from engine.errors import ModelBusyError, OutOfTimeError
 from engine.house import House
 from engine.http import stream
 from engine.http.app import create_app
 from engine.models import Citation, Claim, Draft, Generation, Question, Retrieved, RetrievedPassage
 from engine.retrieval.retrieve import Retriever
+from engine.storage.database import Database
 from tests import upstreams
 from tests.conftest import Records
 

@@ -14,10 +14,10 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from engine.data_folder import UsageLock
 from engine.errors import ConfigurationError, StatementError
-from engine.migrate import migrate, pending
 from engine.settings import HOUSE, Settings
+from engine.storage.data_folder import UsageLock
+from engine.storage.migrate import migrate, pending
 
 AUDITOR = "affidavit_auditor"
 ARCHIVER = "affidavit_archiver"

@@ -1,0 +1,236 @@
+"""Factories of all that writes, seals, checks, archives and erases the audit log.
+
+Each opens its connections in the one role whose rights it needs.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from datetime import date, timedelta
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from psycopg_pool import AsyncConnectionPool
+
+from audit.archive.month_table import read_row_keys
+from audit.checking.evidence import EVER, Period, StoredEvidence
+from audit.checking.log_gauges import LogGauges, read_log_gauges
+from audit.checking.prover import Prover
+from audit.checking.status import Status, read_status
+from audit.erasure.erase import Eraser
+from audit.ledger import partitions
+from audit.ledger.durability import weaknesses
+from audit.ledger.ledger import Ledger, SpoolSettings
+from audit.progress import Progress
+from audit.proof.keys import read_public_keys
+from audit.sealing.sealer import Sealer
+from engine.admission.keys import ApiKeys
+from engine.admission.operator_events import OperatorEvents
+from engine.errors import ConfigurationError
+from engine.settings import Settings
+from engine.signing import public_keys_file, signing_key_of
+from engine.storage.database import (
+    ARCHIVER,
+    AUDITOR,
+    Database,
+    as_login,
+    as_role,
+    changing,
+    open_lazily,
+    reading,
+)
+from engine.wiring.providers import now, vault_of
+
+if TYPE_CHECKING:
+    from audit.archive.archiver import Archiver
+    from audit.query.tiers import TieredLog
+
+ERASING_S = 1.5  # of a request's five seconds, for records that are still on their way
+
+PATIENCE_S = 20.0  # the same at a terminal: a request ends within five seconds, and is sealed within ten
+
+CHECK_S = 5.0  # a cold index worker starts well within it
+
+
+@asynccontextmanager
+async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[Sealer]:
+    key, audit = signing_key_of(settings), settings.audit
+    public = public_keys_file(settings)
+    async with database.pool("affidavit_sealer") as pool:
+        yield Sealer(
+            pool, key, lambda: read_public_keys(public), vault_of(settings),
+            seal_every_s=audit.seal_every_s, anchor_every_s=audit.anchor_every_s, clock=now, monotonic=time.monotonic,
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def sealing(settings: Settings, database: Database) -> AsyncIterator[None]:
+    """A background task seals rows until the end of the block, and once more at its end."""
+    async with open_sealer(settings, database) as sealer, sealer.running():
+        yield
+
+
+@asynccontextmanager
+async def open_keys(database: Database) -> AsyncIterator[ApiKeys]:
+    """To look at and to change. Each change is recorded by a ledger of its own, in the role of the engine."""
+    async with database.pool("affidavit_owner") as pool:
+        yield ApiKeys(pool, OperatorEvents(partial(open_ledger, database), now, uuid4))
+
+
+def operator_events_of(database: Database) -> OperatorEvents:
+    """For what is done at a terminal; each event is recorded by a ledger of its own."""
+    return OperatorEvents(partial(open_ledger, database), now, uuid4)
+
+
+@asynccontextmanager
+async def open_ledger(database: Database) -> AsyncIterator[Ledger]:
+    """Patient, and without a spool: what it records needs the database itself."""
+    async with database.pool("affidavit_engine", has_autocommit=True) as pool:
+        ledger = Ledger(pool, signing_key_of(database.settings), now, within_s=CHECK_S)
+        try:
+            await ledger.start()
+            yield ledger
+        finally:
+            await ledger.stop()
+
+
+def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
+    """With an empty spool_dir there is no spool: while the database is away nothing is answered."""
+    audit = settings.audit
+    spooling = (
+        SpoolSettings(settings.data_dir / audit.spool_dir, audit.spool_bytes_max) if audit.spool_dir else None
+    )
+    return Ledger(pool, signing_key_of(settings), now, within_s=settings.budget.audit_s, spooling=spooling)
+
+
+@asynccontextmanager
+async def open_eraser(settings: Settings, database: Database) -> AsyncIterator[tuple[Eraser, OperatorEvents]]:
+    """At the end the records of what was done are sealed too, unless a sealer of its own does that here."""
+    async with AsyncExitStack() as stack:
+        if settings.audit.seal_in_serve:
+            await stack.enter_async_context(sealing(settings, database))
+        pool = await stack.enter_async_context(database.pool("affidavit_engine", has_autocommit=True))
+        if settings.audit.spool_dir:  # what dead processes left comes to the log first
+            draining = ledger_of(settings, pool)
+            await draining.start()
+            await draining.stop()
+        ledger = await stack.enter_async_context(open_ledger(database))
+        eraser = await stack.enter_async_context(open_eraser_within(database, PATIENCE_S))
+        yield eraser, OperatorEvents(lambda: nullcontext(ledger), now, uuid4)
+
+
+@asynccontextmanager
+async def open_eraser_within(database: Database, within_s: float) -> AsyncIterator[Eraser]:
+    settings = database.settings
+    async with open_lazily(database.url, ARCHIVER, size_max=2, wait_s=settings.budget.audit_s) as pool:
+        eraser = Eraser(
+            pool, signing_key_of(settings), _spool_folder(settings), within_s=within_s, monotonic=time.monotonic,
+            new_id=uuid4,
+        )  # fmt: skip
+        try:
+            yield eraser
+        finally:
+            await eraser.close()
+
+
+def archiver_of(
+    settings: Settings, database: Database, progress: Progress, say: Callable[[str], None]
+) -> "Archiver":
+    from audit.archive.archiver import Archiver
+
+    database.check_schema()
+    public = public_keys_file(settings)
+    return Archiver(
+        connect=partial(changing, database.url, ARCHIVER),
+        reading=partial(reading, database.url, ARCHIVER),
+        vault=vault_of(settings),
+        key=signing_key_of(settings),
+        public_keys=lambda: read_public_keys(public),
+        seal=partial(_try_seal, settings, database),
+        event=OperatorEvents(partial(open_ledger, database), now, uuid4).event,
+        folder=settings.data_dir / "archiving",
+        warm=timedelta(days=settings.audit.warm_days),
+        grace=timedelta(days=settings.archive.grace_days),
+        code_version=version("affidavit"),
+        clock=now,
+        progress=progress,
+        say=say,
+    )
+
+
+async def _try_seal(settings: Settings, database: Database) -> bool:
+    """Seal what is committed, if this login may."""
+    try:
+        async with open_sealer(settings, database) as sealer:
+            await sealer.seal_once()
+    except ConfigurationError:
+        return False
+    return True
+
+
+@contextmanager
+def open_evidence(settings: Settings, database: Database, period: Period) -> Iterator[StoredEvidence]:
+    """What a verifier reads, as the auditor's role."""
+    with reading(database.url, AUDITOR) as connection:
+        evidence = StoredEvidence(connection, vault_of(settings), period, now())
+        evidence.begin()
+        yield evidence
+
+
+@contextmanager
+def open_tiers(
+    settings: Settings, database: Database, period: Period, *, is_open: bool
+) -> Iterator["TieredLog"]:
+    """The log over all tiers, as the auditor's role; what is personal in archives only with the keys of the archiver."""
+    from audit.query.tiers import TieredLog
+
+    with ExitStack() as stack:
+        row_keys = None
+        if is_open:
+            row_keys = partial(read_row_keys, stack.enter_context(reading(database.url, ARCHIVER)))
+        is_given = bool(settings.database.url.get_secret_value())
+        login = as_role if is_given else as_login
+        yield TieredLog(login(database.url, AUDITOR), vault_of(settings), period, row_keys)
+
+
+@asynccontextmanager
+async def open_prover(database: Database) -> AsyncIterator[Prover]:
+    wait_s = database.settings.budget.audit_s
+    async with open_lazily(database.url, AUDITOR, size_max=2, wait_s=wait_s) as pool:
+        yield Prover(pool)
+
+
+async def make_months_ahead(database: Database, today: date) -> list[str]:
+    async with database.pool("affidavit_engine") as pool:
+        return await partitions.make_months_ahead(pool, today)
+
+
+async def count_months_ahead(database: Database, today: date) -> int:
+    async with database.pool("affidavit_engine") as pool:
+        return await partitions.count_months_ahead(pool, today)
+
+
+async def status_of(settings: Settings, database: Database, period: Period = EVER) -> Status:
+    return await read_status(database.read, vault_of(settings), _spool_folder(settings), now().date(), period)
+
+
+async def standing_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> LogGauges:
+    return await read_log_gauges(pool, partial(database.read, AUDITOR), _spool_folder(settings), now().date())
+
+
+def _spool_folder(settings: Settings) -> Path | None:
+    return settings.data_dir / settings.audit.spool_dir if settings.audit.spool_dir else None
+
+
+async def weaknesses_of(database: Database) -> list[str]:
+    async with database.pool("affidavit_engine", 1) as pool, pool.connection() as connection:
+        return await weaknesses(connection)

@@ -1,0 +1,96 @@
+"""Factories of what publishes books, and of the calibration that a new edition gets.
+
+Commands use them without opening the whole engine.
+"""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import (
+    AsyncExitStack,
+    asynccontextmanager,
+)
+from uuid import uuid4
+
+from audit.progress import Progress
+from engine.admission.sessions import Sessions
+from engine.errors import ConfigurationError
+from engine.ports import Embedder, Index
+from engine.retrieval.calibrate import Gate, Weights
+from engine.settings import CONFIG, Settings
+from engine.storage.database import (
+    Database,
+)
+from engine.wiring.providers import closed_by, embedder_of, index_of
+from ingest.pipeline import Ingest
+from ingest.registry import Registry
+from ingest.self_calibration import SelfCalibration, read_probes
+from ingest.split import Size
+
+PROBES_MIN = 50  # "nine in ten of them" needs some to count
+
+
+@asynccontextmanager
+async def open_ingest(settings: Settings, database: Database, progress: Progress) -> AsyncIterator[Ingest]:
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(database.pool("affidavit_engine"))
+        embedder = closed_by(stack, embedder_of(settings))
+        index = closed_by(stack, index_of(settings))
+        chunking = settings.chunking
+        registry = Registry(pool)
+        yield Ingest(
+            registry=registry,
+            index=index,
+            embedder=embedder,
+            size=Size(chunking.tokens, chunking.overlap, chunking.tokens_min),
+            self_calibration=self_calibration_of(settings, registry, embedder, index),
+            new_id=uuid4,
+            monotonic=time.monotonic,
+            progress=progress,
+        )
+
+
+@asynccontextmanager
+async def open_registry(database: Database, role: str = "affidavit_engine") -> AsyncIterator[Registry]:
+    async with database.pool(role) as pool:
+        yield Registry(pool)
+
+
+@asynccontextmanager
+async def open_sessions(settings: Settings, database: Database) -> AsyncIterator[Sessions]:
+    async with database.pool("affidavit_engine") as pool:
+        yield Sessions(pool, settings.sessions.purge_days, uuid4)
+
+
+def gate_of(settings: Settings) -> Gate:
+    retrieval = settings.retrieval
+    return Gate(Weights(retrieval.weight_semantic, retrieval.weight_lexical), retrieval.threshold)
+
+
+_PROBES_HINT = 'Name a file with one question a line, or set it to "" for the curve shipped for the embedder.'
+
+
+def self_calibration_of(
+    settings: Settings, registry: Registry, embedder: Embedder, index: Index
+) -> SelfCalibration | None:
+    if not settings.calibration.probes_file:
+        return None
+    file = CONFIG / settings.calibration.probes_file
+    try:
+        probes = read_probes(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise ConfigurationError(
+            f"calibration.probes_file: {file} cannot be read: {wrong}. {_PROBES_HINT}"
+        ) from None
+    if len(probes) < PROBES_MIN:
+        raise ConfigurationError(
+            f"calibration.probes_file: {file} has {len(probes)} questions; {PROBES_MIN} are needed. {_PROBES_HINT}"
+        )
+    return SelfCalibration(
+        probes, settings.calibration.probes_refused, gate_of(settings), settings.retrieval.candidates,
+        registry, embedder, index,
+    )  # fmt: skip
+
+
+SAMPLE_BOOK = CONFIG / "sample-book"
+
+SAMPLE_TITLE = "Physical AI and Humanoid Robotics: A Short Introduction"
