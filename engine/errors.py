@@ -25,7 +25,7 @@ AffidavitError
     ├── UnknownPassageError   404
     ├── UnknownRecordError    404
     ├── UnknownSessionError   404
-    ├── UnknownRouteError     404
+    ├── NotFoundError     404
     ├── WrongMethodError      405  the route does not have this method
     ├── NotSealedError        409  the record exists, its proof does not yet
     ├── TooLargeError         413
@@ -191,7 +191,7 @@ class UnknownSessionError(RequestError):
     detail = "You have no session with this id. Leave out session_id to start a new one."
 
 
-class UnknownRouteError(RequestError):
+class NotFoundError(RequestError):
     status = 404
     error_type = "validation"
     title = "Address not found"

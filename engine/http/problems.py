@@ -16,9 +16,9 @@ from starlette.routing import Route
 from engine.errors import (
     ErrorType,
     InvalidFieldError,
+    NotFoundError,
     RequestError,
     UnexpectedError,
-    UnknownRouteError,
     WrongMethodError,
 )
 from engine.http import request_context
@@ -51,7 +51,7 @@ async def on_request_error(request: Request, failure: Exception) -> JSONResponse
 async def on_http_exception(request: Request, failure: Exception) -> JSONResponse:
     """Rejections by the framework: unknown address, wrong method."""
     assert isinstance(failure, HTTPException)
-    known: dict[int, type[RequestError]] = {404: UnknownRouteError, 405: WrongMethodError}
+    known: dict[int, type[RequestError]] = {404: NotFoundError, 405: WrongMethodError}
     recorded = await _on_record(known.get(failure.status_code, UnexpectedError)(), request)
     response = _problem(recorded, request)
     if recorded.status == 405:  # noqa: PLR2004
