@@ -35,9 +35,9 @@ from engine.providers.postgres import EmbeddedPostgres
 from engine.providers.s3 import S3Vault
 from engine.storage.database import ARCHIVER, Database, reading
 from engine.wiring import now
-from tests.campaigns.dying_archiver import Points, disturbed
 from tests.conftest import CAMPAIGN_ROUNDS, ROOT
 from tests.logs.archiving import archiver_of, attached, events, rows_of, steps, tables
+from tests.logs.dying_archiver import Points, disturbed
 from tests.logs.recorded import make_months
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, quiet, sealed_log
 from tests.upstreams import s3
@@ -79,7 +79,7 @@ async def whole(
 @pytest.fixture(scope="module")
 def dying() -> Iterator["Dying"]:
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.campaigns.dying_archiver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tests.logs.dying_archiver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         cwd=ROOT,
     ) as process:  # fmt: skip
         yield Dying(process)

@@ -9,7 +9,7 @@ import pytest
 
 from engine.cli.main import COMMANDS
 from engine.storage.database import Database
-from tests.documented import README, SQL
+from tests.product.documented import README, SQL
 
 QUERIES = re.findall(r'affidavit audit query "(.+?)"', README)
 

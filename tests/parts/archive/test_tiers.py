@@ -37,10 +37,10 @@ from engine.errors import AuditUnavailableError
 from engine.storage.database import ARCHIVER, AUDITOR, Database, as_role, reading
 from engine.wiring import audit_log
 from tests.databases import migrated_database
-from tests.documented import SQL
 from tests.logs.archiving import archiver_of
 from tests.logs.recorded import make_months, quotation, write
 from tests.logs.sealed_log import SealedLog, whole_trail
+from tests.product.documented import SQL
 
 TWELVE = months_from(date(2025, 1, 1), 12)
 BEYOND = date(2026, 1, 1)  # stays in the database

@@ -13,7 +13,7 @@ from ingest.read import UnreadableError
 from ingest.read.document import Document
 from ingest.read.sandbox import MIB, Sandbox
 from tests.conftest import CAMPAIGN_ROUNDS
-from tests.pdf_files import column, deep_pages, looped_pages, made, with_bomb
+from tests.pure.reading.pdf_files import column, deep_pages, looped_pages, made, with_bomb
 
 SECONDS = 20.0
 SENTENCE_BYTES = MIB if CAMPAIGN_ROUNDS else MIB // 4

@@ -20,7 +20,7 @@ from ingest.read import UnreadableError, pdf
 from ingest.read.document import Document, Piece
 from tests.build import steady
 from tests.conftest import CAMPAIGN_ROUNDS
-from tests.pdf_files import (
+from tests.pure.reading.pdf_files import (
     LEADING,
     TOP,
     Ink,

@@ -1,6 +1,6 @@
 """An archiver that is killed (-9) at a point that a test names: before or after any statement, call of the vault or event.
 
-`python -m tests.campaigns.dying_archiver` reads one order a line, does it in a child of its own and says what became of that: how
+`python -m tests.logs.dying_archiver` reads one order a line, does it in a child of its own and says what became of that: how
 the child ended, and how many points it passed. Children are forks, so that hundreds of them take seconds and not minutes.
 """
 
