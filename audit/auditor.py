@@ -36,9 +36,9 @@ def main() -> None:
     """Exit 0 if the record is proven, 1 if not, 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m audit.auditor", description="Check a record's proof.")
     parser.add_argument("file", type=Path, metavar="FILE", help="a proof bundle, a receipt, or an answer")
-    parser.add_argument("--public-key", type=Path, required=True, metavar="FILE", help="one key a line")
+    parser.add_argument("--public-key", type=Path, required=True, metavar="FILE", help="one key per line")
     parser.add_argument(
-        "--receipt", type=Path, metavar="FILE", help="the proof must be of this receipt's record"
+        "--receipt", type=Path, metavar="FILE", help="also check that the proof is of this receipt's record"
     )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()

@@ -22,7 +22,7 @@ from engine.retrieval.library import StoredLibrary
 
 CHECK_S = 5.0  # a cold index worker starts well within it
 UNAVAILABLE = "unavailable"
-SPOOLING = "away; records wait in the spool"  # questions are answered all the same
+SPOOLING = "unavailable; records wait in the spool"  # questions are still answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +53,18 @@ class House:
         database = await _state(self._has_months_ahead, "no month ahead")
         return {
             "database": SPOOLING if database == UNAVAILABLE and self.engine.ledger.has_spool else database,
-            "book": await _state(self._holds_book, "no book published"),
-            "embedder": await _state(self._embeds, UNAVAILABLE),
+            "book": await _state(self._has_book, "no book published"),
+            "embedder": await _state(self._can_embed, UNAVAILABLE),
         }
 
     async def _has_months_ahead(self) -> bool:
         return await partitions.count_months_ahead(self.pool, self.engine.clock().date()) > 0
 
-    async def _holds_book(self) -> bool:
+    async def _has_book(self) -> bool:
         generation = await self.engine.library.live(self.default_book)
         return await self.index.count(generation.generation_id) > 0
 
-    async def _embeds(self) -> bool:
+    async def _can_embed(self) -> bool:
         return len(await self.engine.retriever.embedder.embed_query("ready?")) > 0
 
 

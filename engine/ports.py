@@ -103,9 +103,10 @@ class Reranker(Protocol):
 
 
 class Generator(Protocol):
-    """Writes a draft from a question and its passages. `name` is the requested model."""
+    """Writes a draft from a question and its passages. `name` is the requested model; the description is for the operator."""
 
     name: str
+    description: str
 
     def write(
         self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft

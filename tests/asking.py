@@ -26,6 +26,7 @@ class Scripted:
 
     act: Callable[[Sequence[RetrievedPassage]], Awaitable[Draft]]
     name: str = "scripted"
+    description: str = "scripted"
     calls: int = 0
 
     async def write(

@@ -1,4 +1,4 @@
-"""The `audit …` commands. `AUDIT_COMMANDS` at the end says what they are called and take."""
+"""Handlers of the commands `affidavit audit …`; their registry, with all arguments, is `AUDIT_COMMANDS` at the end."""
 
 import asyncio
 import json
@@ -46,17 +46,17 @@ from engine.errors import ConfigurationError
 from engine.settings import Settings
 from engine.storage.database import Database
 
-NICE = 10  # a month may take its time: whoever asks a question goes first
+NICE = 10  # a low priority for the archiver, so that the engine on the same machine gets the CPU first
 
 
 async def query(settings: Settings, arguments: Arguments) -> int:
-    """SQL over the log in all its tiers, as the auditor's role: it can read records and nothing else."""
+    """Run SQL over all tiers of the log, in the auditor's role, which can only read records."""
     if arguments.personal != bool(arguments.basis):
-        say("Whoever shows what is personal in the archive says why: --personal goes with --basis TEXT.")
+        say("Personal data is shown only for a recorded reason: give --personal and --basis TEXT together.")
         return WRONG_USAGE
     async with wiring.open_database(settings, quiet) as database:
         if arguments.personal:
-            await _record_reading(database, arguments)
+            await _record_access(database, arguments)
         with wiring.open_tiers(settings, database, _period(arguments), is_open=arguments.personal) as tiers:
             try:
                 found = await asyncio.to_thread(tiers.query, arguments.sql)
@@ -65,27 +65,27 @@ async def query(settings: Settings, arguments: Arguments) -> int:
                 return WRONG_USAGE
             except (UnansweredError, asyncio.CancelledError) as failure:
                 tiers.interrupt()
-                say(str(failure) or "Interrupted: there is no answer.")
+                say(str(failure) or "Interrupted: the statement was not finished.")
                 return FOUND_SOMETHING
     print_found(found.names, found.rows, arguments)
     if found.archived:
-        say(f"Archived months in question: {len(found.archived)}, read: {len(found.opened)}.")
+        say(f"Archived months in this period: {len(found.archived)}, read: {len(found.opened)}.")
     if found.opened and not arguments.personal:
-        say("What is personal in them is NULL; --personal --basis TEXT shows it, and that is recorded.")
+        say("Their personal data is NULL here; --personal --basis TEXT shows it, and the access is recorded.")
     return 0
 
 
-async def _record_reading(database: Database, arguments: Arguments) -> None:
-    """Before anything is read: the record stands whatever becomes of the reading."""
-    about = {"sql": arguments.sql, "basis": arguments.basis}
+async def _record_access(database: Database, arguments: Arguments) -> None:
+    """Writes the operator event before the first read, so that an access that fails later is recorded too."""
+    details = {"sql": arguments.sql, "basis": arguments.basis}
     times = {"since": arguments.since, "until": arguments.until}
-    about |= {name: str(time) for name, time in times.items() if time}
-    async with wiring.operator_events_of(database).event("audit query", **about):
+    details |= {name: str(time) for name, time in times.items() if time}
+    async with wiring.operator_events_of(database).event("audit query", **details):
         pass
 
 
 async def status(settings: Settings, arguments: Arguments) -> int:
-    """How the log stands: months, evidence, what is on its way, gaps; exit 1 if there is one."""
+    """Print the state of the log: records, months, seals and anchors, queued rows, gaps; exit 1 if there is a gap."""
     async with wiring.open_database(settings, quiet) as database:
         found = await wiring.status_of(settings, database, _period(arguments))
     missing = gaps(found, wiring.now())
@@ -103,19 +103,19 @@ async def status(settings: Settings, arguments: Arguments) -> int:
 
 
 async def partitions(settings: Settings, _: Arguments) -> int:
-    """Make the log's months ahead."""
+    """Create the log's partitions for the coming months."""
     async with wiring.open_database(settings, quiet) as database:
         made = await wiring.make_months_ahead(database, wiring.now().date())
-    print("\n".join(made) or "All months are there.")
+    print("\n".join(made) or "All partitions exist already.")
     return 0
 
 
 async def seal(settings: Settings, arguments: Arguments) -> int:
-    """Give committed records their place in the month's signed tree, and anchor that in the vault, until stopped."""
+    """Seal committed records into the month's signed tree and anchor its head in the vault, until stopped."""
     if arguments.once:
         return await _seal_once(settings, arguments)
     async with wiring.open_database(settings, say) as database, wiring.sealing(settings, database):
-        say("Sealing. Ctrl-C seals what is left, and ends it.")
+        say("Sealing. Press Ctrl-C to seal the remaining records and exit.")
         await asyncio.Event().wait()
     return 0
 
@@ -126,7 +126,7 @@ async def _seal_once(settings: Settings, arguments: Arguments) -> int:
         wiring.open_sealer(settings, database) as sealer,
     ):
         done = await sealer.seal_once()
-    failures = {f"{month:%Y-%m}": words for month, words in sealer.failures.items()}
+    failures = {f"{month:%Y-%m}": message for month, message in sealer.failures.items()}
     if arguments.json:
         print(json.dumps(asdict(done) | {"failures": failures}))
     else:
@@ -135,10 +135,12 @@ async def _seal_once(settings: Settings, arguments: Arguments) -> int:
 
 
 async def key(settings: Settings, arguments: Arguments) -> int:
-    """The public keys that verify what is signed here, the newest last; --new makes a new signing key."""
+    """Print the public keys that verify this installation's signatures, newest last; --new creates a signing key."""
     if arguments.new:
         signing.make_signing_key(settings)
-        say("A new key signs from now on; what runs signs with the old one until it is started again.")
+        say(
+            "The new signing key is in use from now on. Restart running processes: they still sign with the old one."
+        )
     keys = [str(known) for known in _public_keys(settings, arguments)]
     print(json.dumps(keys) if arguments.json else "\n".join(keys))
     return 0
@@ -147,29 +149,29 @@ async def key(settings: Settings, arguments: Arguments) -> int:
 async def verify(settings: Settings, arguments: Arguments) -> int:
     """Recompute every record, leaf, tree and signature of the log, and compare them with the anchors in the vault.
 
-    With --archive those of one archived month, from the vault or from a copy of its files, and without the database.
+    With --archive, verify one archived month instead, from the vault or a local copy, without the database.
     """
     keys = _public_keys(settings, arguments)
     if arguments.archive:
         vault, place = _archive_of(settings, arguments.archive)
-        return await _verdict(partial(verify_archive, vault, place, None, keys, None), arguments)
+        return await _check_in_thread(partial(verify_archive, vault, place, None, keys, None), arguments)
     async with wiring.open_database(settings, quiet) as database:
 
         def inspected(show: Progress) -> Report:
             with wiring.open_evidence(settings, database, _period(arguments)) as evidence:
                 return inspect(evidence, keys, show)
 
-        return await _verdict(inspected, arguments)
+        return await _check_in_thread(inspected, arguments)
 
 
 def _archive_of(settings: Settings, named: str) -> tuple[ArchiveSource, str]:
-    """A folder or a file that is here is meant before a key of the vault."""
+    """A local folder or file if the path exists, else a key of the vault."""
     path = Path(named)
     if path.is_dir():
         found = sorted(path.glob(f"*{MANIFEST}"))
         if len(found) != 1:
             raise ConfigurationError(
-                f"{path} holds {len(found)} manifests, and not one. Name the manifest's file."
+                f"{path} contains {len(found)} manifests. Give the path of the one manifest to verify."
             )
         (path,) = found
     if path.is_file():
@@ -178,7 +180,7 @@ def _archive_of(settings: Settings, named: str) -> tuple[ArchiveSource, str]:
 
 
 async def prove(settings: Settings, arguments: Arguments) -> int:
-    """Write the proof of one record, for anybody to check without us."""
+    """Write the proof of one record, which anyone can check without this service."""
     async with wiring.open_database(settings, quiet) as database, wiring.open_prover(database) as prover:
         try:
             content = await prover.prove(await prover.row(arguments.query_id))
@@ -186,7 +188,7 @@ async def prove(settings: Settings, arguments: Arguments) -> int:
             say(f"{failure.verdict}: {failure}")
             return FOUND_SOMETHING
     report = auditor.check(content, _public_keys(settings, arguments))
-    if report.verdict not in auditor.GOOD:  # a proof that proves nothing is not handed out
+    if report.verdict not in auditor.GOOD:  # never hand out a proof that does not verify
         say(str(report))
         return FOUND_SOMETHING
     if arguments.output:
@@ -197,23 +199,25 @@ async def prove(settings: Settings, arguments: Arguments) -> int:
 
 
 async def check(arguments: Arguments) -> int:
-    """Check a proof, a receipt or an answer: no network, no database, no settings."""
-    return _printed(auditor.check_files(arguments.file, arguments.public_key, arguments.receipt), arguments)
+    """Check a proof, a receipt or an answer offline: without network, database or settings."""
+    return _print_verdict(
+        auditor.check_files(arguments.file, arguments.public_key, arguments.receipt), arguments
+    )
 
 
 async def reverify(settings: Settings, arguments: Arguments) -> int:
-    """Cut every quotation again from the stored passages, and compare it with the records."""
+    """Extract every quotation again from the stored passages and compare it with the records."""
     async with wiring.open_database(settings, quiet) as database:
 
         def compared(show: Progress) -> Report:
             with wiring.open_evidence(settings, database, _period(arguments)) as evidence:
                 return check_quotations(evidence, arguments.query_id, show)
 
-        return await _verdict(compared, arguments)
+        return await _check_in_thread(compared, arguments)
 
 
 async def archive(settings: Settings, arguments: Arguments) -> int:
-    """Bring old months into the vault, read them back and compare; then take their tables out of the log, then drop them."""
+    """Write old months to the vault, read them back and compare; then detach their tables from the log and drop them."""
 
     def work(archiver: Archiver) -> Awaitable[list[MonthOutcome]]:
         run = archiver.dry_run if arguments.dry_run else archiver.archive
@@ -223,7 +227,7 @@ async def archive(settings: Settings, arguments: Arguments) -> int:
 
 
 async def restore(settings: Settings, arguments: Arguments) -> int:
-    """Bring an archived month back into the log, to be read; --end sends it away again."""
+    """Load an archived month back into the log for an investigation; --end removes it again."""
 
     async def work(archiver: Archiver) -> list[MonthOutcome]:
         run = archiver.end_restore if arguments.end else archiver.restore
@@ -235,53 +239,56 @@ async def restore(settings: Settings, arguments: Arguments) -> int:
 async def _with_archiver(
     settings: Settings, arguments: Arguments, work: Callable[[Archiver], Awaitable[list[MonthOutcome]]]
 ) -> int:
-    """Long work is done in a thread, which hears of Ctrl-C when it next says how far it is."""
-    show, is_over = progress(), threading.Event()
-
-    def showing(what: str, done: int, of: int) -> None:
-        if is_over.is_set():
-            raise InterruptedError
-        show(what, done, of)
-
+    show, stop = _cancellable_progress()
     async with wiring.open_database(settings, quiet) as database:
         os.nice(NICE)
         try:
-            outcomes = await work(wiring.archiver_of(settings, database, showing, say))
+            outcomes = await work(wiring.archiver_of(settings, database, show, say))
         finally:
-            is_over.set()
+            stop.set()
     rows = [asdict(outcome) for outcome in outcomes]
     if not arguments.json:
         rows = [{name: value for name, value in row.items() if name != "is_well"} for row in rows]
-    print_rows(rows, as_json=arguments.json, empty="No month is old enough, and none is on its way.")
+    print_rows(
+        rows, as_json=arguments.json, empty="No month is old enough to archive, and none is in progress."
+    )
     return 0 if all(outcome.is_well for outcome in outcomes) else FOUND_SOMETHING
 
 
-async def _verdict(work: Callable[[Progress], Report], arguments: Arguments) -> int:
-    """In a thread, so that Ctrl-C is heard. Who was interrupted has no verdict, and must not look as if all were well."""
-    show, is_over = progress(), threading.Event()
-
-    def showing(what: str, done: int, of: int) -> None:
-        if is_over.is_set():
-            raise InterruptedError
-        show(what, done, of)
-
+async def _check_in_thread(work: Callable[[Progress], Report], arguments: Arguments) -> int:
+    """In a thread, so that Ctrl-C interrupts it. An interrupted check has no verdict, so its exit code is not 0."""
+    show, stop = _cancellable_progress()
     try:
-        return _printed(await asyncio.to_thread(work, showing), arguments)
+        return _print_verdict(await asyncio.to_thread(work, show), arguments)
     except asyncio.CancelledError:
         say("Interrupted: there is no verdict.")
         return FOUND_SOMETHING
     finally:
-        is_over.set()
+        stop.set()
 
 
-def _printed(report: Report, arguments: Arguments) -> int:
+def _cancellable_progress() -> tuple[Progress, threading.Event]:
+    """A thread cannot be cancelled: once the event is set, its next progress report raises `InterruptedError`."""
+    show, stop = progress(), threading.Event()
+
+    def show_or_stop(what: str, done: int, of: int) -> None:
+        if stop.is_set():
+            raise InterruptedError
+        show(what, done, of)
+
+    return show_or_stop, stop
+
+
+def _print_verdict(report: Report, arguments: Arguments) -> int:
     print(json.dumps(report.as_json()) if arguments.json else report)
     return 0 if report.verdict in auditor.GOOD else FOUND_SOMETHING
 
 
 def _public_keys(settings: Settings, arguments: Arguments) -> list[PublicKey]:
     named = getattr(arguments, "public_key", None)
-    hint = "Name another with --public-key." if named else "To make one: `affidavit audit key --new`."
+    hint = (
+        "Give another file with --public-key." if named else "Create a key with `affidavit audit key --new`."
+    )
     try:
         return read_public_keys(named or signing.public_keys_file(settings))
     except KeyFileError as wrong:
@@ -297,7 +304,10 @@ def _month(text: str) -> date:
 
 
 _PUBLIC_KEY = argument(
-    "--public-key", type=Path, metavar="FILE", help="one key a line (default: beside the signing key)"
+    "--public-key",
+    type=Path,
+    metavar="FILE",
+    help="one key per line (default: the file beside the signing key)",
 )
 
 AUDIT_COMMANDS: dict[str, Command] = {
@@ -305,8 +315,8 @@ AUDIT_COMMANDS: dict[str, Command] = {
         query, "affidavit audit query 'SELECT outcome, count(*) FROM audit_logs GROUP BY outcome' --from 2026-01-01",
         (
             argument("sql", metavar="SQL"), FROM, TO,
-            argument("--personal", action="store_true", help="show what is personal in archived records too"),
-            argument("--basis", metavar="TEXT", help="why; it is recorded with the question"),
+            argument("--personal", action="store_true", help="show personal data of archived records too; needs --basis"),
+            argument("--basis", metavar="TEXT", help="the reason for --personal; it is recorded with the statement"),
             CSV, JSON,
         ),
     ),
@@ -318,7 +328,7 @@ AUDIT_COMMANDS: dict[str, Command] = {
     ),
     "audit key": Command(
         key, "affidavit audit key --json",
-        (argument("--new", action="store_true", help="make one, or replace the one in use"), JSON),
+        (argument("--new", action="store_true", help="create a signing key, or replace the current one"), JSON),
     ),
     "audit verify": Command(
         verify, "affidavit audit verify --from 2026-11-01 --json",
@@ -326,7 +336,7 @@ AUDIT_COMMANDS: dict[str, Command] = {
             FROM, TO,
             argument(
                 "--archive", metavar="KEY",
-                help="an archived month instead: its manifest's key in the vault, or a folder or file that is a copy of it",
+                help="verify an archived month: the key of its manifest in the vault, or a local copy of the manifest or its folder",
             ),
             _PUBLIC_KEY, JSON,
         ),
@@ -342,9 +352,9 @@ AUDIT_COMMANDS: dict[str, Command] = {
     "audit check": Command(
         check, "affidavit audit check proof.json --public-key signing.key.pub",
         (
-            argument("file", type=Path, metavar="FILE", help="a proof, a receipt, or an answer that holds one"),
-            argument("--public-key", type=Path, required=True, metavar="FILE", help="one key a line"),
-            argument("--receipt", type=Path, metavar="FILE", help="the proof must be of this receipt's record"),
+            argument("file", type=Path, metavar="FILE", help="a proof, a receipt, or an answer that contains a receipt"),
+            argument("--public-key", type=Path, required=True, metavar="FILE", help="one key per line"),
+            argument("--receipt", type=Path, metavar="FILE", help="also check that the proof is of this receipt's record"),
             JSON,
         ),
         has_settings=False,
@@ -356,8 +366,8 @@ AUDIT_COMMANDS: dict[str, Command] = {
     "audit archive": Command(
         archive, "affidavit audit archive --before 2026-01 --dry-run",
         (
-            argument("--before", type=_month, metavar="YYYY-MM", help="closed months before this one (default: older than audit.warm_days)"),
-            argument("--dry-run", action="store_true", help="say what would be done, and do nothing"),
+            argument("--before", type=_month, metavar="YYYY-MM", help="archive the closed months before this one (default: those older than audit.warm_days)"),
+            argument("--dry-run", action="store_true", help="print what would be done, and change nothing"),
             JSON,
         ),
     ),
@@ -365,7 +375,7 @@ AUDIT_COMMANDS: dict[str, Command] = {
         restore, "affidavit audit restore 2025-11",
         (
             argument("month", type=_month, metavar="YYYY-MM"),
-            argument("--end", action="store_true", help="the investigation is over"),
+            argument("--end", action="store_true", help="end the restore: remove the month from the log again"),
             JSON,
         ),
     ),

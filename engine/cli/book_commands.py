@@ -1,4 +1,4 @@
-"""The commands about books: `ingest` one, list `books`, `ask` one."""
+"""Handlers of the commands about books: `ingest`, `books`, `ask`."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ from ingest.pipeline import Ingest, IngestResult
 
 
 async def ingest(settings: Settings, arguments: Arguments) -> int:
-    """Read, split, embed and index a book, then switch its readers over."""
+    """Read, split, embed and index a book, then publish it to its readers."""
     async with (
         wiring.open_database(settings, say) as database,
         wiring.open_ingest(settings, database, progress()) as pipeline,
@@ -41,14 +41,14 @@ async def ingest(settings: Settings, arguments: Arguments) -> int:
         print(json.dumps(asdict(result)))
         return result.exit_code
     for error in result.errors:
-        say(f"  left out: {error['file']}: {error['error']}")
+        say(f"  skipped: {error['file']}: {error['error']}")
     print(_ingested(result, dry_run=arguments.dry_run), cost, sep="")
     _warn(result.warnings)
     return result.exit_code
 
 
 async def books(settings: Settings, arguments: Arguments) -> int:
-    """The books that can be asked."""
+    """List the published books."""
     async with wiring.open_database(settings, say) as database, wiring.open_registry(database) as registry:
         found = [asdict(book) for book in await registry.books()]
     if not arguments.json:
@@ -59,7 +59,7 @@ async def books(settings: Settings, arguments: Arguments) -> int:
 
 
 async def ask(settings: Settings, arguments: Arguments) -> int:
-    """One question in this process, recorded like any other."""
+    """Ask one question in this process. It is recorded like any other."""
 
     async def read() -> Question:
         body = json.dumps({"query": arguments.question, "selected_text": arguments.selected_text})
@@ -93,7 +93,7 @@ def _warn(warnings: Iterable[str]) -> None:
 
 
 async def _title(pipeline: Ingest, book_id: str) -> str:
-    """A book keeps the title it has."""
+    """The book's current title, or its id if it has none."""
     return (await pipeline.registry.live_content(book_id)).title or book_id
 
 

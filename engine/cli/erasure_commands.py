@@ -1,4 +1,4 @@
-"""The commands that look for what is personal in the log, and destroy it. `ERASURE_COMMANDS` at the end names them."""
+"""Handlers of the commands that find and erase personal data in the log; their registry is `ERASURE_COMMANDS`."""
 
 import asyncio
 import json
@@ -36,9 +36,9 @@ from engine.settings import Settings
 
 
 async def erase(settings: Settings, arguments: Arguments) -> int:
-    """Forget a person, or one query. Every proof that there is stays good, and says ERASED."""
+    """Erase the personal data of a person, or of one query. Existing proofs stay valid and report ERASED."""
     if (arguments.user is None) == (arguments.query is None):
-        say("Name either a reader, with --user, or one query, with --query.")
+        say("Give exactly one of --user (a reader) and --query (one query).")
         return WRONG_USAGE
     try:
         target = ErasureTarget(spellings(arguments.user) if arguments.user else (), arguments.query)
@@ -63,7 +63,7 @@ async def erase(settings: Settings, arguments: Arguments) -> int:
 
 
 async def retention(settings: Settings, arguments: Arguments) -> int:
-    """Destroy what is personal in all records that are older than the settings allow. Run it daily."""
+    """Erase the personal data of all records older than archive.retention_days. Run it daily."""
     archive, show = settings.archive, progress()
     until = wiring.now() - timedelta(days=archive.retention_days)
     basis = f"older than {archive.retention_days} days (archive.retention_days)"
@@ -83,11 +83,13 @@ async def retention(settings: Settings, arguments: Arguments) -> int:
 
 
 async def _vacuum(eraser: Eraser, done: ErasureReport) -> None:
-    """What was erased is erased, whether its pages can be cleared now or not."""
+    """A failed VACUUM does not fail the erasure: the rows are erased, and only their old pages are not overwritten yet."""
     try:
         await eraser.vacuum()
     except ErasureUnavailableError:
-        done.left.append("what was erased still lies in its pages: run the command again to clear them")
+        done.left.append(
+            "the erased values are still in the table's pages on disk: run the command again to clear them"
+        )
 
 
 @asynccontextmanager
@@ -102,7 +104,7 @@ async def _retention_event(settings: Settings, operator_events: OperatorEvents) 
 
 
 async def pii(settings: Settings, arguments: Arguments) -> int:
-    """Look for likely personal data in what readers wrote. Names are not found: no rule knows them."""
+    """Search readers' questions for likely personal data. Names are not found: they follow no pattern."""
     period = Period(arguments.since or datetime.min.replace(tzinfo=UTC), arguments.until or LAST_MOMENT)
     async with wiring.open_database(settings, quiet) as database:
 
@@ -114,7 +116,9 @@ async def pii(settings: Settings, arguments: Arguments) -> int:
     if arguments.json:
         print(json.dumps(found.as_json(), default=str))
     else:
-        print_rows([asdict(hit) for hit in found.hits], as_json=False, empty="Nothing was recognised.")
+        print_rows(
+            [asdict(hit) for hit in found.hits], as_json=False, empty="No personal data was recognised."
+        )
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(found.by_kind.items()))
         print(
             f"{found.records} of {found.checked} questions: {kinds or 'nothing'}. Archived months were not searched."
@@ -123,25 +127,25 @@ async def pii(settings: Settings, arguments: Arguments) -> int:
 
 
 def _print_erased(done: ErasureReport, *, as_json: bool) -> None:
-    told: dict[str, Any] = {name: value for name, value in asdict(done).items() if name != "left"}
+    counts: dict[str, Any] = {name: value for name, value in asdict(done).items() if name != "left"}
     if as_json:
-        print(json.dumps(told | {"left": done.left}, default=str))
+        print(json.dumps(counts | {"left": done.left}, default=str))
         return
     if done.is_empty:
-        print("It was erased before." if done.already else "There is nothing to erase (any more).")
+        print("It was already erased." if done.already else "There is nothing to erase.")
     else:
-        print_rows([told], as_json=False, empty="")
-    for words in done.left:
-        print(f"LEFT  {words}")
+        print_rows([counts], as_json=False, empty="")
+    for message in done.left:
+        print(f"LEFT  {message}")
 
 
 ERASURE_COMMANDS: dict[str, Command] = {
     "audit erase": Command(
         erase, "affidavit audit erase --user user:7b0e… --basis 'GDPR Art. 17, ticket 4711'",
         (
-            argument("--user", metavar="ID", help="user:<uuid>, anon:<address>, or as the site named them"),
-            argument("--query", type=UUID, metavar="ID", help="only what was recorded of this query"),
-            argument("--basis", required=True, metavar="TEXT", help="why; it stays on record, so it must not name the person"),
+            argument("--user", metavar="ID", help="user:<uuid>, anon:<address>, or the name that the site sent"),
+            argument("--query", type=UUID, metavar="ID", help="erase only the record of this query"),
+            argument("--basis", required=True, metavar="TEXT", help="the reason; it is kept on record, so it must not name the person"),
             JSON,
         ),
     ),

@@ -1,4 +1,4 @@
-"""The commands that measure: `eval` a labelled set, `calibrate` a book."""
+"""Handlers of the commands that measure: `eval` a labelled set, `calibrate` a book."""
 
 import json
 import tempfile
@@ -18,7 +18,7 @@ EVALUATED_BOOK = "labelled-set"
 
 
 async def evaluation(settings: Settings, arguments: Arguments) -> int:
-    """Ask a labelled set as a book of its own, in a data folder that is thrown away; print how well it went."""
+    """Measure retrieval, gate and citations on a labelled set, in a temporary data folder."""
     labelled = labelled_set.read(arguments.folder, arguments.out_of_scope)
     if arguments.report:
         arguments.report.touch()  # where it cannot be written is said before the work, not after
@@ -40,7 +40,7 @@ async def evaluation(settings: Settings, arguments: Arguments) -> int:
 
 
 async def calibration(settings: Settings, arguments: Arguments) -> int:
-    """Fit what a score of this book means to labelled questions, and put it in force."""
+    """Calibrate a book's scores with labelled questions, and put the calibration in force."""
     if arguments.report:
         arguments.report.touch()  # where it cannot be written is said before the work, not after
     async with wiring.open_database(settings, say) as database:
@@ -62,7 +62,7 @@ async def calibration(settings: Settings, arguments: Arguments) -> int:
 
 
 def _embedded(settings: Settings, data_dir: Path) -> Settings:
-    """The same settings on a database and an index of their own: no set may come near a real book."""
+    """The same settings with a temporary database and index, so that a labelled set cannot touch a real book."""
     return settings.model_copy(
         update={
             "data_dir": data_dir,
@@ -95,7 +95,7 @@ async def _evaluated(
             )
             try:
                 return await evaluate.evaluate(labelled, subject, progress())
-            finally:  # the index's worker outlives us a little, and must not write where nothing is any more
+            finally:  # the index worker ends a little later, and must not write into a folder that is deleted by then
                 await house.index.drop(generation.generation_id)
 
 
@@ -116,7 +116,7 @@ EVALUATION_COMMANDS: dict[str, Command] = {
             argument("--book", required=True, metavar="ID", help="the book to calibrate"),
             argument(
                 "--questions", required=True, type=Path, metavar="FILE.jsonl",
-                help='one question a line: {"text": …, "answerable": true or false}, with "kind": "near_miss" for'
+                help='one question per line: {"text": …, "answerable": true or false}, with "kind": "near_miss" for'
                 " questions that only sound like the book",
             ),
             argument("--report", type=Path, metavar="FILE.html", help="the curve, the scores and the table"),

@@ -1,4 +1,4 @@
-"""The commands about API keys (`keys …`), and about the conversations of their clients (`sessions …`)."""
+"""Handlers of the commands about API keys (`keys …`) and about their clients' conversations (`sessions …`)."""
 
 import argparse
 import json
@@ -25,14 +25,14 @@ _DURATION = re.compile(r"(?P<count>[0-9]{1,4})(?P<unit>[smhd])|0")
 
 
 async def keys_create(settings: Settings, arguments: Arguments) -> int:
-    """A new key. Its secret is printed once and kept nowhere."""
+    """Create a key. Its secret is printed once and not stored."""
     async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
         print(await keys.create(arguments.client, arguments.scope, arguments.limit, arguments.book))
     return 0
 
 
 async def keys_list(settings: Settings, arguments: Arguments) -> int:
-    """All keys, without their secrets."""
+    """List all keys, without their secrets."""
     async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
         found = [asdict(key) for key in await keys.all()]
     print_rows(found, as_json=arguments.json, empty="No keys yet. Try: affidavit keys create --client NAME")
@@ -40,26 +40,26 @@ async def keys_list(settings: Settings, arguments: Arguments) -> int:
 
 
 async def keys_rotate(settings: Settings, arguments: Arguments) -> int:
-    """A new secret for the same client, scopes and books. The old one stays good for a while."""
+    """Create a new secret for the same client, scopes and books. The old one stays valid for --overlap."""
     async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
         secret = await keys.rotate(arguments.key_id, arguments.overlap)
     if secret is None:
-        say(f"There is no key {arguments.key_id} that could be rotated: see `affidavit keys list`.")
+        say(f"There is no valid key {arguments.key_id}: run `affidavit keys list`.")
         return FOUND_SOMETHING
     print(secret)
     return 0
 
 
 async def keys_revoke(settings: Settings, arguments: Arguments) -> int:
-    """From now on the key is refused."""
+    """Revoke a key: requests with it are refused from now on."""
     async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
         revoked = await keys.revoke(key_id=arguments.key_id)
-    print("Revoked." if revoked else f"There is no valid key {arguments.key_id}.")
+    print("Revoked." if revoked else f"There is no valid key {arguments.key_id}: run `affidavit keys list`.")
     return 0 if revoked else FOUND_SOMETHING
 
 
 async def sessions_purge(settings: Settings, arguments: Arguments) -> int:
-    """Delete the sessions that nobody came back to for as long as the settings say. Run it daily."""
+    """Delete sessions without activity for sessions.purge_days. Run it daily."""
     async with wiring.open_database(settings, quiet) as database:
         async with wiring.open_sessions(settings, database) as sessions:
             purged = await sessions.purge()
@@ -84,14 +84,16 @@ def _rate(text: str) -> str:
 
 def _book(text: str) -> str:
     if not BOOK_ID.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text} is not the ID of a book: small letters, digits and hyphens")
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a valid book ID: use lower-case letters, digits and hyphens"
+        )
     return text
 
 
 def _duration(text: str) -> timedelta:
     found = _DURATION.fullmatch(text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text} is not a time such as 30m, 24h or 7d, and not 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a duration such as 30m, 24h, 7d or 0")
     units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
     return timedelta(**{units[found["unit"] or "s"]: int(found["count"] or 0)})
 

@@ -1,4 +1,4 @@
-"""What a command of the console script is, and how it speaks: results on stdout, everything else on stderr."""
+"""The type of a command, and its output: results on stdout; progress, warnings and errors on stderr."""
 
 import argparse
 import csv
@@ -17,7 +17,7 @@ from typing import Any
 from audit.progress import Progress
 from engine.settings import Settings
 
-FOUND_SOMETHING = 1  # a command's exit when all went well and something is not
+FOUND_SOMETHING = 1  # exit code of a command that failed, or that worked and found a problem
 WRONG_USAGE = 2
 BAR_WIDTH = 24
 SCOPES = ("ask", "audit", "erase", "admin")
@@ -27,13 +27,13 @@ Arguments = argparse.Namespace
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of the console script, its arguments and one line that shows it used."""
+    """A command of the console script, with its arguments and an example."""
 
     run: Callable[[Settings, Arguments], Awaitable[int]] | Callable[[Arguments], Awaitable[int]]
     example: str
     arguments: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = ()
-    has_settings: bool = True  # else it gets only its arguments, and wrong settings do not matter
-    runs_until_stopped: bool = False  # a server: SIGTERM or Ctrl-C is its normal end
+    has_settings: bool = True  # if false, it gets only its arguments and works with invalid settings too
+    runs_until_stopped: bool = False  # a server: SIGTERM and Ctrl-C are a clean exit
 
 
 def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -41,20 +41,24 @@ def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, An
 
 
 def _moment(text: str) -> datetime:
-    """A day or a moment; in UTC unless it says otherwise."""
+    """A date or a timestamp, in UTC unless it has an offset."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 JSON = argument("--json", action="store_true", help="one JSON value on stdout")
 FROM = argument(
-    "--from", dest="since", type=_moment, metavar="TIME", help="records from this day or moment on (UTC)"
+    "--from", dest="since", type=_moment, metavar="TIME", help="records from this date or time on (UTC)"
 )
 TO = argument(
-    "--to", dest="until", type=_moment, metavar="TIME", help="records before this day or moment (UTC)"
+    "--to", dest="until", type=_moment, metavar="TIME", help="records before this date or time (UTC)"
 )
-CSV = argument("--csv", action="store_true", help="comma-separated values on stdout, the names first")
-DATA_DIR = argument("--data-dir", type=Path, help="where everything embedded lives (default: ./.affidavit)")
+CSV = argument("--csv", action="store_true", help="comma-separated values on stdout, with a header line")
+DATA_DIR = argument(
+    "--data-dir",
+    type=Path,
+    help="the folder of the embedded database, the index, the spool and the keys (default: ./.affidavit)",
+)
 
 
 def print_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, empty: str) -> None:
@@ -70,7 +74,7 @@ def print_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, empty: str) -> 
 
 
 def print_found(names: Sequence[str], rows: Sequence[Sequence[Any]], arguments: Arguments) -> None:
-    """What SQL found, written in the same way whichever database found it."""
+    """Prints the result of an SQL statement, in the same format whichever database ran it."""
     found = [[plain(value) for value in row] for row in rows]
     if arguments.json:
         print(json.dumps([dict(zip(_numbered(names), row, strict=True)) for row in found]))
@@ -85,7 +89,7 @@ def print_found(names: Sequence[str], rows: Sequence[Sequence[Any]], arguments: 
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
-    """SQL may call two columns the same, and neither may hide the other."""
+    """SQL allows equal column names, a JSON object does not: the second `name` becomes `name_2`."""
     found: list[str] = []
     for name in names:
         others = (f"{name}_{number}" for number in itertools.count(2))
@@ -94,7 +98,7 @@ def _numbered(names: Sequence[str]) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: times in UTC, bytes in hex, a number by its value and not by its type."""
+    """A value as JSON: times in UTC, bytes in hex, numbers by their value and not by their type."""
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -115,7 +119,7 @@ def _number(value: float | Decimal) -> int | float | str:
 
 
 def _text(value: Any) -> str:
-    """In a line of text: JSON only where it has to be."""
+    """A value in a line of text: JSON unless it is a string."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -130,23 +134,23 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
 
 def _cell(value: object) -> str:
     text = str(value).replace("\n", " ")
-    return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004  a terminal's line
+    return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004  so that a table fits a terminal
 
 
-def say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
+def say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 def quiet(_: str) -> None: ...
 
 
 def progress() -> Progress:
-    """On a terminal a bar with rate and time left; on a pipe a line for each part."""
+    """A progress bar with rate and remaining time on a terminal; on a pipe one line for each finished part."""
     on_terminal = sys.stderr.isatty()
-    begun: dict[str, float] = {}
+    started_at: dict[str, float] = {}
 
     def show(what: str, done: int, of: int) -> None:
-        started = begun.setdefault(what, time.monotonic())
+        started = started_at.setdefault(what, time.monotonic())
         if on_terminal:
             line = _bar(what, done, of, time.monotonic() - started)
             print(f"\r\033[K{line}", end="\n" if done == of else "", file=sys.stderr, flush=True)

@@ -36,7 +36,7 @@ from engine.storage.database import Database
 STOP_S = 6  # a question takes five seconds at most; a client that has not read its answer by then is cut off
 LAST_ROWS_S = 1.0  # for the requests that are cut off then: their rows take half a second
 UNREAD_S = 30  # as long as engine/http/stream.py waits for a reader
-ARRIVE_S = 10.0  # the timeout for a whole request to arrive; the engine has given up on it before
+ARRIVE_S = 10.0  # the timeout for a request to arrive completely; the engine itself gives up earlier
 HEAD_BYTES_MAX = 16 * 1024  # a key, a request id and the headers that proxies add take less than 2 KiB
 RESTART_S = 1.0  # the backoff before a worker is restarted: the cause of its death may last
 HEARTBEAT_S = 1.0
@@ -144,7 +144,7 @@ class ReadTimeoutProtocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Calls `ready` after its start, and leaves signals to us: the database must be stopped after the last request."""
+    """Calls `ready` after its start, and leaves signals to `serve`, which stops the database after the last request."""
 
     ready: Callable[[], None]
 
@@ -175,7 +175,7 @@ def _event_on(*signals: signal.Signals) -> asyncio.Event:
 async def _serve_by_workers(
     count: int, settings: Settings, listening: socket.socket, ready: str, stop: asyncio.Event
 ) -> bool:
-    """Serves by workers. False if one of the first did not start, because then none of them could stay."""
+    """Serves by workers. False if one of the first workers did not start: another try would fail in the same way."""
     with tempfile.TemporaryDirectory(prefix="affidavit-figures-") as folder:
         supervisor = _Supervisor(settings, listening, Path(folder))
         workers = [await supervisor.start() for _ in range(count)]
@@ -207,8 +207,8 @@ class _Supervisor:
             *worker.command(__name__), stdin=PIPE, stdout=PIPE, pass_fds=[self._listening.fileno()]
         )
         assert process.stdin
-        about = pickle.dumps((self._settings, self._listening.fileno(), self._folder, level))
-        process.stdin.writelines(worker.frame(b"", about))
+        message = pickle.dumps((self._settings, self._listening.fileno(), self._folder, level))
+        process.stdin.writelines(worker.frame(b"", message))
         self._workers.add(process)
         return process
 
@@ -217,12 +217,12 @@ class _Supervisor:
         while True:
             code = await worker.wait_for_end(process, HUNG_S)
             self._workers.discard(process)
-            log.error("A worker ended (exit code %s); another takes its place", code)
+            log.error("A worker ended (exit code %s) and is restarted", code)
             await asyncio.sleep(RESTART_S)
             process = await self.start()
 
     async def stop(self) -> None:
-        """All at once, so that they take no longer than one. They stop their heartbeats: a late one is killed."""
+        """All at once, so that they take no longer than one. They send no more heartbeats, so a late one is killed."""
         for process in self._workers:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -256,17 +256,17 @@ async def _serve_as_worker() -> bool:
     stop = _event_on(signal.SIGTERM)
     loop = asyncio.get_running_loop()
     source, sink = worker.channel(when_parent_ends=lambda: loop.call_soon_threadsafe(stop.set))
-    _, given = worker.receive(source, worker.MESSAGE_BYTES_MAX)
-    settings, descriptor, folder, level = pickle.loads(given)  # noqa: S301  from the supervisor
+    _, message = worker.receive(source, worker.MESSAGE_BYTES_MAX)
+    settings, descriptor, folder, level = pickle.loads(message)  # noqa: S301  from the supervisor
     logs.configure(level)
-    beating = asyncio.create_task(worker.send_heartbeats(sink, HEARTBEAT_S, stop))
+    heartbeats = asyncio.create_task(worker.send_heartbeats(sink, HEARTBEAT_S, stop))
     try:
         with socket.socket(fileno=descriptor) as listening:
             async with wiring.open_database(settings, quiet) as database:
                 ready = partial(worker.notify, sink, READY)
                 return await _serve_here(settings, database, listening, ready, stop, folder)
     finally:
-        beating.cancel()
+        heartbeats.cancel()
 
 
 if __name__ == "__main__":

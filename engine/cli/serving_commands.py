@@ -1,4 +1,4 @@
-"""The commands that serve (`up`, `serve`) and the one that prepares a database (`migrate`)."""
+"""Handlers of the commands that serve (`up`, `serve`) and of the one that prepares a database (`migrate`)."""
 
 import logging
 
@@ -13,9 +13,9 @@ WORKERS_MAX = 64  # more processes than one machine can use
 
 
 async def up(settings: Settings, arguments: Arguments) -> int:
-    """All embedded: database, index, sample book if there is none, a demo key, and the server."""
+    """Start everything embedded: database, index, a sample book if there is none, a demo key and the server."""
     listening = serving.listen("127.0.0.1", arguments.port)
-    logs.configure(logging.WARNING)  # a person reads along
+    logs.configure(logging.WARNING)  # for a person at the terminal, the access log is noise
     async with wiring.open_database(settings, say) as database:
         await wiring.make_months_ahead(database, wiring.now().date())
         await _ensure_book(settings, database)
@@ -25,13 +25,13 @@ async def up(settings: Settings, arguments: Arguments) -> int:
         return await serving.serve(
             settings, database, listening,
             f"Affidavit is ready at http://127.0.0.1:{arguments.port}\n"
-            f"Demo key: {secret}\n(The key is for this run; Ctrl-C stops everything.)",
+            f"Demo key: {secret}\n(The key is valid for this run. Press Ctrl-C to stop everything.)",
             arguments.workers,
         )  # fmt: skip
 
 
 async def serve(settings: Settings, arguments: Arguments) -> int:
-    """Serve with the settings given. The database must be migrated and hold a book."""
+    """Serve with the given settings. The database must be migrated and contain a book."""
     listening = serving.listen(arguments.host, arguments.port)
     logs.configure(logging.INFO)
     async with wiring.open_database(settings, say) as database:
@@ -42,7 +42,7 @@ async def serve(settings: Settings, arguments: Arguments) -> int:
 
 
 async def migrate(settings: Settings, _: Arguments) -> int:
-    """Apply what is new in sql/ and make the log's months."""
+    """Apply the new migrations in sql/ and create the log's partitions."""
     async with wiring.open_database(settings, say) as database:
         applied = database.migrate()
         await wiring.make_months_ahead(database, wiring.now().date())
@@ -64,7 +64,7 @@ async def _ensure_book(settings: Settings, database: Database) -> None:
 _PORT = argument("--port", type=int, default=8000, help="default: 8000")
 _WORKERS = argument(
     "--workers", type=int, choices=range(1, WORKERS_MAX + 1), default=1, metavar="N",
-    help="processes that share the port (default: 1); use Redis for limits that count all of them together",
+    help="processes that share the port (default: 1); rate limits across processes need Redis",
 )  # fmt: skip
 
 SERVING_COMMANDS: dict[str, Command] = {

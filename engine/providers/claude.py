@@ -71,7 +71,7 @@ class Claude:
         timeout_s: float,
         system: str,
     ) -> None:
-        self.name = model
+        self.name = self.description = model
         self._system = system
         self._max_output_tokens = max_output_tokens
         self._client = anthropic.AsyncAnthropic(

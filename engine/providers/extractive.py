@@ -48,6 +48,7 @@ class Extractive:
     """The extractive generator; see the module."""
 
     name = "extractive"
+    description = "quotes the best sentences, does not combine them"
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder

@@ -169,7 +169,7 @@ def test_ctrl_c_after_the_database_died_is_still_an_orderly_end(data: Path) -> N
         with heard_out(engine):
             os.kill(int((data / "postgres/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
             response = httpx.get(f"{engine.url}/readyz", timeout=ANSWER_S)
-            assert response.json()["database"] == "away; records wait in the spool"
+            assert response.json()["database"] == "unavailable; records wait in the spool"
             assert response.status_code == 200  # or a load balancer would take away all that still answers
         assert engine.process.wait(GONE_S) == 0
     assert "Traceback" not in "\n".join(engine.said)

@@ -794,11 +794,11 @@ def test_the_command_forgets_and_the_second_time_it_says_so(log: SealedLog) -> N
     said = affidavit(
         "audit", "erase", "--query", query_id, "--basis", "b", data_dir=log.folder, DATABASE_URL=log.url
     )
-    assert said.stdout.strip() == "It was erased before."
+    assert said.stdout.strip() == "It was already erased."
     said = affidavit(
         "audit", "erase", "--user", READER, "--basis", "b", data_dir=log.folder, DATABASE_URL=log.url
     )
-    assert said.stdout.strip() == "There is nothing to erase (any more)."
+    assert said.stdout.strip() == "There is nothing to erase."
     unknown = affidavit(
         "audit", "erase", "--query", str(uuid4()), "--basis", "b", data_dir=log.folder, DATABASE_URL=log.url
     )
@@ -832,7 +832,7 @@ def test_personal_data_is_found_and_its_words_are_not_repeated(log: SealedLog) -
         (made["query_id"], "user_query_text", ["email"])
     ]
     none = affidavit("audit", "pii", "--from", "2025-02-11", data_dir=log.folder, DATABASE_URL=log.url)
-    assert (none.returncode, "Nothing was recognised." in none.stdout) == (0, True)
+    assert (none.returncode, "No personal data was recognised." in none.stdout) == (0, True)
 
 
 async def keys_for(database: Database, *scopes: str) -> dict[str, str]:

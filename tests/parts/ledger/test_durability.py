@@ -180,7 +180,7 @@ async def test_doctor_looks_after_the_signing_key(own: Database) -> None:
     path = own.settings.data_dir / own.settings.audit.signing_key_file
     path.unlink(missing_ok=True)
     public_file(path).unlink(missing_ok=True)
-    assert await of_doctor(own, "signing key") == ("ok", "made at first use")
+    assert await of_doctor(own, "signing key") == ("ok", "created at first use")
     key = SigningKey.ensured(path)
     assert await of_doctor(own, "signing key") == ("ok", f"{key.key_id}, 1 public keys in signing.key.pub")
     public_file(path).write_text(f"{SigningKey.create(path.with_name('another.key')).public}\n")

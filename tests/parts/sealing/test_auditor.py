@@ -285,7 +285,7 @@ async def test_who_interrupts_gets_no_verdict(capsys: pytest.CaptureFixture[str]
         finally:
             loop.call_soon_threadsafe(ended.set)
 
-    verifying = asyncio.create_task(audit_commands._verdict(work, argparse.Namespace(json=False)))
+    verifying = asyncio.create_task(audit_commands._check_in_thread(work, argparse.Namespace(json=False)))
     await begun.wait()
     verifying.cancel()
     assert await verifying == 1
