@@ -16,7 +16,7 @@ AuditError
 │   ├── BundleError               not a proof bundle of ours
 │   ├── UnknownVersionError       a record of a schema version that this program does not know
 │   └── ArchiveError              not an archive of ours, or not what was sealed
-├── VaultError                    the vault did not do it; what it holds is unchanged
+├── VaultError                    the vault failed or refused; its objects are unchanged
 │   ├── VaultConflictError        the key holds other bytes already
 │   └── VaultDamagedError         the bytes read are not the bytes written
 ├── TreeMismatchError             the stored tree is not what was signed: sealing of its month stops
@@ -71,7 +71,7 @@ class KeyExistsError(KeyFileError):
 
 
 class FormatError(AuditError, ValueError):
-    """Bytes that are not written the one way that we write them. The message says what is wrong."""
+    """Bytes that are not in our canonical format. The message says what is wrong."""
 
 
 class NoteError(FormatError):
@@ -91,11 +91,11 @@ class UnknownVersionError(FormatError):
 
 
 class ArchiveError(FormatError):
-    """Not written as we write archives, or not what was sealed."""
+    """The file is not a valid archive of ours, or it differs from what was sealed."""
 
 
 class VaultError(AuditError):
-    """The vault cannot do it now, or will not. What it holds is unchanged; a retry is safe."""
+    """The vault failed or refused the request. Its objects are unchanged, and a retry is safe."""
 
 
 class VaultConflictError(VaultError):
@@ -111,7 +111,7 @@ class TreeMismatchError(AuditError):
 
 
 class UnfamiliarKeyError(TreeMismatchError):
-    """The signing key is not in our public file: perhaps it was rotated elsewhere a moment ago. Checked again."""
+    """The signing key is not in our public file: it may have been rotated elsewhere a moment ago, so the check is retried."""
 
 
 class UnprovenError(AuditError):
@@ -153,7 +153,7 @@ class UnansweredError(AuditError):
 
 
 class ExportError(AuditError):
-    """The month is not what was sealed, or not all of it. The message says where."""
+    """The month differs from what was sealed, or is incomplete. The message says where."""
 
 
 class MonthNotReadyError(AuditError):

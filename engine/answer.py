@@ -7,7 +7,7 @@
     (5) retrieve      retrieval/retrieve.py         embed, search, blend             at most 2.0 s
     (6) gate          retrieval/gate.py             enough evidence, or refuse before paying for a model
     (7) generate      providers/                    a draft with citations           at most 2.5 s
-    (8) verify        grounding/                    each sentence as it comes; what is not proven is not released
+    (8) verify        grounding/                    each sentence as it comes; an unproven one is not released
     (9) close         audit/ledger/ledger.py        the row, durable; the receipt    at most 0.5 s
 
 A refusal is a value and is returned like an answer. A failure is an exception; its row is written before the exception
@@ -85,7 +85,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The numbers that decide, from config/engine.toml, and the fingerprints that say which numbers they were."""
+    """The parameters of the decisions, from config/engine.toml, and the fingerprints that identify them in a record."""
 
     total_s: float
     retrieval_s: float
@@ -128,7 +128,7 @@ class Engine:
         return Answer(*await self._on_record(asked, decide))
 
     async def serve(self, asked: Asked, work: Callable[[Client, Trail], Awaitable[Result]]) -> Result:
-        """A request without a question, such as one for a passage: `work` does it and notes in the trail what it was."""
+        """Serves a request without a question, such as one for a passage: `work` does it and notes its subject in the trail."""
 
         async def served(trail: Trail) -> Result:
             client = await self._admit(asked, trail)  # (1) (2)
@@ -157,7 +157,7 @@ class Engine:
     async def _on_record(
         self, asked: Asked, work: Callable[[Trail], Awaitable[Result]]
     ) -> tuple[Result, Trail, Receipt, int]:
-        """Run the work and write its row, whatever becomes of it, before its result or failure leaves the engine."""
+        """Runs the work and writes its row before the result or the failure leaves the engine."""
         started = self.monotonic()
         trail = self._trail(asked)
         asked.exchange.follow(trail)
@@ -272,7 +272,7 @@ class Engine:
         return sentences
 
     async def _show(self, event: Sources | Quoted, trail: Trail, exchange: Exchange) -> None:
-        """To a stream, and only after the open record holds it."""
+        """Sends a sentence to the stream, but only after the open record contains it."""
         if exchange.is_stream:
             await self._recorded(self.ledger.note(trail))
             exchange.show(event)
@@ -292,7 +292,7 @@ class Engine:
             raise AuditUnavailableError from failure
 
     async def _close(self, trail: Trail, started: float) -> Receipt:
-        """Without a durable row there is no response."""
+        """Makes the row durable. If that fails, there is no response."""
         if trail.outcome == "answered":
             trail.answer_id = self.new_id()
         trail.total_latency_ms = _ms(started, self.monotonic())
@@ -350,7 +350,7 @@ async def _known_failures(work: Awaitable[Result]) -> Result:
 
 
 async def _shielded(closing: Coroutine[Any, Any, Receipt]) -> Receipt:
-    """Finishes writing the row even if the client disconnects now; then the cancellation goes on."""
+    """Finishes writing the row even if the client disconnects now, then lets the cancellation continue."""
     task = asyncio.ensure_future(closing)
     try:
         return await asyncio.shield(task)

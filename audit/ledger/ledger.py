@@ -1,8 +1,8 @@
 """The writer of the audit log: a request opens with a durable record and closes with its row.
 
 Each step is on disk before it is acknowledged: in PostgreSQL or, while that is unavailable, in this process's write-ahead
-spool, which is drained in order later. If neither takes it, nothing may be answered. Whatever process dies, and whenever,
-each request ends in exactly one row: `orphans.py` closes those that were open then.
+spool, which is drained in order later. If neither takes it, nothing may be answered. A process may die at any moment: each
+request still ends in exactly one row, because `orphans.py` closes the open ones.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """DuckDB session over the log: an in-memory database with the log attached read-only, locked down before the query runs.
 
-The query was check as a syntax tree (`dialect.py`), and is check once more as DuckDB writes it.
+The query was checked as a syntax tree (`dialect.py`); the text that DuckDB generates from the tree is checked again.
 """
 
 # ruff: noqa: S608  only names of our own, quoted

@@ -114,7 +114,7 @@ class Sealer:
         trouble = ""
         try:
             await work()
-        except Exception as failure:  # noqa: BLE001  whatever it is, sealing later is better than never
+        except Exception as failure:  # noqa: BLE001  every failure is retried: rows are sealed late rather than never
             trouble = type(failure).__name__
         if trouble and trouble != self._trouble:
             log.warning(

@@ -110,7 +110,7 @@ class TreeGrowth:
         return tree
 
     async def _compare_with_vault(self, month: date) -> None:
-        """What was anchored must be here: an older copy of the database would be sealed into a second history."""
+        """Checks that the log contains everything anchored: sealing a restored older copy would create a second history."""
         keys = await asyncio.to_thread(self.vault.keys, f"anchors/{month:%Y-%m}/")
         newest = max((key for key in keys if key.endswith(".note")), default=None)
         if newest is None:
@@ -136,7 +136,7 @@ class TreeGrowth:
             return
         if size <= tree.frontier.size:
             raise TreeMismatchError(
-                f"{month:%Y-%m}: its last checkpoint, of size {tree.frontier.size}, is gone or is another one now;"
+                f"{month:%Y-%m}: its last checkpoint, of size {tree.frontier.size}, is missing or was replaced;"
                 f" the last one is of size {size}"
             )
         checkpoint = self.checkpoints.open(month, size, note)

@@ -184,7 +184,7 @@ def _shared_trail(trail: Trail, address: str) -> Trail:
 
 def _resolve(waiting: Sequence[asyncio.Future[None]], failure: Exception | None) -> None:
     for counted in waiting:
-        if counted.done():  # the client disconnected meanwhile; the request is counted all the same
+        if counted.done():  # the client has disconnected; the request counts even so
             continue
         if failure:
             counted.set_exception(failure)

@@ -213,7 +213,7 @@ class KeyUses:
         try:
             async with asyncio.timeout(WRITE_S):
                 await self._write(uses)
-        except Exception as failure:  # noqa: BLE001  whatever failed, the uses stay queued and are retried
+        except Exception as failure:  # noqa: BLE001  after any failure the uses stay queued and are retried
             log.warning("The uses of API keys could not be written (%s); retrying", type(failure).__name__)
             return False
         self._unwritten.difference_update(uses)

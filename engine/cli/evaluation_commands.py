@@ -21,7 +21,7 @@ async def evaluation(settings: Settings, arguments: Arguments) -> int:
     """Measure retrieval, gate and citations on a labelled set, in a temporary data folder."""
     labelled = labelled_set.read(arguments.folder, arguments.out_of_scope)
     if arguments.report:
-        arguments.report.touch()  # where it cannot be written is said before the work, not after
+        arguments.report.touch()  # fails now if the file cannot be written, not after the work
     with tempfile.TemporaryDirectory(prefix="affidavit-eval-", ignore_cleanup_errors=True) as folder:
         content = Path(folder, "book", CONTENT_FILE)
         content.parent.mkdir()
@@ -42,7 +42,7 @@ async def evaluation(settings: Settings, arguments: Arguments) -> int:
 async def calibration(settings: Settings, arguments: Arguments) -> int:
     """Calibrate a book's scores with labelled questions, and put the calibration in force."""
     if arguments.report:
-        arguments.report.touch()  # where it cannot be written is said before the work, not after
+        arguments.report.touch()  # fails now if the file cannot be written, not after the work
     async with wiring.open_database(settings, say) as database:
         async with wiring.open_house(settings, database) as house:
             generation = await house.library.live(arguments.book)

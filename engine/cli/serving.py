@@ -230,7 +230,7 @@ class _Supervisor:
 
 
 async def _wait_until_ready(process: Process) -> bool:
-    """Waits until the worker says so; false if it ends before."""
+    """Waits until the worker reports that it is ready; false if it ends before."""
     assert process.stdout
     with contextlib.suppress(EOFError):
         while True:

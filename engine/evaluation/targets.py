@@ -1,4 +1,4 @@
-"""Retrieval metrics: which passages hit which labelled targets, and what a ranking is worth by that.
+"""Retrieval metrics: which passages hit which labelled targets, and the nDCG of a ranking.
 
 A question's *targets* are its relevant documents. If documents are long, a document says too little about the place, and
 the labelled spans are the targets instead. A passage *hits* a document that it was cut from, and a span that it contains

@@ -1,6 +1,6 @@
 """Application factory: middleware, error handlers and routes around a `House` that opens when the server starts.
 
-routes.py has what is served; engine/answer.py has what happens to a question.
+routes.py has the routes; engine/answer.py has the pipeline of a question.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Erasure endpoint, `POST /v1/erasures`: request body, response body, and the call of the eraser.
 
-The record of an erasure says what was done and by which key, and never whom it was about.
+The record of an erasure names the action and the API key, but never the erased person.
 """
 
 from functools import partial

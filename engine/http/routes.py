@@ -1,4 +1,4 @@
-"""Route handlers: what each address takes, does and returns, and how the interface's description shows it.
+"""Route handlers: each address with its parameters, its response and its entry in the OpenAPI document.
 
 Every request leaves exactly one row, also one that is rejected before a route runs (problems.py). The exceptions serve
 nothing of a book and no personal data, and are requested every few seconds: `/healthz`, `/readyz`, `/metrics`, `/`,

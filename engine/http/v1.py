@@ -1,4 +1,4 @@
-"""Request and response bodies of /v1: the parser and validator of what comes in, and the schemas of what goes out."""
+"""Request and response bodies of /v1: the parser and validator of requests, and the schemas of responses."""
 
 import json
 import re
@@ -386,7 +386,7 @@ def _no_number(name: str) -> None:
 
 
 def _check(value: Any, path: tuple[str | int, ...]) -> None:
-    """Rejects what no field of any contract may contain, at any depth."""
+    """Rejects values that no field of any contract may contain, at any depth."""
     if len(path) > JSON_DEPTH_MAX:
         raise TooDeepError(field=_name(path[:1]))
     if isinstance(value, str):

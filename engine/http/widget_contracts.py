@@ -1,7 +1,7 @@
 """Adapters: the contracts of the specifications over the same pipeline, so that chat widgets made for them work unchanged.
 
-Each is what may be asked, how that becomes our question, and how our answer is put in its words. A body may have fields
-that its specification does not name: widgets send them. A refusal is a valid response of each contract. The fifth,
+Each contract has its request body, its mapping to our question, and the mapping of our answer to its response body. Unknown
+fields are accepted, because existing widgets send some. A refusal is a valid response of each contract. The fifth,
 spec 001's, is `/v1/query` itself, and spec 002 asks for `/chat/book/{book_id}/query`, which is `/v1` by another name.
 """
 

@@ -285,16 +285,17 @@ class Connection:
 
 
 async def _abort(writer: asyncio.StreamWriter) -> None:
-    """Without flushing: a worker that does not read would make us wait for ever."""
+    """Closes without flushing, which would block for ever if the worker does not read."""
     writer.transport.abort()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
 
 
 class Lease:
-    """A worker's lock file: the lock says that it lives, the text gives its pid and until when it may be silent.
+    """A worker's lock file: the lock is held while it runs; the text is its pid and the time by which it must respond.
 
-    A worker that opens a generation blocks its event loop, so it says so before; killed, it would never get it open.
+    A worker blocks its event loop while it opens a generation, so it extends the lease first: killed for a missed deadline,
+    it could never open a large one.
     """
 
     def __init__(self, path: Path) -> None:

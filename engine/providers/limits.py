@@ -115,9 +115,11 @@ class RedisLimits:
 
     async def _without_redis(self, client: Client, reader: EndUser | None) -> Allowance:
         if reader:
-            return Allowance("refused: Redis is away", refusal=LimiterUnavailableError())
+            return Allowance("refused: Redis is unavailable", refusal=LimiterUnavailableError())
         allowance = await self._fallback.admit(client, None)
-        return replace(allowance, decision=f"{allowance.decision}, by this process alone: Redis is away")
+        return replace(
+            allowance, decision=f"{allowance.decision}, by this process alone: Redis is unavailable"
+        )
 
     def _log_change(self, failure: Exception | None) -> None:
         """Logs each transition once, not each request."""

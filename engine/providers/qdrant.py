@@ -2,7 +2,7 @@
 
 A generation of up to EXACT_WINDOWS_MAX windows is searched exactly, as in Edge: the server builds no graph for a segment
 below its `indexing_threshold` and compares with every vector. Above it the server searches its HNSW graph with EF; the
-scores of the hits are exact all the same.
+scores of the hits are exact even so.
 """
 
 import asyncio

@@ -70,6 +70,6 @@ def _apply(connection: psycopg.Connection, file: Path, applied: dict[str, str]) 
 
 
 def _warn(notice: psycopg.errors.Diagnostic) -> None:
-    """Logs a warning of a file that was applied all the same."""
+    """Logs a warning that PostgreSQL raised while it applied a file."""
     if notice.severity_nonlocalized == "WARNING":
         log.warning(notice.message_primary)

@@ -74,26 +74,26 @@ async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[S
 
 @asynccontextmanager
 async def sealing(settings: Settings, database: Database) -> AsyncIterator[None]:
-    """A background task seals rows until the end of the block, and once more at its end."""
+    """A background task that seals rows until the end of the block, and a last time at its end."""
     async with open_sealer(settings, database) as sealer, sealer.running():
         yield
 
 
 @asynccontextmanager
 async def open_keys(database: Database) -> AsyncIterator[ApiKeys]:
-    """To look at and to change. Each change is recorded by a ledger of its own, in the role of the engine."""
+    """The repository of keys for a command. Each change is recorded through a ledger of its own, in the engine's role."""
     async with database.pool("affidavit_owner") as pool:
         yield ApiKeys(pool, OperatorEvents(partial(open_ledger, database), now, uuid4))
 
 
 def operator_events_of(database: Database) -> OperatorEvents:
-    """For what is done at a terminal; each event is recorded by a ledger of its own."""
+    """The audit trail of a command's actions; each event is recorded through a ledger of its own."""
     return OperatorEvents(partial(open_ledger, database), now, uuid4)
 
 
 @asynccontextmanager
 async def open_ledger(database: Database) -> AsyncIterator[Ledger]:
-    """Patient, and without a spool: what it records needs the database itself."""
+    """A ledger with a long timeout and without a spool, because the actions that it records need the database anyway."""
     async with database.pool("affidavit_engine", has_autocommit=True) as pool:
         ledger = Ledger(pool, signing_key_of(database.settings), now, within_s=CHECK_S)
         try:
@@ -104,7 +104,7 @@ async def open_ledger(database: Database) -> AsyncIterator[Ledger]:
 
 
 def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
-    """With an empty spool_dir there is no spool: while the database is away nothing is answered."""
+    """With an empty spool_dir there is no spool: while the database is unavailable, no question is answered."""
     audit = settings.audit
     spooling = (
         SpoolSettings(settings.data_dir / audit.spool_dir, audit.spool_bytes_max) if audit.spool_dir else None
@@ -114,12 +114,13 @@ def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
 
 @asynccontextmanager
 async def open_eraser(settings: Settings, database: Database) -> AsyncIterator[tuple[Eraser, OperatorEvents]]:
-    """At the end the records of what was done are sealed too, unless a sealer of its own does that here."""
+    """The records of the erasure are sealed at the end of the block, unless a separate process does the sealing."""
     async with AsyncExitStack() as stack:
         if settings.audit.seal_in_serve:
             await stack.enter_async_context(sealing(settings, database))
         pool = await stack.enter_async_context(database.pool("affidavit_engine", has_autocommit=True))
-        if settings.audit.spool_dir:  # what dead processes left comes to the log first
+        # Drain the spools of dead processes first, so that their records are erased too.
+        if settings.audit.spool_dir:
             draining = ledger_of(settings, pool)
             await draining.start()
             await draining.stop()
@@ -168,7 +169,7 @@ def archiver_of(
 
 
 async def _try_seal(settings: Settings, database: Database) -> bool:
-    """Seal what is committed, if this login may."""
+    """Seals the committed rows. False if this login lacks the right to."""
     try:
         async with open_sealer(settings, database) as sealer:
             await sealer.seal_once()
@@ -179,7 +180,7 @@ async def _try_seal(settings: Settings, database: Database) -> bool:
 
 @contextmanager
 def open_evidence(settings: Settings, database: Database, period: Period) -> Iterator[StoredEvidence]:
-    """What a verifier reads, as the auditor's role."""
+    """The evidence for a verifier, read in the auditor's role."""
     with reading(database.url, AUDITOR) as connection:
         evidence = StoredEvidence(connection, vault_of(settings), period, now())
         evidence.begin()
@@ -190,7 +191,7 @@ def open_evidence(settings: Settings, database: Database, period: Period) -> Ite
 def open_tiers(
     settings: Settings, database: Database, period: Period, *, is_open: bool
 ) -> Iterator["TieredLog"]:
-    """The log over all tiers, as the auditor's role; what is personal in archives only with the keys of the archiver."""
+    """The log over all tiers, in the auditor's role. Personal data of archives needs the keys that the archiver's role reads."""
     from audit.query.tiers import TieredLog
 
     with ExitStack() as stack:

@@ -77,7 +77,7 @@ def difficulty(front: Mapping[str, Any]) -> str | None:
 
 
 def label(front: Mapping[str, Any]) -> str:
-    """The page label that its author wants in citations."""
+    """The label of the page in citations, if its author sets one."""
     return text(front, "page")
 
 

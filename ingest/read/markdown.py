@@ -1,6 +1,7 @@
 """Reader for Docusaurus Markdown: the visible text as sections of sentences, with Docusaurus' URL and anchors. Pure.
 
-address.py knows the addresses, front_matter.py the fields, mdx.py and jsx.py the syntax. Here is what a reader sees.
+address.py computes the addresses, front_matter.py parses the fields, mdx.py and jsx.py the syntax. This module extracts the
+text that a reader sees.
 """
 
 import re

@@ -62,7 +62,7 @@ def test_ask_prints_the_answer_and_leaves_a_row(data_dir: Path, records: Records
 def test_ask_of_a_book_that_is_not_there(data_dir: Path, database: Database) -> None:
     said = affidavit("ask", "What?", "--book", "nothing", data_dir=data_dir)
     assert said.returncode == 1
-    assert said.stderr.startswith("affidavit: There is no published book of this name here.")
+    assert said.stderr.startswith("affidavit: No book with this id is published here. Check the book id.")
 
 
 def test_books_as_table_and_json(data_dir: Path, database: Database) -> None:
@@ -85,7 +85,10 @@ def test_a_key_is_shown_once_listed_and_revoked(data_dir: Path, database: Databa
     assert secret.split("_")[2] not in listed
     assert affidavit("keys", "revoke", key_id, data_dir=data_dir).returncode == 0
     again = affidavit("keys", "revoke", key_id, data_dir=data_dir)
-    assert (again.returncode, again.stdout.strip()) == (1, f"There is no valid key {key_id}.")
+    assert (again.returncode, again.stdout.strip()) == (
+        1,
+        f"There is no valid key {key_id}: run `affidavit keys list`.",
+    )
 
 
 def test_an_auditor_cannot_write_nor_read_keys(data_dir: Path, database: Database) -> None:
@@ -135,7 +138,7 @@ def test_a_port_in_use_is_said_at_once(data_dir: Path, server: Any) -> None:
     port = server.url.rsplit(":", 1)[1]
     said = affidavit("up", "--port", port, data_dir=data_dir)
     assert said.returncode == 1
-    assert f"Port {port} cannot be used (Address already in use). Try another: --port" in said.stderr
+    assert f"Port {port} cannot be used (Address already in use). Use another one: --port" in said.stderr
 
 
 def test_ingest_reports_as_json(data_dir: Path, database: Database, tmp_path: Path) -> None:

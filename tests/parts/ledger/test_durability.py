@@ -219,7 +219,10 @@ async def test_doctor_says_what_is_not_sealed_or_anchored(
     superuser.execute("DELETE FROM audit_logs")
     superuser.execute("TRUNCATE audit_leaves, audit_checkpoints, audit_anchors")
     superuser.execute("INSERT INTO audit_checkpoints VALUES ('2031-01-01', 3, 'note', %s)", (late,))
-    assert await of_doctor(own, "sealing") == ("failed", "2031-01 not anchored; can the vault be written?")
+    assert await of_doctor(own, "sealing") == (
+        "failed",
+        "2031-01 not anchored: check that the vault can be written",
+    )
     superuser.execute("INSERT INTO audit_anchors VALUES ('2031-01-01', 3, 'k', 'v', %s)", (late,))
     state, words = await of_doctor(own, "sealing")
     assert (state, words.startswith("2031-01: 3 sealed, 3 anchored, last at")) == ("ok", True)

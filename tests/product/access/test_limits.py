@@ -232,16 +232,16 @@ async def test_while_redis_is_away_readers_are_refused_and_keys_counted_alone(
         for _ in range(3):
             refused = await limits.admit(SITE, PASSER_BY)
             assert isinstance(refused.refusal, LimiterUnavailableError)
-            assert refused.decision == "refused: Redis is away"
+            assert refused.decision == "refused: Redis is unavailable"
         alone = [await limits.admit(SITE, None) for _ in range(101)]
-        assert alone[0].decision == "admitted 100/minute, by this process alone: Redis is away"
+        assert alone[0].decision == "admitted 100/minute, by this process alone: Redis is unavailable"
         assert [found.refusal is None for found in alone] == [True] * 100 + [False]
         assert [record.levelname for record in caplog.records] == ["ERROR"]
         own.start()
         clock.now += OPEN_S
         back = await limits.admit(SITE, PASSER_BY)
         assert back.refusal is None and "away" not in back.decision
-        assert "answers again" in caplog.records[-1].message
+        assert "Redis is available again" in caplog.records[-1].message
         await limits.close()
 
 
@@ -390,9 +390,9 @@ async def test_a_reader_is_told_that_nobody_can_count(
     assert (named.status_code, problem["error_type"], problem["retryable"]) == (503, "rate_limit", True)
     assert named.headers["Retry-After"]
     assert unnamed.status_code == 200
-    assert records.of(problem["query_id"])[0]["limit_decision"] == "refused: Redis is away"
+    assert records.of(problem["query_id"])[0]["limit_decision"] == "refused: Redis is unavailable"
     decision = records.of(unnamed.json()["query_id"])[0]["limit_decision"]
-    assert decision == "admitted 100/minute, by this process alone: Redis is away"
+    assert decision == "admitted 100/minute, by this process alone: Redis is unavailable"
 
 
 # Seen red with `AFFIDAVIT_PROVIDERS__LIMITS=memory`: each server let a hundred through.
