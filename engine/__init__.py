@@ -112,8 +112,8 @@ Where to change what (the README has the same table and says more; a test keeps 
     the threshold               config/engine.toml
     the prompt's wording        config/prompts/answer.md
     a new embedding vendor      engine/providers/<vendor>.py, and its line in engine/wiring/providers.py
-    a new refusal reason        engine/refusals.py, its words in engine/http/page.html and docusaurus/src/texts/, and a new file sql/NNNN_<what>.sql for the view's comment
-    a new audit column          audit/proof/record.py, a new file sql/NNNN_<what>.sql that adds it, and the line that fills it
+    a new refusal reason        engine/refusals.py, its words in engine/http/page.html, docusaurus/src/texts/ and README.md, and a new file sql/NNNN_<what>.sql for the view's comment
+    a new audit column          audit/proof/record.py, a new file sql/NNNN_<what>.sql that adds it as sql/0015_details.sql does (to detached months too), and the line that fills it
     a new input format          ingest/read/<format>.py, and its line in ingest/read/__init__.py
     the shape of an error       engine/http/problems.py
     a limit per key             config/engine.toml
