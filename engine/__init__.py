@@ -118,5 +118,5 @@ Where to change what (the README has the same table and says more; a test keeps 
     the shape of an error       engine/http/problems.py
     a limit per key             config/engine.toml
     the time budget             config/engine.toml
-    an auditor's view           a new file sql/NNNN_<what>.sql
+    an auditor's view           a new file sql/NNNN_<what>.sql, and its row and an example query in README.md
 """
