@@ -239,7 +239,7 @@ class S3Vault:
 
     def _name(self, key: str) -> str:
         if not is_key(key):
-            raise ValueError(f"Not a valid vault key: {key!r}")
+            raise ValueError(f"Not a key of a vault: {key!r}")
         return self._prefix + key
 
     def checks(self) -> dict[str, Callable[[], VaultState]]:

@@ -104,7 +104,7 @@ def test_a_wrong_key_is_said_where_it_stands(page: Page) -> None:
     ask_and_wait(page, IMU, "aff_0000000000_" + "0" * 72)
     assert page.text("#key-complaint") == "This API key was not accepted."
     assert page.focused() == "key"
-    assert "A valid API key is needed" in page.text("#problem")
+    assert "A valid API key is required" in page.text("#problem")
     assert page.text("#request-id")
 
 

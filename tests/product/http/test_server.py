@@ -160,7 +160,7 @@ def test_a_dead_worker_is_replaced_while_the_other_serves(two: Served, key: str)
     wait_for(lambda: len(two.workers()) == 2)
     assert len(two.workers() - before) == 1
     assert {ask(two, key).status_code for _ in range(20)} == {200}
-    assert any("another takes its place" in line for line in two.said)
+    assert any("and is restarted" in line for line in two.said)
 
 
 # Seen red with a `wait_for_end` that waits for ever.
