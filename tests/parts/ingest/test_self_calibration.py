@@ -402,7 +402,7 @@ async def test_a_search_that_fails_once_does_not_fail_the_book(
 # Kills itself when the book is indexed and the self-calibration begins.
 KILLED = """
 import asyncio, os, signal, sys
-from engine import cli
+from engine.cli import main as cli
 from ingest.self_calibration import SelfCalibration
 
 async def measure(self, generation, passages):
