@@ -24,6 +24,7 @@ DATABASE = "affidavit"
 SUPERUSER = "postgres"
 START_S = 60  # crash recovery of a large write-ahead log takes a while
 ROOT_STAND_IN = "affidavit"  # PostgreSQL refuses to run as root; the system user that runs it then
+ROOT_STAND_IN_LOCK = Path("/run/affidavit-user.lock")  # for all data folders of the machine
 
 # The database's own log must not contain readers' questions. Even the first line of an error can quote a value, so the log
 # contains only the server's own messages; the client that caused an error still receives it.
@@ -158,14 +159,15 @@ def _account() -> pwd.struct_passwd | None:
     """The user that runs the server: None for ourselves, or a system user if we are root, which PostgreSQL refuses."""
     if os.geteuid():
         return None
-    try:
-        return pwd.getpwnam(ROOT_STAND_IN)
-    except KeyError:
-        subprocess.run(
-            ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", ROOT_STAND_IN],
-            check=True,
-        )
-        return pwd.getpwnam(ROOT_STAND_IN)
+    with ExclusiveLock(ROOT_STAND_IN_LOCK):  # of two useradd at once, the second replaces the user of the first
+        try:
+            return pwd.getpwnam(ROOT_STAND_IN)
+        except KeyError:
+            subprocess.run(
+                ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", ROOT_STAND_IN],
+                check=True,
+            )
+            return pwd.getpwnam(ROOT_STAND_IN)
 
 
 def _allow_traversal(account: pwd.struct_passwd | None, *targets: Path) -> None:

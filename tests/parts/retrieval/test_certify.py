@@ -222,7 +222,7 @@ async def test_sets_that_do_not_separate_are_refused_and_nothing_is_stored(
 ) -> None:
     mixed = [line | {"answerable": number % 2 == 0} for number, line in enumerate(questions[:120])]
     with pytest.raises(
-        NotSeparableError, match=r"\(AUROC 0\.\d{3}, at least 0\.9 is needed\).* Check the labels"
+        NotSeparableError, match=r"\(AUROC 0\.\d{3}, at least 0\.9 is required\).* Check the labels"
     ):
         await calibrate(shelf_settings, written(tmp_path, mixed))
     assert certificates(shelf) == 0
@@ -244,7 +244,7 @@ GOOD = '{"text": "What?", "answerable": true}'
         ('{"text": "What?", "answerable": true, "kind": "near_miss"}\n', "questions.jsonl:1: "),
         ('{"text": "What?", "answerable": true, "kind": "out_of_scope"}\n', "questions.jsonl:1: "),
         (b'{"text": "Wh\xff?", "answerable": true}\n', "questions.jsonl:1: Invalid JSON"),
-        ("", "questions.jsonl: "),
+        ("", "questions.jsonl contains no questions"),
         (None, "questions.jsonl"),
     ],
     ids=["json", "list", "no text", "no answerable", "empty text", "blank text", "kind", "near and answerable",
