@@ -128,7 +128,7 @@ class FolderVault:
         path = (self._folder / key).resolve() if is_key(key) else self._folder
         if not path.is_relative_to(self._folder.resolve()) or path == self._folder:
             raise ValueError(
-                f"Not a key of a vault: {key!r}. A key is names of letters, digits, _, - and . with / between them."
+                f"Not a key of a vault: {key!r}. A key consists of names, separated by /, of letters, digits, _, - and ."
             )
         return path
 

@@ -57,7 +57,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _deadline(self, seconds: float) -> Iterator[None]:
-        """Kills the process when the time is over; its pipes then end, and with them what waits for them."""
+        """A watchdog: kills the process at its deadline, which closes its pipes and so ends a blocked read or write."""
         is_late = threading.Event()
 
         def kill() -> None:
@@ -99,12 +99,12 @@ async def wait_for_end(process: asyncio.subprocess.Process, silence_s: float) ->
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Runs a module of ours, whatever lies in the current folder."""
+    """The command that runs a module of ours; -P keeps the current folder out of the import path."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def channel(when_parent_ends: Callable[[], object] = lambda: os._exit(1)) -> tuple[IO[bytes], IO[bytes]]:
-    """Where requests come from and replies go to. Whatever else the process prints goes to its standard error.
+    """The pipes of requests and replies. All other output of the process goes to its standard error.
 
     The parent keeps the other end of the standard input for as long as it lives. A thread waits until that is closed, so
     that no worker outlives a parent that was killed, whatever the worker is doing.
@@ -171,7 +171,7 @@ async def read(stream: asyncio.StreamReader, bytes_max: int) -> Message:
 def _lengths(prefix: bytes, bytes_max: int) -> tuple[int, int]:
     header, body = _LENGTHS.unpack(prefix)
     if header + body > bytes_max:
-        raise EOFError(f"A message of {header + body} bytes, and {bytes_max} are allowed")
+        raise EOFError(f"The message has {header + body} bytes, but only {bytes_max} are allowed")
     return header, body
 
 

@@ -62,7 +62,7 @@ from engine.retrieval.gate import refuse_weak_evidence
 from engine.retrieval.retrieve import Retriever
 
 ASK = frozenset({"ask"})  # the scope that an endpoint requires unless it names others
-CLEANUP_S = 0.05  # of a hard time limit: kept for cancelling what is still running
+CLEANUP_S = 0.05  # of a hard timeout: reserved for cancelling what is still running
 
 Result = TypeVar("Result")
 
@@ -103,7 +103,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The pipeline with its stages. Only the composition root, wiring.py, builds one."""
+    """The pipeline with its stages. Only the composition root, wiring/, builds one."""
 
     keyring: Keyring
     limiter: Limiter
@@ -333,8 +333,8 @@ async def _timeout(seconds: float, stage: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _hard_timeout(seconds: float, stage: str) -> AsyncIterator[None]:
-    """Time limit with no other one around it: it cancels twice, the first time a little early. psycopg, once cancelled,
-    waits up to ten seconds for a server that does not answer; cancelled again, it gives up."""
+    """A hard timeout. It cancels twice, the first time a little early: psycopg, once cancelled, waits up to ten
+    seconds for a server that does not answer; cancelled again, it gives up."""
     async with _timeout(seconds, stage), asyncio.timeout(max(0.0, seconds - CLEANUP_S)):
         yield
 
@@ -350,7 +350,7 @@ async def _known_failures(work: Awaitable[Result]) -> Result:
 
 
 async def _shielded(closing: Coroutine[Any, Any, Receipt]) -> Receipt:
-    """Finishes writing the row even if the client disconnects now, then lets the cancellation continue."""
+    """Shields the write from cancellation: if the client disconnects now, the row is still written first."""
     task = asyncio.ensure_future(closing)
     try:
         return await asyncio.shield(task)

@@ -1,6 +1,6 @@
 """The application container: everything that serves requests, open and ready, and its readiness checks.
 
-The HTTP layer gets a `House` and nothing else, so it needs neither the settings nor a provider's name. wiring.py builds it.
+The HTTP layer gets a `House` and nothing else, so it needs neither the settings nor a provider's name. wiring/ builds it.
 """
 
 import asyncio

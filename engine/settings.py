@@ -1,7 +1,7 @@
 """A parser for the settings: config/engine.toml, overridden by environment variables, as one immutable value.
 
 The file has every default, so this module has none: a setting that is missing in either place is an error. Nothing is
-built here; wiring.py does that.
+built here; wiring/ does that.
 """
 
 import os
@@ -270,7 +270,7 @@ def _conventional(environment: Mapping[str, str]) -> list[tuple[tuple[str, ...],
 
 
 def _put(values: dict[str, Any], path: tuple[str, ...], value: str) -> None:
-    """Unknown names are put too, because the validation that follows reports them."""
+    """Sets unknown names too, because the validation that follows reports them."""
     *tables, key = path
     for table in tables:
         values = values.setdefault(table, {})

@@ -45,7 +45,7 @@ def in_order(task: Task[Input, Result], items: Iterable[Input], *, alone: bool =
 
 
 def _start(stack: ExitStack) -> Worker:
-    """Only for the first task that needs it. The worker is killed at the end, because it has nothing to finish."""
+    """Starts the worker lazily, at the first task that needs it, and kills it at the end: it has nothing to finish."""
     process = Worker(worker.command(__name__))
     stack.callback(process.end)
     return process

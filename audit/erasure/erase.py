@@ -344,7 +344,7 @@ class Eraser:
         done.set_aside, damaged = spool_erasure.overwrite_set_aside(self._spool, target.matches, names)
         if damaged:
             done.left.append(
-                f"{damaged} damaged lines in {ASIDE_FILE} could be of this person: inspect the file"
+                f"{damaged} damaged lines in {ASIDE_FILE} may belong to this person: inspect the file"
             )
         done.left += [
             f"{count} entries in the spool file {name} are not in the database yet: start the engine on this machine,"

@@ -71,7 +71,7 @@ def listed(entries: Sequence[Entry], kind: Step) -> str | None:
 
 
 def compacted(entries: Iterable[Entry]) -> list[Entry]:
-    """Log compaction: of a request that ended only its end is written, of others also the last note."""
+    """Log compaction: a closed request needs only its end; an open one its beginning and its last note."""
     steps: dict[Step, dict[str, Entry]] = {"opened": {}, "noted": {}, "closed": {}}
     for entry in entries:
         steps[entry.kind][entry.log_id] = entry

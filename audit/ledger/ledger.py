@@ -153,7 +153,7 @@ class Ledger:
                     await deliver(piece, self._draining, self._spool.folder)
                 path.unlink()
         if self.is_spooling:
-            return 0  # the end of a seeming orphan may wait in the spool
+            return 0  # the end of an apparent orphan may wait in the spool
         async with self._pool.connection() as connection:
             return await self._orphans.close(connection, self._living)
 
@@ -261,7 +261,7 @@ class Ledger:
         await partitions.make_months_ahead(self._pool, today)
         ahead = await partitions.count_months_ahead(self._pool, today)
         if ahead < partitions.MONTHS_AHEAD_MIN:
-            log.error("Only %s months of the log are made ahead. Run `affidavit audit partitions`.", ahead)
+            log.error("Only %s future months of the log have a partition. Run `affidavit audit partitions`.", ahead)
         self._months_made_on = today
 
     def _begin(self, *loops: Loop) -> None:

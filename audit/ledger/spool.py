@@ -1,5 +1,4 @@
-"""Write-ahead spool: one append-only file for each process, fsynced before a record is acknowledged. It holds records while the
-database is unavailable.
+"""Write-ahead spool while the database is unavailable: one append-only file for each process, fsynced before each reply.
 
 A line is the digest of its text and the text. A last line that does not match its digest was never acknowledged, because the
 machine died while it was written, and is skipped. Any other such line is damaged and goes to the dead letters, for a person

@@ -104,5 +104,5 @@ class VaultAnchors:
             return await asyncio.to_thread(self.vault.put, key, content)
         except VaultConflictError:
             raise TreeMismatchError(
-                f"The vault holds another {key}: two histories were signed, and this is the second one"
+                f"The vault already holds another {key}: two histories were signed, and this is the second"
             ) from None

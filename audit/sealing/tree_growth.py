@@ -1,7 +1,7 @@
 """Grows the Merkle tree of a month: appends unsealed rows as leaves and signs the new head (a checkpoint).
 
 It signs only a tree that extends the last checkpoint and whose root two paths agree on: a frontier that takes the
-leaves from the log, and a recursion over the leaves read back from their table. A flipped bit is not signed.
+leaves from the log, and a recursion over the leaves read back from their table. So a bit flip in memory is detected before it is signed.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from audit.vault import Vault
 BATCH_ROWS = 10_000  # one transaction: a backlog is worked off without holding the lock for long
 NIL = UUID(int=0)
 
-_LOCK = 0xAFF15EA1  # one sealer works at a time; the others have better things to do
+_LOCK = 0xAFF15EA1  # one sealer works at a time; the others do not wait for it
 
 # One statement, so that both are of one moment: the month's last checkpoint, and whether there is a leaf after it.
 _LAST = """

@@ -1,7 +1,7 @@
 """A session store in PostgreSQL, for conversations: earlier questions give a follow-up question its context.
 
 A session belongs to the client whose key started it, and to one reader: the one that the client names, or the bearer of
-the token that was returned when the session started. For anybody else it does not exist.
+the token that was returned when the session started. For all others it does not exist.
 
 A turn is stored after its audit record is closed, so that a failing session store costs no answer: the response says
 that the turn was not stored.

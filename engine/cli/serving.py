@@ -110,7 +110,7 @@ class ReadTimeoutProtocol(H11Protocol):
 
     _deadline: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as there
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         self._start_timer()
 
@@ -213,7 +213,7 @@ class _Supervisor:
         return process
 
     async def restart(self, process: Process) -> None:
-        """With a backoff, whatever ended it: an outage may delay its successor, but not the other workers."""
+        """Restarts a worker after a backoff. Each has its own, so one crash loop does not delay the other workers."""
         while True:
             code = await worker.wait_for_end(process, HUNG_S)
             self._workers.discard(process)
@@ -222,7 +222,7 @@ class _Supervisor:
             process = await self.start()
 
     async def stop(self) -> None:
-        """All at once, so that they take no longer than one. They send no more heartbeats, so a late one is killed."""
+        """Graceful shutdown of all workers at once. They send no more heartbeats, so a late one is killed."""
         for process in self._workers:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()

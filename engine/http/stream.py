@@ -97,7 +97,7 @@ class QuestionExchange(HttpExchange):
         self.is_stream = self.outbox is not None
 
     async def read(self) -> Question:
-        """The connection is watched only after this: until then both would wait for the same messages."""
+        """Reads the body. Only then is the connection watched: both receive from the same ASGI channel."""
         try:
             question = await super().read()
         except ClientDisconnect:

@@ -47,7 +47,7 @@ _END = re.compile(
 def generator(settings: Settings, _: Embedder) -> Generator:
     claude = settings.claude
     if not claude.api_key.get_secret_value():
-        raise ConfigurationError("The generator claude needs a key: set ANTHROPIC_API_KEY.")
+        raise ConfigurationError("The Claude generator needs a key: set ANTHROPIC_API_KEY.")
     return Claude(
         model=claude.model,
         max_output_tokens=claude.max_output_tokens,

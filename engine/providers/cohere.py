@@ -56,7 +56,7 @@ def reranker(settings: Settings) -> Reranker:
 def _key(settings: Settings, part: str) -> str:
     key = settings.cohere.api_key.get_secret_value()
     if not key:
-        raise ConfigurationError(f"The {part} cohere needs a key: set COHERE_API_KEY.")
+        raise ConfigurationError(f"The Cohere {part} needs a key: set COHERE_API_KEY.")
     return key
 
 

@@ -45,7 +45,7 @@ def redis(settings: Settings) -> Limiter:
     url = settings.redis.url.get_secret_value()
     if not url.startswith(("redis://", "rediss://")):
         raise ConfigurationError(
-            "The limits redis need an address: set REDIS_URL to redis://… or rediss://…."
+            "Rate limits in Redis need an address: set REDIS_URL to redis://… or rediss://…."
         )
     return RedisLimits(_rates(settings), url, CircuitBreaker(time.monotonic))
 

@@ -55,7 +55,7 @@ def index(settings: Settings) -> Index:
     chosen = settings.qdrant
     if not chosen.url.startswith(("http://", "https://")):
         raise ConfigurationError(
-            "The index qdrant needs an address: set QDRANT_URL to http://… or https://…."
+            "The Qdrant index needs an address: set QDRANT_URL to http://… or https://…."
         )
     return QdrantIndex(
         chosen.url, api_key=chosen.api_key.get_secret_value(), prefer_grpc=chosen.prefer_grpc,

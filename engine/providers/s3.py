@@ -55,7 +55,7 @@ _RULE = {"Mode": "", "Days": " days", "Years": " years"}
 def vault(settings: Settings) -> "S3Vault":
     archive = settings.archive
     if not archive.bucket:
-        raise ConfigurationError("The vault s3 needs a bucket: set archive.bucket.")
+        raise ConfigurationError("The S3 vault needs a bucket: set archive.bucket.")
     return S3Vault(
         archive.bucket, archive.prefix, lock_mode=archive.object_lock_mode, lock_days=archive.object_lock_days,
         clock=lambda: datetime.now(UTC),
@@ -374,7 +374,7 @@ def _client() -> Any:
         return Session().client("s3", config=config)
     except (BotoCoreError, ValueError):
         raise ConfigurationError(
-            "The vault s3 cannot be opened with the settings in AWS_…. Check AWS_ENDPOINT_URL_S3, AWS_REGION and AWS_PROFILE."
+            "The S3 vault cannot be opened with the settings in AWS_…. Check AWS_ENDPOINT_URL_S3, AWS_REGION and AWS_PROFILE."
         ) from None
 
 

@@ -21,7 +21,7 @@ from engine.retrieval.lexical import NORMALISATION
 
 # Right passages attain about .17 of the best BM25 possible for their question (5th, 50th, 95th percentile: .09, .17, .28).
 FULL_ATTAINMENT = 0.175
-# The distance between the scores of a loud probe's best hit and of a typical one's. On XQuAD, SQuAD 2.0 and chunkeval .06 separates a
+# The distance between the scores of a high-scoring (loud) probe's best hit and of a typical one's. On XQuAD, SQuAD 2.0 and chunkeval .06 separates a
 # little better than .10 (AUROC .989 for .988), and the scores above keep their spread.
 LOUD_ABOVE = 0.06
 METHOD = f"level-{FULL_ATTAINMENT}-{LOUD_ABOVE}"  # a book with another method is calibrated again at its next ingest
@@ -89,7 +89,7 @@ def fit_unlabelled(
     """Fits curves without labels, so that the share `refused` of the probes falls below the gate.
 
     Every point of the similarity curve is a quantile of this generation's own distribution, so a monotone distortion of
-    all cosines moves the points along: the best hit of a typical probe and of a loud one, and the book's own sentences,
+    all cosines moves the points along: the best hit of a typical and of a high-scoring probe, and the book's own sentences,
     which map to 1. The score of the noise is then searched for, so that the gate refuses the given share.
     """
     probes = _CandidateTable.of(found.probes)

@@ -155,7 +155,7 @@ def reading(url: str, role: str) -> Iterator[psycopg.Connection]:
             yield connection
     except psycopg.Error as failure:
         reason = failure.diag.message_primary or type(failure).__name__
-        raise StatementError(f"The database could not be read to the end as {role}: {reason}") from failure
+        raise StatementError(f"Reading the database as {role} failed before the end: {reason}") from failure
 
 
 @asynccontextmanager
@@ -168,7 +168,7 @@ async def changing(url: str, role: str) -> AsyncIterator[psycopg.AsyncConnection
             yield connection
     except psycopg.Error as failure:
         reason = failure.diag.message_primary or type(failure).__name__
-        raise StatementError(f"The database did not let the {role} finish: {reason}") from failure
+        raise StatementError(f"The database failed while the {role} was working: {reason}") from failure
 
 
 def as_role(url: str, role: str) -> str:

@@ -119,7 +119,7 @@ def _check_sources(pages: list[Page]) -> None:
     seen: set[str] = set()
     for page in pages:
         if page.source in seen:
-            raise ValueError(f"{page.source} is there twice: export one version and one locale at a time")
+            raise ValueError(f"{page.source} occurs twice: export one version and one locale at a time")
         seen.add(page.source)
 
 

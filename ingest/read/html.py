@@ -166,7 +166,7 @@ def _encoding(content: bytes) -> str:
     start = content[:_CHARSET_WITHIN]
     if b"\0" in start:
         raise UnreadableError(
-            "holds zero bytes: it is not HTML, or it is UTF-16 without a byte order mark; save it as UTF-8"
+            "contains NUL bytes: it is not HTML, or it is UTF-16 without a byte order mark; save it as UTF-8"
         )
     found = _XML_ENCODING.search(start) or _CHARSET.search(start)
     name = found[1].decode().lower() if found else "utf-8"

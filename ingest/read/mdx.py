@@ -286,7 +286,7 @@ def _push_paragraph(state: StateBlock, content: str, start: int, end: int) -> No
     state.push("paragraph_close", "p", -1)
 
 
-# --- Rules for the parse_inline of a line
+# --- Rules for the content of a line
 
 
 def _scanned_rule(sign: str) -> Callable[[StateInline, bool], bool]:

@@ -96,7 +96,7 @@ def read(content: bytes, path: PurePosixPath) -> Document:
         outline = _outline(reader)
         title = _title(reader) or path.stem
     if not any(rows):
-        raise UnreadableError("has no text because its pages are pictures: run text recognition (OCR) first")
+        raise UnreadableError("has no text because its pages are images: run text recognition (OCR) first")
     kept = _without_running_heads(rows, [place.page for place in places], outline)  # (3)
     builder = SectionBuilder(title)
     _write(builder, kept, _placed(outline, kept), places)  # (4), (5)

@@ -40,7 +40,7 @@ ERROR_LENGTH_MAX = 500
 _OUT_OF_MEMORY = 71  # the exit code of a worker that reached its memory limit
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")  # what Python needs; no keys, no addresses
 
-Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]  # no database holds a zero character
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]  # PostgreSQL cannot store a NUL character
 
 
 class _EncodedDocument(BaseModel):
@@ -121,11 +121,11 @@ class Sandbox:
 
 
 def _start(memory_bytes: int, seconds: float) -> Worker:
-    """If a worker does not start, the installation is broken and not the file."""
+    """Starts a worker. If that fails, the installation is broken and not the file."""
     started = Worker(
         worker.command(__name__, str(memory_bytes), str(seconds)),
         reply_bytes_max=REPLY_BYTES_MAX,
-        stderr=subprocess.DEVNULL,  # a parser's warnings about a file belong on no terminal
+        stderr=subprocess.DEVNULL,  # keeps a parser's warnings off the terminal
         env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         | {"PYTHONDONTWRITEBYTECODE": "1"},
     )
@@ -133,7 +133,7 @@ def _start(memory_bytes: int, seconds: float) -> Worker:
         started.request(b"", deadline_s=START_S)
     except WorkerEndedError as ended:
         raise RuntimeError(
-            f"The process that reads files does not start (it ended with {ended.exit_code}); "
+            f"The process that reads files does not start (exit code {ended.exit_code}); "
             f"run `{sys.executable} -P -m {__name__} 0 0` to see why"
         ) from ended
     return started
@@ -153,7 +153,7 @@ def _documents(data: bytes, content: bytes, path: PurePosixPath) -> list[Documen
             for page in reply.pages
         ]
     except (ValidationError, IndexError) as wrong:
-        raise UnreadableError("its reader gave something that is no document") from wrong
+        raise UnreadableError("its reader returned an invalid document") from wrong
 
 
 def _about(page: _EncodedDocument | Document) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _answer(content: bytes, path: PurePosixPath) -> bytes:
     except RecursionError:
         return _failure("is nested too deeply")
     except UnicodeEncodeError:
-        return _failure("holds characters that are no text: halves of pairs")
+        return _failure("contains unpaired surrogates, which are not characters")
     except Exception as wrong:  # noqa: BLE001  no file may keep the next one from being read
         return _failure(f"cannot be read: {type(wrong).__name__}: {wrong}")
     if len(data) > REPLY_BYTES_MAX:

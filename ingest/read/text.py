@@ -126,7 +126,7 @@ def _decoded(content: bytes) -> str:
     except UnicodeDecodeError as wrong:
         raise UnreadableError(f"is not UTF-8 (invalid byte at {wrong.start}): save it as UTF-8") from wrong
     if "\0" in text:
-        raise UnreadableError("holds zero bytes: it is not text, or UTF-16 that must be saved as UTF-8")
+        raise UnreadableError("contains NUL bytes: it is not text, or it is UTF-16; save it as UTF-8")
     return text
 
 

@@ -80,7 +80,7 @@ async def test_a_torn_message_ends_the_stream(data: bytes) -> None:
 async def test_an_oversized_message_is_not_read() -> None:
     data = b"".join(frame(b"x" * 6, b"y" * 5))
     assert receive(io.BytesIO(data), 11) == (b"x" * 6, b"y" * 5)
-    with pytest.raises(EOFError, match="11 bytes, and 10 are allowed"):
+    with pytest.raises(EOFError, match="11 bytes, but only 10 are allowed"):
         receive(io.BytesIO(data), 10)
     with pytest.raises(EOFError):
         await read(fed(data), 10)

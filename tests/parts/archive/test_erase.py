@@ -594,7 +594,7 @@ async def test_what_was_set_aside_is_blotted_out_in_its_place(log: SealedLog, tm
     assert left.splitlines(keepends=True)[1] == lines[1]
     assert READER.encode() not in left
     assert left.startswith(b"erased ") and b"\\x" in left.splitlines()[0]  # its id and hash
-    assert done.left == [f"1 damaged lines in {ASIDE_FILE} could be of this person: inspect the file"]
+    assert done.left == [f"1 damaged lines in {ASIDE_FILE} may belong to this person: inspect the file"]
 
 
 async def test_what_a_living_process_has_not_written_yet_is_said(log: SealedLog, tmp_path: Path) -> None:

@@ -114,9 +114,9 @@ def test_a_name_that_is_no_text(shared: Sandbox) -> None:
         ("def f(): f()\nf()", "is nested too deeply"),
         ("1 / 0", "cannot be read: ZeroDivisionError: division by zero"),
         ("raise ValueError('two\\x1b[2J\\nlines' + 9999 * 'x')", "two [2J lines" + "x" * 487),
-        ("text = 'a\\ud800b'", "holds characters that are no text: halves of pairs"),
-        ("text = 'a\\x00b'", "its reader gave something that is no document"),
-        ("title = 7", "its reader gave something that is no document"),
+        ("text = 'a\\ud800b'", "contains unpaired surrogates, which are not characters"),
+        ("text = 'a\\x00b'", "its reader returned an invalid document"),
+        ("title = 7", "its reader returned an invalid document"),
         ("text = 'x' * (65 << 20)", "holds more than 64 MiB of text"),
     ],
 )  # fmt: skip

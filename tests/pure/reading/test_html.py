@@ -224,7 +224,7 @@ def test_encodings(content: bytes) -> None:
         ("<p>fällt".encode("latin-1"), "is not UTF-8"), ("<meta charset=utf-8><p>fällt".encode("latin-1"), "is not UTF-8"),
         ("<meta charset=shift_jis><p>fällt".encode(), None), (b"<meta charset=windows-1252><p>\x81", "is not CP1252"),
         (b"<meta charset=zip><p>x", "declares the unknown encoding zip"), (b"<meta charset=idna>x", "idna"),
-        (b"<meta charset=unicode_escape>x", "unicode_escape"), ("<p>fällt".encode("utf-16-le"), "zero bytes"),
+        (b"<meta charset=unicode_escape>x", "unicode_escape"), ("<p>fällt".encode("utf-16-le"), "NUL bytes"),
     ],
 )  # fmt: skip
 def test_wrong_encodings(content: bytes, said: str | None) -> None:

@@ -131,9 +131,9 @@ def test_text_of_any_editor(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("It falls".encode("utf-16"), "UTF-16"), ("It falls".encode("utf-16-be"), "zero bytes"),
+        ("It falls".encode("utf-16"), "UTF-16"), ("It falls".encode("utf-16-be"), "NUL bytes"),
         ("It falls".encode("utf-32"), "UTF-32"), ("Er fällt".encode("latin-1"), "invalid byte at 4"),
-        (b"\x89PNG\r\n", "is not UTF-8"), (b"a\0b", "zero bytes"),
+        (b"\x89PNG\r\n", "is not UTF-8"), (b"a\0b", "NUL bytes"),
     ],
 )  # fmt: skip
 def test_other_encodings(content: bytes, said: str) -> None:
