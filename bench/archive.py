@@ -1,7 +1,7 @@
-"""How fast a month is archived, and with how much memory, beside a bare COPY of the same records into zstd.
+"""Archive benchmark: throughput and memory, compared with a bare COPY of the same records into zstd.
 
 Run as `python -m bench.archive [--rows 150000]`. "Archived" is all that `affidavit audit archive` does with the rows:
-export, upload into the folder vault with its flushes to disk, and reading all of it back with every box opened and
+export, upload into the folder vault with fsync, and reading all of it back with every box opened and
 every leaf recomputed. The bare COPY writes PostgreSQL's own JSON, and hashes, encrypts and checks nothing.
 """
 
@@ -71,9 +71,9 @@ def main() -> None:
         Figure("export / bare COPY", found["export_ratio"], f"≥ {GOAL}"),
         Figure("export, upload and second read / bare COPY", found["whole_ratio"], ""),
         Figure("archive: peak memory of both processes, MB", found["memory_mb"], f"≤ {GOAL_MB}"),
-        Figure("longest insert into the current month, nothing beside, ms", found["alone_ms"], ""),
+        Figure("longest insert into the current month, machine idle, ms", found["alone_ms"], ""),
         Figure(
-            "longest insert into the current month while a month leaves, ms",
+            "longest insert into the current month while another is archived, ms",
             found["beside_ms"],
             f"≤ {GOAL_STALL_MS}",
         ),
@@ -106,7 +106,7 @@ async def _measured(folder: Path, rows: int) -> dict[str, Any]:
 
 
 def _round(url: str, folder: Path, key: Path, rows: int) -> dict[str, float]:
-    """One after the other, so that whatever else this machine does meets both."""
+    """Alternates the two, so that other load on this machine affects both alike."""
     bare_s = _bare_s(url, folder / "bare.zst")
     ours = _in_a_process_of_its_own(url, folder, key)
     bare_s = (bare_s + _bare_s(url, folder / "bare.zst")) / 2
@@ -118,7 +118,7 @@ def _round(url: str, folder: Path, key: Path, rows: int) -> dict[str, float]:
 
 
 def _stalls(url: str, folder: Path) -> dict[str, float]:
-    """Beside the command itself, from the freezing of the month to its detaching."""
+    """Measured while the command runs, from the freezing of the month to its detaching."""
     command = [sys.executable, "-m", "engine.cli", "audit", "archive", "--data-dir", str(folder)]
     archiving = partial(subprocess.run, command, cwd=ROOT, check=True, capture_output=True)
     found = {
@@ -157,7 +157,7 @@ def _bare_s(url: str, path: Path) -> float:
 
 
 def _in_a_process_of_its_own(url: str, folder: Path, key: Path) -> dict[str, float]:
-    """And its memory with that of the second process: pages that both share are halved."""
+    """Runs one archive in a process of its own. Its memory is the PSS of both processes, which counts shared pages once."""
     command = [sys.executable, "-m", "bench.archive", "--one", url, str(folder), str(key)]
     most = 0
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:

@@ -1,6 +1,6 @@
-"""Asks over plain sockets, for bench/engine.py: a client that hardly needs anything itself.
+"""A load generator over plain sockets, for bench/engine.py: it uses hardly any CPU itself.
 
-Run as `python -m bench.client`: a `Job` as JSON on stdin, what was `Seen` on stdout.
+Run as `python -m bench.client`: a `Job` as JSON on stdin, the results (`Seen`) as JSON on stdout.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ FIRST_EVENT = b"event: sentence"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Requests that follow one another, each as it goes over the wire, and how many are on their way at once."""
+    """The requests in order, as bytes on the wire, and the number of concurrent ones."""
 
     port: int
     requests: list[str]
@@ -26,13 +26,13 @@ class Job:
 
 @dataclass(slots=True)
 class Seen:
-    """What became of them."""
+    """The results of all requests."""
 
     seconds: float = 0.0
     latencies_ms: list[float] = field(default_factory=list)
-    first_sentences: list[float] = field(default_factory=list)  # when, by the clock all processes share
+    first_sentences: list[float] = field(default_factory=list)  # on the clock that all processes share
     failed: int = 0
-    cpu_s: float = 0.0  # the client's own
+    cpu_s: float = 0.0  # CPU time of the client
 
 
 async def main() -> None:
@@ -40,7 +40,7 @@ async def main() -> None:
 
 
 async def run(job: Job) -> Seen:
-    """Each connection asks its next question when it has its answer."""
+    """Closed loop: each connection sends its next request when it has its response."""
     seen = Seen()
     turns = itertools.cycle([request.encode() for request in job.requests])
     started, cpu_s = time.monotonic(), time.process_time()
@@ -70,7 +70,7 @@ async def _reply(reader: asyncio.StreamReader, seen: Seen) -> bool:
 
 
 async def _events(reader: asyncio.StreamReader, seen: Seen) -> None:
-    """Chunks to the last, which is empty; the first sentence is noted when it comes."""
+    """Reads a chunked body to its end, and notes when the first sentence arrives."""
     is_first = True
     while size := int(await reader.readline(), 16):
         chunk = await reader.readexactly(size + 2)

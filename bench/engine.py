@@ -1,4 +1,4 @@
-"""What the engine itself costs: the upstreams answer at once, and everything else is real.
+"""Latency and throughput of the engine itself: the upstreams are stubs that answer at once, and everything else is real.
 
 Run as `python -m bench.engine [--seconds 10]`. The engine is `affidavit serve` with Cohere and Claude through their SDKs; its
 PostgreSQL and its index are the embedded ones, with the sample book. The upstreams, the client and a bare FastAPI route that
@@ -40,8 +40,8 @@ HOUSE = Path(__file__).resolve().parent.parent
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
-CROWDS = {8: "", 32: "≥ 120"}  # requests at a time, and the goal per second
-OWN_MS = 12.0  # what the engine may take for itself, besides its commits
+CROWDS = {8: "", 32: "≥ 120"}  # concurrent requests, and the goal per second
+OWN_MS = 12.0  # the engine's own share of a request, besides its commits
 COMMITS_OF_A_REQUEST = 3
 COMMITS = 500
 WARM_UP_S = 3.0
@@ -55,7 +55,7 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The engine at work, what stands around it, what it is asked, and what it once answered."""
+    """The running engine, the processes around it, the requests, and a sample answer."""
 
     data: Path
     pid: int
@@ -90,7 +90,7 @@ def measured(engine: Engine, database: Database, seconds: float) -> Iterator[Fig
     commit_ms, upstreams_ms = _commit_ms(database), _upstreams_ms(engine.upstreams_port, seconds)
     yield Figure("a bare commit on this disk, p50 ms", round(commit_ms, 2), "")
     yield Figure(
-        "the upstreams asked directly, an embedding and a message, p50 ms", round(upstreams_ms, 2), ""
+        "the upstreams called directly, an embedding and a message, p50 ms", round(upstreams_ms, 2), ""
     )
     alone, busy = _busy(engine, _job(engine, 1, seconds))
     added_ms = np.array(alone.latencies_ms) - upstreams_ms
@@ -135,7 +135,7 @@ def _cores(busy: Mapping[str, float], when: str) -> Iterator[Figure]:
 def _beside(
     engine: Engine, seconds: float, added_ms: Numbers, crowds: Mapping[int, Seen]
 ) -> Iterator[Figure]:
-    """A bare route that returns the same JSON, under the same client."""
+    """The baseline: a bare route that returns the same JSON, under the same client."""
     file = engine.data / "answer.json"
     file.write_text(engine.answer)
     with _running("bench.engine", "--bare", str(file), "{port}") as (_, port):
@@ -169,7 +169,7 @@ def _providers(address: str) -> dict[str, str]:
 
 
 async def _prepare(settings: Settings, database: Database) -> str:
-    """The sample book published, and a key for it."""
+    """Publishes the sample book and creates a key for it."""
     await wiring.make_months_ahead(database, wiring.now().date())
     async with wiring.open_ingest(settings, database, lambda *_: None) as ingest:
         await ingest.run([wiring.SAMPLE_BOOK], settings.books.default, wiring.SAMPLE_TITLE)
@@ -178,7 +178,7 @@ async def _prepare(settings: Settings, database: Database) -> str:
 
 
 def _asked(port: int, headers: dict[str, str]) -> tuple[list[str], str]:
-    """Those questions about the book's headings that are answered, so that each goes the whole way; and an answer."""
+    """Questions about the book's headings that are answered, so that each runs the whole pipeline; and one answer."""
     pages = "\n".join(page.read_text() for page in sorted(wiring.SAMPLE_BOOK.glob("*.md")))
     questions, answer = [], ""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=READY_S) as client:
@@ -188,7 +188,7 @@ def _asked(port: int, headers: dict[str, str]) -> tuple[list[str], str]:
             if response.json()["outcome"] == "answered":
                 questions.append(question)
                 answer = response.text
-    assert len(questions) >= QUESTIONS_MIN, "Too few questions are answered."
+    assert len(questions) >= QUESTIONS_MIN, "The engine answers too few of the questions to measure it."
     return questions, answer
 
 
@@ -210,7 +210,7 @@ def _request(path: str, body: str, headers: Mapping[str, str] | None = None) -> 
 
 
 def run(job: Job) -> Seen:
-    """What the client saw, in a process of its own."""
+    """Runs the client in a process of its own and returns its results."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.client"], input=json.dumps(asdict(job)), stdout=subprocess.PIPE,
         text=True, check=True, cwd=HOUSE,
@@ -219,7 +219,7 @@ def run(job: Job) -> Seen:
 
 
 def _busy(engine: Engine, job: Job) -> tuple[Seen, dict[str, float]]:
-    """And how many cores each part took meanwhile, where the system tells."""
+    """Also the number of cores that each part used meanwhile, if the system reports it."""
     before = _cpu_s(engine)
     seen = run(job)
     used = {name: after_s - before[name] for name, after_s in _cpu_s(engine).items()}
@@ -227,7 +227,7 @@ def _busy(engine: Engine, job: Job) -> tuple[Seen, dict[str, float]]:
 
 
 def _cpu_s(engine: Engine) -> dict[str, float]:
-    """What each part has used so far. The database's part grows with its connections, so they are looked up each time."""
+    """CPU time of each part so far. PostgreSQL has a process for each connection, so they are listed anew each time."""
     if not PROC.exists():
         return {}
     stats = [_stat(path) for path in PROC.glob("[0-9]*/stat")]
@@ -243,7 +243,7 @@ def _cpu_s(engine: Engine) -> dict[str, float]:
 
 
 def _stat(path: Path) -> tuple[int, int, float]:
-    """A process, its parent, and the time it has used."""
+    """A process, its parent, and its CPU time."""
     try:
         fields = path.read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):  # it has just ended
@@ -252,7 +252,7 @@ def _stat(path: Path) -> tuple[int, int, float]:
 
 
 def _commit_ms(database: Database) -> float:
-    """One row, durable."""
+    """One durable commit of one row."""
     latencies_ms = []
     with psycopg.connect(database.url, autocommit=True) as connection:
         connection.execute("SET synchronous_commit = on")
@@ -266,14 +266,14 @@ def _commit_ms(database: Database) -> float:
 
 
 def _upstreams_ms(port: int, seconds: float) -> float:
-    """An embedding and a message, each asked as the engine asked last."""
+    """Replays the last embedding and the last message of the engine."""
     asked = _from_upstreams(port, upstreams.ASKED)
     jobs = [Job(port, [_request(path, body)], 1, seconds / 2) for path, body in asked.items()]
     return sum(float(np.median(run(job).latencies_ms)) for job in jobs)
 
 
 def _first_sentences_ms(engine: Engine, seconds: float) -> list[float]:
-    """From the moment at which an upstream had written all of a first block to the sentence at the client."""
+    """The time from the upstream's complete first block to the first sentence at the client."""
     _from_upstreams(engine.upstreams_port, upstreams.TIMES)
     seen = run(_job(engine, 1, seconds, accept="text/event-stream"))
     written = _from_upstreams(engine.upstreams_port, upstreams.TIMES)
@@ -286,7 +286,7 @@ def _from_upstreams(port: int, path: str) -> Any:
 
 @contextlib.contextmanager
 def _running(*command: str, environment: Mapping[str, str] = os.environ) -> Iterator[tuple[int, int]]:
-    """A module of ours in a process of its own; its pid and its port."""
+    """Starts a module of ours as a server process; yields its pid and its port."""
     port = _free_port()
     words = [word.format(port=port) for word in command]
     process = subprocess.Popen(
@@ -307,17 +307,17 @@ def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
             socket.create_connection(("127.0.0.1", port)).close()
             return
         time.sleep(LOOK_S)
-    raise AssertionError(f"Nobody answers on port {port}.")
+    raise AssertionError(f"No server responds on port {port}.")
 
 
 def _wait_for_index_worker(data: Path) -> None:
-    """It stays a little longer than its last client, and must not write where nothing is any more."""
+    """Waits for the index worker, which outlives its last client and must not write into a deleted folder."""
     while _index_worker(data):
         time.sleep(LOOK_S)
 
 
 def _index_worker(data: Path) -> int | None:
-    """Found by its command line: the worker's lock file is its own affair."""
+    """Finds the worker by its command line, so as not to depend on the format of its lock file."""
     for path in PROC.glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = path.read_bytes().decode(errors="replace").split("\0")
@@ -340,7 +340,7 @@ def _rate(seen: Seen) -> float:
 
 
 def bare(file: Path, port: int) -> None:
-    """The plainest route that reads a question and answers with the same JSON."""
+    """The simplest route that reads a question and returns the same JSON."""
     app = FastAPI()
     answer = json.loads(file.read_text())
 
@@ -355,7 +355,7 @@ def bare(file: Path, port: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each measurement lasts")
-    parser.add_argument("--bare", nargs=2, metavar=("FILE", "PORT"), help="used by the bench itself")
+    parser.add_argument("--bare", nargs=2, metavar=("FILE", "PORT"), help="for internal use by the benchmark")
     arguments = parser.parse_args()
     if arguments.bare:
         bare(Path(arguments.bare[0]), int(arguments.bare[1]))

@@ -1,4 +1,4 @@
-"""What the gate keeps and lets through, and how well the blend ranks, on the labelled sets of ../shared.
+"""Gate and ranking benchmark: error rates of the gate, and nDCG of the blend, on the labelled sets of ../shared.
 
 Run as `python -m bench.gate`. Each set is ingested as a book by the real pipeline and asked each question once; all
 figures come from the raw scores of these candidates.
@@ -42,8 +42,8 @@ DISTORTIONS: dict[str, Callable[["Floats"], "Floats"]] = {
     "cos²": lambda cosines: np.maximum(cosines, 0) ** 2,
 }
 WITHIN = 0.02  # of the undistorted share
-OTHERS_LET_THROUGH = 0.05  # where the lexical normalisations are compared, …
-FULL_TRIED = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)  # … each with what suits it best
+OTHERS_LET_THROUGH = 0.05  # where the lexical normalisations are compared …
+FULL_TRIED = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)  # … each with its best full score
 
 Floats = NDArray[np.float64]
 Passed = NDArray[np.bool_]
@@ -52,7 +52,7 @@ Normalise = Callable[[float, float, float], float]  # BM25, the best possible, w
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A figure with its 95 % interval beside what it should be."""
+    """A figure with its 95 % interval, and its target."""
 
     what: str
     value: float
@@ -91,7 +91,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """A labelled set after it was ingested and asked."""
+    """A labelled set, ingested as a book, with the candidates of each question."""
 
     name: str
     generation: Generation
@@ -106,14 +106,14 @@ class Book:
         return [kind for kind in CERTIFIED if self.of(kind)]
 
     def said(self, kind: QuestionKind) -> str:
-        """What of this kind passes the gate."""
+        """The label of the share of this kind that passes the gate."""
         others = {"out_of_scope": "oos", "unanswerable": UNANSWERABLE.get(self.name, "")}
         return "kept" if kind == "answerable" else f"{others[kind]} let through"
 
 
 async def main() -> None:
     if not SETS.exists():
-        print("The labelled sets of ../shared are not here: nothing is measured.", file=sys.stderr)
+        print("The labelled sets of ../shared are missing, so nothing is measured.", file=sys.stderr)
         return
     with tempfile.TemporaryDirectory(prefix="affidavit-bench-", ignore_cleanup_errors=True) as folder:
         settings = settings_file.load(environment={}, data_dir=Path(folder))
@@ -133,7 +133,7 @@ async def main() -> None:
 
 
 def ranking(book: Book, recall_goal: float) -> Iterator[Line]:
-    """The blend beside each of its parts alone: the same candidates in another order."""
+    """Ablation: the blend compared with each of its parts alone, on the same candidates."""
     orders: dict[str, Callable[[Candidate], float]] = {
         "blend": lambda item: item.score,
         "dense alone": lambda item: item.cosine,
@@ -155,7 +155,7 @@ def ranking(book: Book, recall_goal: float) -> Iterator[Line]:
 
 
 def self_calibration(book: Book, gate: Gate, refused: float) -> Iterator[Line]:
-    """Without a label: as the pipeline published it, and again with every cosine distorted."""
+    """Self-calibration: as the pipeline published it, and again with every cosine distorted."""
     straight = {
         kind: np.array([item.best_score >= gate.threshold for item in book.of(kind)]) for kind in book.kinds()
     }
@@ -170,7 +170,7 @@ def self_calibration(book: Book, gate: Gate, refused: float) -> Iterator[Line]:
 
 
 def certificate(book: Book, gate: Gate) -> Iterator[Line]:
-    """With labels: fitted on one half of the questions and measured on the other, both ways round."""
+    """Labelled calibration, two-fold: fitted to one half of the questions and measured on the other, both ways."""
     labelled = [Labelled(item.query.text, CERTIFIED[item.kind], item.raw()) for item in book.asked]
     certified = calibrate.fit_labelled(labelled, book.generation, gate, data_sha256="")
     passed = calibrate._held_out(labelled, book.generation.calibration.similarity[-1][0], gate)
@@ -183,7 +183,7 @@ def certificate(book: Book, gate: Gate) -> Iterator[Line]:
 def _shares(
     book: Book, how: str, passed: Mapping[QuestionKind, Passed], *, kept: float, let_through: float
 ) -> Iterator[Line]:
-    """What is unanswerable though near has no goal here: only reading the passages can tell it."""
+    """Near misses have no target here: only reading the passages can tell them from answerable questions."""
     yield at_least(kept, f"{book.name}: {book.said('answerable')}, {how}", passed["answerable"])
     yield at_most(let_through, f"{book.name}: {book.said('out_of_scope')}, {how}", passed["out_of_scope"])
     if "unanswerable" in passed:
@@ -191,8 +191,8 @@ def _shares(
 
 
 def normalisations(books: Sequence[Book], gate: Gate) -> Iterator[Line]:
-    """The absolute lexical scores that were considered, for the figures in `lexical.attainment`. Each has the full score
-    and the threshold that suit it best: what counts is what is kept where 5 % of oos are let through."""
+    """The lexical normalisations that were considered, for the figures in `lexical.attainment`. Each is measured with its
+    best full score and threshold: the share kept where 5 % of the out-of-scope questions are let through."""
     lexicals: dict[str, Normalise] = {
         "score / (best + the prior words)": lambda bm25, best, prior: bm25 / (best + prior),
         "score / best": lambda bm25, best, _: bm25 / best if best else 0.0,
@@ -224,7 +224,7 @@ async def asked_books(settings: Settings) -> dict[str, Book]:
                 assert not result.errors, result.errors
         async with wiring.open_house(settings, database) as house:
             books = {name: await _asked(house, settings, labelled) for name, labelled in sets.items()}
-            for book in books.values():  # the index's worker outlives us a little
+            for book in books.values():  # the index worker ends a little later than this process
                 await house.index.drop(book.generation.generation_id)
     return books
 
@@ -256,7 +256,7 @@ async def _asked(house: House, settings: Settings, labelled: LabelledSet) -> Boo
     return Book(labelled.name, generation, Marking(labelled, passages), soundings, asked)
 
 
-# --- Other curves than the published ones, on the same candidates
+# --- Other curves on the same candidates
 
 
 def recalibrated(book: Book, distort: Callable[[Floats], Floats], gate: Gate, refused: float) -> Calibration:

@@ -1,6 +1,6 @@
-"""What ingest costs beside the embedder alone, what it needs of memory, and what windows are worth.
+"""Ingest benchmark: time compared with the embedder alone, peak memory, and the gain from windows.
 
-Run as `python -m bench.ingest [--passages 100000]`. The labelled set of ../shared is used where it is there.
+Run as `python -m bench.ingest [--passages 100000]`. The labelled set of ../shared is used if it exists.
 """
 
 import argparse
@@ -52,7 +52,7 @@ async def main() -> None:
         figures.extend(chunking())
     else:
         print(
-            "The labelled set of ../shared is not here: windows against truncation are left out.",
+            "The labelled set of ../shared is missing: windows and truncation are not compared.",
             file=sys.stderr,
         )
     for figure in figures:
@@ -61,7 +61,7 @@ async def main() -> None:
 
 
 async def speed(ingest: Ingest, copies: int) -> list[Figure]:
-    """About 10,000 words a copy through the whole pipeline, and their passages through the embedder alone; then again."""
+    """Copies of 10,000 words through the whole pipeline, then their passages through the embedder alone, then again."""
     with tempfile.TemporaryDirectory() as folder:
         for copy, word in enumerate(("robot", "machine", "device", "walker")[:copies]):
             for page in wiring.SAMPLE_BOOK.glob("*.md"):
@@ -106,7 +106,7 @@ async def memory(ingest: Ingest, count: int) -> list[Figure]:
 
 
 async def publishing(ingest: Ingest, count: int) -> list[Figure]:
-    """From passages to readers, with vectors that are known already."""
+    """Time to publish passages whose vectors are known already."""
     known = replace(ingest, embedder=Known(ingest.embedder))
     documents = [_made_up(number) for number in range(count // 100)]
     passages = [passage for document in documents for passage in _split(known, document, "large")]
@@ -123,7 +123,7 @@ async def publishing(ingest: Ingest, count: int) -> list[Figure]:
 
 
 def chunking() -> list[Figure]:
-    """Is the labelled span within the five nearest passages, by their best window and by their beginning alone?"""
+    """Recall@5 of the labelled spans: by the best window of each passage, and by its beginning alone."""
     embedder = MiniLm()
     passages = list(_labelled_passages(embedder))
     texts = [passage.text for passage, _, _ in passages]
@@ -131,7 +131,7 @@ def chunking() -> list[Figure]:
     by_beginning = [embedder._embed(text)[None, :] for text in texts]
     questions = [json.loads(line) for line in (CHUNKEVAL / "queries.jsonl").read_text().splitlines()]
     figures = []
-    for name, vectors in (("windows, best counts", by_window), ("plain truncation", by_beginning)):
+    for name, vectors in (("best window", by_window), ("plain truncation", by_beginning)):
         found = [
             _recall(embedder._embed(question["text"]), question, vectors, passages) for question in questions
         ]
@@ -146,7 +146,7 @@ def chunking() -> list[Figure]:
 
 
 def _labelled_passages(embedder: Embedder) -> Iterator[tuple[Passage, int, int]]:
-    """Each passage with where it stands in its text; sentences are found one behind the other."""
+    """Each passage with its offsets in the text, found by searching its sentences in order."""
     for line in (CHUNKEVAL / "corpus.jsonl").read_text().splitlines():
         row = json.loads(line)
         document = plain_text.read(row["text"].encode(), PurePosixPath(f"{row['_id']}.txt"))
@@ -182,7 +182,7 @@ def _recall(
 
 
 class Known:
-    """An embedder whose answers are there at once."""
+    """A stub of an embedder that answers at once."""
 
     name = "known"
     dimension = 384

@@ -1,7 +1,7 @@
-"""What a record costs: requests opened and closed by the ledger, beside bare inserts of the same rows.
+"""Ledger benchmark: requests opened and closed by the ledger, compared with bare inserts of the same rows.
 
-Run as `python -m bench.ledger`. The database is the embedded one; bare inserts are committed in groups too, by the prepared
-INSERT that anybody would write, and once more by the ledger's own statement, with nothing around it.
+Run as `python -m bench.ledger`. The database is the embedded one; bare inserts use group commit too, once with a plain
+prepared INSERT, and once with the ledger's own statement and nothing around it.
 """
 
 import argparse
@@ -75,13 +75,13 @@ async def _throughput(ledger: Ledger, conninfo: str, rounds: int) -> list[Figure
         ),
         Figure("… of bare group-committed inserts of the same rows", _ratio(ours, bare), "≥ 0.70"),
         Figure(
-            "… of the ledger's own batch statement, rows ready made, nothing opened", _ratio(ours, strict), ""
+            "… of the ledger's own batch statement, with prepared rows, nothing opened", _ratio(ours, strict), ""
         ),
     ]
 
 
 async def _added(ledger: Ledger, conninfo: str) -> list[Figure]:
-    """One at a time: what the record adds to a request, beside a commit of the row alone."""
+    """One at a time: the latency that the record adds to a request, compared with a bare commit of the row."""
     ours: list[float] = []
     bare: list[float] = []
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
@@ -123,7 +123,7 @@ async def _per_second(trails: Iterable[Trail], write: Callable[[Trail], Awaitabl
 
 
 async def _bare(connection: psycopg.AsyncConnection, rows: Sequence[Row]) -> float:
-    """As little as a group commit can be: a queue, one transaction for all that is in it."""
+    """A minimal group commit: a queue, and one transaction for everything in it."""
     queue: asyncio.Queue[tuple[Row, asyncio.Future[None]]] = asyncio.Queue()
     waiting = iter(rows)
 
@@ -180,7 +180,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 def _ratio(ours: Sequence[float], bare: Sequence[float]) -> float:
-    """Of neighbours in time: what else the machine does weighs on both."""
+    """Ratios of neighbouring runs, so that other load on this machine affects both alike."""
     return round(statistics.median(one / other for one, other in zip(ours, bare, strict=True)), 2)
 
 
@@ -195,7 +195,7 @@ _INSERT = f"INSERT INTO audit_logs ({_NAMES}) VALUES ({_PLACES})".encode()  # no
 
 
 def _trail(_: int) -> Trail:
-    """About 8 KB: a question that a language model answered from five passages."""
+    """A record of about 8 KB: a question that a language model answered from five passages."""
     name = uuid4()
     candidates = [
         {"chunk_id": secrets.token_hex(32), "cosine": random(), "similarity": random(), "bm25": 20 * random(),
@@ -225,5 +225,5 @@ def _trail(_: int) -> Trail:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of which the median counts")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="repetitions; the median counts")
     asyncio.run(main(parser.parse_args().rounds))

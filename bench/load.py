@@ -1,7 +1,7 @@
-"""A minute of everything at once on one engine: do the books balance, stays the memory flat, do readers still get on?
+"""Mixed-load soak test of one engine: every response has its row, memory stays flat, valid requests stay fast.
 
-Run as `python -m bench.load [--seconds 60]`. 64 connections: half ask valid questions, the others send what is invalid, ask
-without a key, or leave in the middle. Alone means: only those that ask valid questions, as many as in the crowd.
+Run as `python -m bench.load [--seconds 60]`. 64 connections: half ask valid questions, the others send invalid bodies, omit
+the key, or disconnect early. "Alone" means: only the connections with valid questions, as many as in the crowd.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from engine.storage.database import Database
 
 CROWD = {"valid": 32, "invalid": 16, "unauthenticated": 8, "leaving": 8}
 WARM_UP_S = 3.0
-LEAVE_S = 0.03  # within it somebody leaves: about as long as an answer takes
-BACK_S = 0.2  # who has left does not come back at once
+LEAVE_S = 0.03  # clients disconnect within it: about as long as an answer takes
+BACK_S = 0.2  # pause before a client reconnects
 SAMPLE_S = 1.0
 RATIO_MAX = 3.0
 GROWTH_MAX = 1.05  # of the last third of the time over the second
@@ -78,11 +78,11 @@ async def main(seconds: float) -> None:
 def _figures(alone: Seen, mixed: Seen, rows: Counter[int]) -> Iterator[Figure]:
     seen = alone.statuses + mixed.statuses
     for status in sorted(seen):
-        yield Figure(f"requests told {status}", seen[status], "")
-    yield Figure("requests whose client left", mixed.left, "")
+        yield Figure(f"requests answered with {status}", seen[status], "")
+    yield Figure("requests whose client disconnected", mixed.left, "")
     short = sum(max(0, seen[status] - rows[status]) for status in seen)
-    yield Figure("told without a row of that status", short, "0")
-    yield Figure("rows less requests", rows.total() - seen.total() - mixed.left, "0")
+    yield Figure("responses without a row of that status", short, "0")
+    yield Figure("rows minus requests", rows.total() - seen.total() - mixed.left, "0")
     for what, crowd in (("alone", alone), ("in the crowd", mixed)):
         yield Figure(f"valid requests {what}", len(crowd.latencies_ms), "")
         yield Figure(f"valid requests {what}, p50 ms", round(float(np.median(crowd.latencies_ms)), 1), "")
@@ -104,7 +104,7 @@ async def _prepare(database: Database) -> str:
 
 @contextlib.asynccontextmanager
 async def _serving(folder: str) -> AsyncIterator[tuple[int, int]]:
-    """Stopped in order at the end, so that what is counted in memory is written."""
+    """Stopped gracefully at the end, so that the counters in memory are written."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "engine.cli", "serve", "--port", str(port), "--data-dir", folder,
@@ -127,7 +127,7 @@ async def _crowd(port: int, key: str, kinds: dict[str, int], seconds: float, pid
 
 
 async def _client(kind: str, port: int, key: str, until: float, seen: Seen) -> None:
-    """One connection, made anew whenever it was left."""
+    """One connection, reopened after each disconnect."""
     turns = itertools.cycle(random.sample(QUESTIONS, len(QUESTIONS)))
     while time.monotonic() < until:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -181,5 +181,5 @@ def _p99(seen: Seen) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long the crowd asks")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the load")
     asyncio.run(main(parser.parse_args().seconds))

@@ -1,6 +1,6 @@
-"""Hybrid search as others do it, on passages, vectors and questions that bench/retrieval.py has prepared.
+"""Adapters of other systems' hybrid search, on passages, vectors and questions that bench/retrieval.py has prepared.
 
-Run as `python -m bench.peers SYSTEM FOLDER`, by an environment that holds the peer and nothing of ours. Each peer is
+Run as `python -m bench.peers SYSTEM FOLDER`, in an environment that has the peer and none of our packages. Each peer is
 set up in memory as its own documentation shows it; each gets both top 50 and the blend's weights.
 """
 
@@ -33,7 +33,7 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What every system is given."""
+    """The input of every system."""
 
     ids: list[str]
     texts: list[str]
@@ -57,7 +57,7 @@ def main(system: str, folder: Path) -> None:
     latencies_ms: list[float] = []
     found = [search(question) for question in clocked(prepared.questions, latencies_ms)]
     say(latencies_ms=latencies_ms, found_at_5=found_at_5(found, prepared))
-    sys.stdin.read()  # until our memory has been looked at
+    sys.stdin.read()  # until the bench has measured our memory
 
 
 def read(folder: Path) -> Prepared:
@@ -76,12 +76,12 @@ def read(folder: Path) -> Prepared:
 
 
 def say(**figures: Any) -> None:
-    """To the bench, which skips lines of any other form."""
+    """Sends a line to the bench, which skips lines of any other form."""
     print(json.dumps(figures), flush=True)
 
 
 def clocked(questions: Sequence[Asked], latencies_ms: list[float]) -> Iterator[Asked]:
-    """Each question, with the time that the loop's body took for it."""
+    """Yields each question, and times the body of the loop for it."""
     for question in questions:
         started = time.perf_counter()
         yield question
@@ -91,13 +91,13 @@ def clocked(questions: Sequence[Asked], latencies_ms: list[float]) -> Iterator[A
 
 
 def found_at_5(found: Sequence[Sequence[str]], given: Prepared) -> float:
-    """How often the passage that the question was taken from is among the first five: speed must not come from nonsense."""
+    """Recall@5 of the passage that each question was taken from, because a fast wrong answer does not count."""
     hits = [target in ids[:5] for ids, target in zip(found, given.targets, strict=False)]
     return sum(hits) / len(hits)
 
 
 def bm25s(given: Prepared) -> Search:
-    """The floor: one matrix product, one sparse sum, and nothing around them."""
+    """The lower bound: one matrix product and one sparse sum."""
     from bm25s import BM25
 
     index = BM25(k1=1.5, b=0.75)
@@ -137,7 +137,7 @@ def llama_index(given: Prepared) -> Search:
     dense = VectorStoreIndex(nodes, embed_model=embedder).as_retriever(similarity_top_k=CANDIDATES)
     fusion = QueryFusionRetriever(
         [dense, BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=CANDIDATES)],
-        llm=MockLLM(),  # never asked, but it would look for a real one
+        llm=MockLLM(),  # never called; without it the framework looks for a real one
         mode=FUSION_MODES.RELATIVE_SCORE,
         retriever_weights=list(WEIGHTS),
         similarity_top_k=CANDIDATES,

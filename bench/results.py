@@ -1,4 +1,4 @@
-"""What the benches found: lines on the terminal, and bench/results.json, which they share."""
+"""Output of the benchmarks: lines on the terminal, and bench/results.json, which they share."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# A smoke run has small sets, and its figures, which mean nothing, go elsewhere.
+# A smoke run has small sets; its meaningless figures go elsewhere.
 RESULTS = Path(os.environ.get("BENCH_RESULTS", Path(__file__).resolve().parent / "results.json"))
 
 SETS = Path(
@@ -29,7 +29,7 @@ def show(figure: Figure) -> None:
 
 
 def record(bench: str, lines: Sequence[dict[str, Any]]) -> None:
-    """These take the place of the bench's earlier lines; those of other benches stay."""
+    """Replaces the earlier lines of this bench; those of other benches stay."""
     earlier = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     kept = [line for line in earlier if line["bench"] != bench] + [{"bench": bench} | line for line in lines]
     RESULTS.write_text("[\n" + ",\n".join(json.dumps(line) for line in kept) + "\n]\n")

@@ -1,9 +1,9 @@
-"""Hybrid search: ours beside the plainest that could be written and beside what others use, all in one run.
+"""Retrieval benchmark: our hybrid search, two minimal implementations and other frameworks, all in one run.
 
 Run as `python -m bench.retrieval [--passages 1000 5000]`. Every system gets the same passages, vectors and questions, one
 thread for numpy and a process of its own. Peers live in .venv-peers (`make bench-peers`); what is not
 installed, or too slow for a size, is shown as such. Ours is `Retriever.retrieve` with the vector at hand: words, the hop
-to the index worker, both exact scores of the union, what they mean, blend, order.
+to the index worker, both exact scores of the union, calibration, blend, order.
 """
 
 import argparse
@@ -68,7 +68,7 @@ QUESTIONS, QUESTION_WORDS = 200, 9
 VOCABULARY, CENTRES, SUBSPACE = 30_000, 2_000, 64
 TOPIC_WORDS, TOPIC_SHARE = 40, 0.25
 BATCH = 1_000
-BUILDER_LEAVES_S = 3.0  # the worker that built lingers for 2 s; it is no part of what searching needs
+BUILDER_LEAVES_S = 3.0  # the building worker lives for 2 s more; searching does not need it
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -89,7 +89,7 @@ class Row:
     searching_mb: float | None = None
     found_at_5: float | None = None  # the passage that the question was taken from
     recall_at_50: float | None = None  # of the dense list, against the exact one
-    idle_heartbeat_ms: float | None = None  # what this machine does to a heartbeat by itself
+    idle_heartbeat_ms: float | None = None  # the delay of a heartbeat on this machine when idle
     heartbeat_ms: float | None = None
     searches_per_s: float | None = None
     failed: int | None = None
@@ -137,7 +137,7 @@ async def side_by_side(
 
 
 def _why_not(smaller: Row, passages: int) -> str:
-    """All of them look at every passage, so what a system took at a smaller size says what it would take here."""
+    """Extrapolates from a smaller size: all systems compare with every passage, so their time grows linearly."""
     if smaller.p50_ms is None or smaller.build_s is None:
         return smaller.note
     times = passages / smaller.passages
@@ -150,7 +150,7 @@ def _why_not(smaller: Row, passages: int) -> str:
 
 
 async def measure(row: Row, folder: Path) -> None:
-    """One system in a process of its own, and what it says of itself."""
+    """Runs one system in a process of its own and returns what it reports."""
     python = _python(row.system)
     if python is None:
         row.note = "not installed: make bench-peers"
@@ -171,7 +171,7 @@ async def measure(row: Row, folder: Path) -> None:
         row.note = f"stopped after {STOPPED_S:.0f} s"
         process.kill()
     except EOFError:
-        row.note = f"failed: {(faults.read_text().strip().splitlines() or ['nothing said'])[-1]}"
+        row.note = f"failed: {(faults.read_text().strip().splitlines() or ['no message'])[-1]}"
     await process.wait()
     async with asyncio.timeout(LEAVES_S):
         while _memory_mb(folder):  # noqa: ASYNC110  the index worker leaves by itself, and is no child of ours
@@ -197,7 +197,7 @@ async def _listen(row: Row, output: asyncio.StreamReader, folder: Path) -> None:
 
 
 async def _heard(output: asyncio.StreamReader) -> dict[str, Any]:
-    """The next line for us; frameworks print others."""
+    """The next line of our protocol; frameworks print other lines."""
     while line := await output.readline():
         if line.startswith(b"{"):
             figures: dict[str, Any] = json.loads(line)
@@ -215,7 +215,7 @@ def _memory_mb(folder: Path) -> float:
 
 
 def _python(system: str) -> str | None:
-    """The environment that holds the system, if one does."""
+    """The Python environment that has the system installed, if there is one."""
     module = MODULES[system]
     if importlib.util.find_spec(module):
         return sys.executable
@@ -226,7 +226,7 @@ def _python(system: str) -> str | None:
 
 
 def goals(rows: Sequence[Row]) -> list[Figure]:
-    """What was promised, beside what was seen."""
+    """The measured figures, with their targets."""
     by_place = {(row.system, row.passages, row.dimension): row for row in rows}
     figures = []
     ours = by_place.get(("ours", HEARTBEAT_PASSAGES, DIMENSION))
@@ -243,11 +243,11 @@ def goals(rows: Sequence[Row]) -> list[Figure]:
                 for name in ("llama_index", "langchain")
             ),
             Figure(
-                f"largest slip of a heartbeat during {CONCURRENT:,} concurrent searches {at}, ms",
+                f"longest delay of a heartbeat during {CONCURRENT:,} concurrent searches {at}, ms",
                 _rounded(ours.heartbeat_ms),
                 "≤ 20",
             ),
-            Figure("the same with nothing to do, ms", _rounded(ours.idle_heartbeat_ms), ""),
+            Figure("the same on an idle loop, ms", _rounded(ours.idle_heartbeat_ms), ""),
             Figure(f"concurrent searches per second {at}", _rounded(ours.searches_per_s), ""),
             Figure(f"of {CONCURRENT:,} concurrent searches, failed {at}", _rounded(ours.failed), "0"),
         ]
@@ -327,7 +327,7 @@ async def ours(folder: Path) -> None:
 
 
 async def _filled(index: Index, given: peers.Prepared) -> Generation:
-    """As an ingest fills it."""
+    """Fills the index as an ingest does."""
     words = [lexical.words(text) for text in given.texts]
     lexicon = lexical.lexicon(words)
     generation = Generation(uuid4(), "bench", "known", given.vectors.shape[1], _CALIBRATION, lexicon)
@@ -344,7 +344,7 @@ async def _filled(index: Index, given: peers.Prepared) -> Generation:
 
 
 def _exact(given: peers.Prepared) -> list[set[str]]:
-    """The best of each question by an exact matrix product."""
+    """Ground truth: the best passages of each question, by an exact matrix product."""
     best = []
     for text in given.questions:
         cosines = given.vectors @ given.asked[text]
@@ -355,7 +355,7 @@ def _exact(given: peers.Prepared) -> list[set[str]]:
 async def _recall(
     index: Index, generation: Generation, given: peers.Prepared, exact: Sequence[set[str]]
 ) -> float:
-    """Without words, so that no passage is found by them: the dense list alone."""
+    """Dense search alone: a query without words matches no passage by BM25."""
     found = []
     for text, best in zip(given.questions, exact, strict=True):
         hits = await index.search(
@@ -368,7 +368,7 @@ async def _recall(
 async def _crowd(
     retriever: Retriever, generation: Generation, questions: Sequence[Question]
 ) -> dict[str, float]:
-    """All at once, each arriving in a turn of the loop of its own as requests do. How late does a heartbeat come?"""
+    """Starts all searches concurrently, each in its own turn of the loop as requests are, and measures the heartbeat's delay."""
     idle = await _slip_ms(asyncio.sleep(IDLE_S))
     results: list[Any] = []
     started = time.perf_counter()
@@ -393,7 +393,7 @@ async def _all_at_once(
 
 
 async def _slip_ms(work: Coroutine[Any, Any, None]) -> float:
-    """The most that a heartbeat came too late while this was done."""
+    """The longest delay of a heartbeat while this ran."""
     slips_ms: list[float] = []
     heart = asyncio.create_task(_beat(slips_ms))
     await work
@@ -415,7 +415,7 @@ _CALIBRATION = Calibration(
 
 
 class _Known:
-    """As much of an embedder as searching needs: it has every question's vector already."""
+    """A stub of an embedder that has every question's vector already."""
 
     def __init__(self, given: peers.Prepared) -> None:
         self._asked = given.asked
@@ -425,7 +425,7 @@ class _Known:
 
 
 class _Shelf:
-    """As much of a library as searching needs."""
+    """A stub of a library with what searching needs."""
 
     def __init__(self, given: peers.Prepared) -> None:
         self._texts = dict(zip(given.ids, given.texts, strict=True))
@@ -440,7 +440,7 @@ def _passage(chunk_id: str, text: str) -> Passage:
     )
 
 
-# What is searched.
+# The data.
 
 
 def prepare(folder: Path, passages: int, dimension: int) -> None:
@@ -504,6 +504,6 @@ def _unit(rows: Any) -> Vector:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--passages", type=int, nargs="+", default=list(SIZES), help="only these sizes")
-    parser.add_argument("--ours", type=Path, help="a prepared folder: used by the bench itself")
+    parser.add_argument("--ours", type=Path, help="a prepared folder; for internal use by the benchmark")
     arguments = parser.parse_args()
     asyncio.run(ours(arguments.ours) if arguments.ours else main(arguments.passages))

@@ -1,6 +1,6 @@
-"""Cohere's Embed and Claude's Messages as light as they can be, for bench/engine.py: what is measured is the engine.
+"""Stub servers of Cohere Embed and Claude Messages for bench/engine.py, as cheap as possible, to measure the engine only.
 
-Run as `python -m bench.upstreams PORT`. A request that came before gets the bytes that were made for it then. A text's vector is
+Run as `python -m bench.upstreams PORT`. Responses are cached by request. A text's vector is
 the sum of its words' vectors, so that a question lies near the passages that share its words; an answer quotes the two
 best passages.
 """
@@ -21,7 +21,7 @@ EMBED, MESSAGES = "/v2/embed", "/v1/messages"
 ASKED, TIMES = (
     "/asked",
     "/times",
-)  # for the bench: what came last, and when each first cited block was complete
+)  # for the bench: the last request, and when each first cited block was complete
 DIGITS = 7  # of a vector's numbers, as the vendor sends them
 WORDS_EACH = 8  # in one delta of the text
 
@@ -35,7 +35,7 @@ async def main(port: int) -> None:
 
 
 class Conversation(asyncio.Protocol):
-    """One connection. Requests come one behind the other."""
+    """One connection with keep-alive, without pipelining."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -48,7 +48,7 @@ class Conversation(asyncio.Protocol):
             self._transport.write(reply(*request))
 
     def _whole(self) -> tuple[str, bytes] | None:
-        """The path and the body, once both are there."""
+        """The path and the body of the next request."""
         head = self._held.find(b"\r\n\r\n")
         length = _LENGTH.search(self._held, 0, max(head, 0))
         end = head + 4 + (int(length[1]) if length else 0)
@@ -105,7 +105,7 @@ def _word_vector(word: str, dimension: int) -> np.ndarray[Any, np.dtype[np.float
 
 
 def _message(asked: dict[str, Any]) -> bytes:
-    """Streamed, in one piece: nobody waits for us."""
+    """The whole event stream in one write, so that the stub adds no delay."""
     events = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in _events(asked))
     chunk = events.encode()
     return (

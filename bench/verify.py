@@ -1,7 +1,7 @@
-"""How fast a whole log is verified, and with how much memory: `affidavit audit verify` on records of the usual size.
+"""Verifier benchmark: throughput and memory of `affidavit audit verify` on records of the usual size.
 
 Run as `python -m bench.verify [--rows 40000]`. The verifier is bound to one core, whose time is counted;
-PostgreSQL has the others. Beside it: only parsing and hashing the same records, which no verifier can do without.
+PostgreSQL has the others. The baseline only parses and hashes the same records, which every verifier must do.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> None:
             f"verify, {size}: records for each second of its core", found["per_core_s"], f"≥ {GOAL_PER_S}"
         ),
         Figure("the same records only parsed and hashed", found["bare_per_core_s"], ""),
-        Figure("verify: records/s by the clock, with whatever else this machine does", found["per_s"], ""),
+        Figure("verify: records/s of wall-clock time, including other load on this machine", found["per_s"], ""),
         Figure("verify: peak memory, MB", found["memory_mb"], f"≤ {GOAL_MB}"),
     ]
     for figure in figures:
@@ -97,7 +97,7 @@ def _bare(database: Database) -> float:
 
 
 def _verify(folder: Path, rows: int) -> dict[str, float]:
-    """The command as an auditor runs it, less the time that it takes on nothing."""
+    """Times the command as an auditor runs it, minus its time on an empty log."""
     empty = _command(folder, "--to", "2001-01-01")
     whole = _command(folder, expected=rows)
     return {

@@ -5,7 +5,7 @@ import psycopg
 # The writer sets synchronous_commit for itself, but a login that weakens it shows an intention. An unlogged table is
 # emptied by the first crash, whatever the settings.
 _WEAKNESSES = r"""
-SELECT name || ' is off: a power cut loses or spoils records. Switch it on in postgresql.conf.' AS weakness
+SELECT name || ' is off: a power cut loses or corrupts records. Switch it on in postgresql.conf.' AS weakness
 FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'
 UNION ALL
 SELECT format('synchronous_commit is %s: a power cut loses records. Set it to on.', reset_val)
