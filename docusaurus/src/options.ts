@@ -27,7 +27,7 @@ export function validateOptions({ options, validate }: {
 }): Options {
   refuseSecrets(options, "options");
   const valid = validate(schema, options);
-  if (valid.id && valid.id !== "default") throw new Error("A site has one Ask panel: leave the option id out.");
+  if (valid.id && valid.id !== "default") throw new Error("A site has only one Ask panel: remove the option id.");
   return valid;
 }
 
@@ -47,7 +47,7 @@ class SecretError extends Error {
   constructor(place: string) {
     super(
       `docusaurus-plugin-affidavit: ${place} looks like a secret. The options of this plugin go to every browser that ` +
-      "opens the site, so none may hold a key. Remove it here and give the key to the gateway, in its environment. " +
+      "opens the site, so none may contain a key. Remove it here and give the key to the gateway, in its environment. " +
       "If this key was ever in a published build, revoke it: affidavit keys revoke ID",
     );
   }

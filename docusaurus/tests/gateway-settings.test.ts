@@ -105,7 +105,7 @@ test("the day's budget opens again at midnight, and what cannot be counted is no
   assert.equal(budget.waitS(noonMs + DAY_MS), 0);
   assert.equal(new DailyBudget(0).waitS(noonMs), 43_200);
   writeFileSync(file, '{"day": 7}');
-  assert.throws(() => new DailyBudget(1, file), /holds no count of a day/);
+  assert.throws(() => new DailyBudget(1, file), /does not contain the count of a day/);
   assert.throws(() => new DailyBudget(1, "/nowhere/asked.json"), /ENOENT/);
   const away = join(folder(t), "away");
   mkdirSync(away);

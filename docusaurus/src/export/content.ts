@@ -81,9 +81,9 @@ function warnOfWhatIsMissing(missing: string[], isEmpty: boolean): void {
   if (missing.length > 0) {
     const more = missing.length > NAMED_IN_WARNINGS ? ", …" : "";
     console.warn(
-      `[affidavit] ${missing.length} page(s) cannot be asked: no text of theirs was found in the build ` +
+      `[affidavit] ${missing.length} page(s) cannot be asked: the build contains no text of them ` +
         `(${missing.slice(0, NAMED_IN_WARNINGS).join(", ")}${more}). ` +
-        'A theme of your own must keep the class "theme-doc-markdown" around the text; the hash router is not supported.',
+        'A custom theme must keep the class "theme-doc-markdown" around the text; the hash router is not supported.',
     );
   } else if (isEmpty) {
     console.warn(`[affidavit] ${FILENAME} is empty: this site has no docs pages.`);

@@ -1,5 +1,5 @@
-/** How many questions the whole site may ask in a day (UTC). The count stands in a file if one is named: a restart must
- * not open the purse again. What cannot be counted is not asked. */
+/** Daily budget of questions for the whole site (UTC). A file keeps the count, so that a restart does not reset it; if the
+ * count cannot be written, the question is refused. */
 import { readFileSync, renameSync, writeFileSync } from "node:fs";
 import { Failure } from "./problems.js";
 
@@ -49,7 +49,7 @@ function stored(file: string): Count | null {
   const text = readIfThere(file);
   if (text === null) return null;
   const { day, asked } = JSON.parse(text) as Partial<Count>;
-  if (typeof day !== "string" || !Number.isSafeInteger(asked)) throw new Error(`${file} holds no count of a day.`);
+  if (typeof day !== "string" || !Number.isSafeInteger(asked)) throw new Error(`${file} does not contain the count of a day.`);
   return { day, asked: Number(asked) };
 }
 

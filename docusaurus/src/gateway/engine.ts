@@ -31,15 +31,15 @@ const PASSED_ON = [
 
 /** Complains without a word of the key: a message ends up in logs. */
 export function engineOf({ engine, key, book }: Pick<GatewayOptions, "engine" | "key" | "book">): Engine {
-  if (!/^[\x21-\x7e]+$/.test(key)) throw new Error("The key is empty, or has characters that no API key has.");
+  if (!/^[\x21-\x7e]+$/.test(key)) throw new Error("The key is empty, or contains characters that no API key has.");
   if (!URL.canParse(engine) || !/^https?:\/\//i.test(engine)) {
-    throw new Error("The engine needs an address that begins with http:// or https://.");
+    throw new Error("The engine's address must begin with http:// or https://.");
   }
   const base = new URL(engine);
   if (base.username || base.password || base.search || base.hash) {
-    throw new Error("The engine's address may hold no user, password, query or fragment.");
+    throw new Error("The engine's address must not contain a user, password, query or fragment.");
   }
-  if (book !== undefined && !BOOK_ID.test(book)) throw new Error(`"${book}" is no id of a book.`);
+  if (book !== undefined && !BOOK_ID.test(book)) throw new Error(`"${book}" is not a valid book id.`);
   const path = book === undefined ? "v1/query" : `v1/books/${book}/query`;
   return { address: `${base.href.replace(/\/+$/, "")}/${path}`, key };
 }

@@ -92,7 +92,7 @@ function spend(budget: GatewayOptions["budget"]): void {
 
 function checked(options: GatewayOptions): Rules {
   const rate = options.perAddress ?? "30/minute";
-  if (!isRate(rate)) throw new Error(`perAddress: "${rate}" is no limit. Write it like 30/minute.`);
+  if (!isRate(rate)) throw new Error(`perAddress: "${rate}" is not a limit. Write it like 30/minute.`);
   return {
     engine: engineOf(options),
     limit: new Limit(rate),

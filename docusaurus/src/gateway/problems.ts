@@ -1,4 +1,4 @@
-/** Everything that can go wrong, in words that are safe to show, and in the shape of the engine's own problems. */
+/** Error responses of the gateway: RFC 9457 problem documents in the engine's own shape, safe to show to readers. */
 
 interface Kind {
   status: number;
@@ -13,8 +13,8 @@ export const BODY_BYTES_MAX = 65_536; // as the engine: its longest question is 
 const KINDS = {
   WrongMethod: {
     status: 405, error_type: "validation", retryable: false,
-    title: "This method does not fit",
-    detail: "Questions are sent with POST.",
+    title: "Method not allowed",
+    detail: "Send questions with POST.",
   },
   ForeignOrigin: {
     status: 403, error_type: "auth", retryable: false,
@@ -24,7 +24,7 @@ const KINDS = {
   NotJsonType: {
     status: 415, error_type: "validation", retryable: false,
     title: "The request is not JSON",
-    detail: "A question is sent as JSON, with the content type application/json.",
+    detail: "Send the question as JSON, with the content type application/json.",
   },
   BadRequest: {
     status: 400, error_type: "validation", retryable: false,
@@ -39,7 +39,7 @@ const KINDS = {
   RateLimited: {
     status: 429, error_type: "rate_limit", retryable: true,
     title: "Too many questions",
-    detail: "There were many questions from your network just now. Please wait a moment and try again.",
+    detail: "Your network has sent too many questions. Please wait a moment and try again.",
   },
   BudgetSpent: {
     status: 429, error_type: "rate_limit", retryable: false,
@@ -59,7 +59,7 @@ const KINDS = {
   NoAnswer: {
     status: 502, error_type: "unknown", retryable: true,
     title: "The assistant failed",
-    detail: "The assistant gave no answer that can be shown. Please try again shortly.",
+    detail: "The assistant returned no usable answer. Please try again shortly.",
   },
   Misconfigured: {
     status: 502, error_type: "auth", retryable: false,
@@ -78,7 +78,7 @@ const KINDS = {
   },
 } as const satisfies Record<string, Kind>;
 
-/** Ends a request. The reason is for the log of whoever runs the gateway; readers are told only of the kind. */
+/** Ends a request. The log contains the reason; readers see only the kind. */
 export class Failure extends Error {
   readonly kind: Kind;
   readonly retryAfterS: number | undefined;
@@ -92,14 +92,14 @@ export class Failure extends Error {
     this.reason = told.cause ?? "";
   }
 
-  /** Of a fault that nobody foresaw, only the name of its class is told: its words could hold anything. */
+  /** Logs only the class name of an unexpected error: its message may contain personal data. */
   static of(fault: unknown): Failure {
     if (fault instanceof Failure) return fault;
     return new Failure("Unexpected", { cause: fault instanceof Error ? fault.name : typeof fault });
   }
 }
 
-/** Nobody is told of it; it is for the log. */
+/** The client disconnected: no response is sent, and the log says so. */
 export function readerLeft(): Failure {
   return new Failure("CutOff", { cause: "the reader left" });
 }

@@ -30,10 +30,10 @@ export class TrustedProxies {
 
   #add(name: string): void {
     const [address = "", bits, ...more] = name.split("/");
-    if (!isIP(address) || more.length > 0) throw new Error(`"${name}" is no address and no network.`);
+    if (!isIP(address) || more.length > 0) throw new Error(`"${name}" is not an IP address or a network.`);
     if (bits === undefined) return this.#list.addAddress(address, familyOf(address));
     const count = /^\d{1,3}$/.test(bits) ? Number(bits) : -1;
-    if (count < 0 || count > (isIP(address) === 4 ? 32 : 128)) throw new Error(`"${name}" is no network.`);
+    if (count < 0 || count > (isIP(address) === 4 ? 32 : 128)) throw new Error(`"${name}" is not a network.`);
     this.#list.addSubnet(address, count, familyOf(address));
   }
 }

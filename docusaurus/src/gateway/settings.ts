@@ -1,4 +1,4 @@
-/** What the gateway is told by its flags and its environment. Whatever is wrong is said before it starts. */
+/** Parser and validation of the settings, from flags and environment variables. A wrong setting stops the start. */
 import { readFileSync, realpathSync, statSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { DailyBudget } from "./budget.js";
@@ -35,11 +35,11 @@ const PREFIX = "AFFIDAVIT_GATEWAY_";
 
 export const HELP = `Usage: affidavit-gateway [flags]
 
-Serves a built Docusaurus site, and takes its readers' questions to the engine with a key that no reader sees.
+Serves a built Docusaurus site, and forwards its readers' questions to the engine with an API key that no reader sees.
 
   AFFIDAVIT_KEY=aff_… npx affidavit-gateway --site build --engine http://127.0.0.1:8000 --book my-book
 
-The key comes from the environment: AFFIDAVIT_KEY, or AFFIDAVIT_KEY_FILE with the name of a file that holds it.
+The key comes from the environment: AFFIDAVIT_KEY, or AFFIDAVIT_KEY_FILE with the path of a file that contains it.
 
   --site FOLDER          the built site (build)
   --no-site              take questions only; another server shows the pages
@@ -51,13 +51,13 @@ The key comes from the environment: AFFIDAVIT_KEY, or AFFIDAVIT_KEY_FILE with th
   --path PATH            where the pages send their questions (/ask)
   --per-address LIMIT    how often one reader may ask; of IPv6 a /64 is one reader (30/minute)
   --per-day N            questions of all readers in one day (UTC); without it, as many as the key may ask
-  --per-day-file FILE    keeps the day's count, so that a restart does not begin it anew
-  --trusted-proxy NET    a proxy, or a network of them, whose X-Forwarded-For is believed; may be repeated
+  --per-day-file FILE    keeps the day's count, so that a restart does not reset it
+  --trusted-proxy NET    a proxy, or a network of them, whose X-Forwarded-For is trusted; may be repeated
   --allowed-origin URL   a site whose pages may ask; may be repeated. Without it, only pages of the host that is asked;
                          with it, only the sites named
   --help
 
-Each flag may also stand in the environment: --per-day as AFFIDAVIT_GATEWAY_PER_DAY. Several values are separated by commas.
+Each flag can also be an environment variable: --per-day as AFFIDAVIT_GATEWAY_PER_DAY. Separate several values by commas.
 `;
 
 type Given = ReturnType<typeof given>;
@@ -87,14 +87,14 @@ export function settingsOf(args: readonly string[], environment: Environment): S
 function given(args: readonly string[], environment: Environment) {
   if (args.some((arg) => /^--?(api-?)?(key|token|secret)\b|aff_/i.test(arg))) {
     throw new UsageError(
-      "The key is never taken from the command line, where everybody on the machine can read it. " +
+      "A key on the command line is refused, because every user of the machine can read it there. " +
         "Set AFFIDAVIT_KEY or AFFIDAVIT_KEY_FILE.",
     );
   }
   return told(() => parseArgs({ args: [...fromEnvironment(environment), ...args], options: FLAGS }).values);
 }
 
-/** Put before the flags, so that a flag wins. An unknown name is an error: a misspelt budget would be none. */
+/** Comes before the flags, so that a flag wins. An unknown name is an error, or a misspelt budget would be ignored. */
 function fromEnvironment(environment: Environment): string[] {
   return Object.entries(environment).flatMap(([variable, value]) => {
     if (!variable.startsWith(PREFIX) || !value) return [];
@@ -106,7 +106,7 @@ function fromEnvironment(environment: Environment): string[] {
   });
 }
 
-/** What others complain of is wrong usage here. */
+/** Reports any exception of `make` as wrong usage. */
 function told<Value>(make: () => Value): Value {
   try {
     return make();
