@@ -1,4 +1,4 @@
-// A function of a serverless platform, for a site that no server of yours shows. On Vercel it is `api/ask.js`, and the
+// A serverless function, for a site on static hosting. On Vercel it is `api/ask.js`, and the
 // plugin's option `path` is `/api/ask`. AFFIDAVIT_ENGINE and AFFIDAVIT_KEY are set in the platform's own settings.
 import { gateway } from "docusaurus-plugin-affidavit/gateway";
 
@@ -10,5 +10,5 @@ export const POST = gateway({
   addressHeader: "x-real-ip",
 });
 
-// Each instance of a function counts for itself, so give the key a limit in the engine, which counts them all:
+// Each instance of a function counts by itself, so give the key a limit in the engine, which counts them all:
 // affidavit keys create --client my-site --limit 2000/day

@@ -26,9 +26,9 @@ test("wrong usage ends with 2 and says what to do, and never repeats a key", asy
   const wrong: [string[], Record<string, string>, RegExp][] = [
     [["--bogus"], {}, /Unknown option '--bogus'/],
     [["--no-site"], {}, /There is no key/],
-    [["--key", KEY], {}, /never taken from the command line/],
-    [[`--api-key=${KEY}`], {}, /never taken from the command line/],
-    [[KEY], {}, /never taken from the command line/],
+    [["--key", KEY], {}, /key on the command line is refused/],
+    [[`--api-key=${KEY}`], {}, /key on the command line is refused/],
+    [[KEY], {}, /key on the command line is refused/],
     [["--no-site"], { AFFIDAVIT_KEY: `${KEY}\nX-Bad: 1` }, /characters that no API key has/],
     [["--no-site"], { AFFIDAVIT_KEY_FILE: keyFile }, /characters that no API key has/],
     [["--no-site"], { AFFIDAVIT_KEY_FILE: "/nowhere/key" }, /ENOENT/],

@@ -1,4 +1,4 @@
-/** Asking over HTTP: the engine's events as they come, and one outcome at the end. */
+/** Client of the gateway: yields the server-sent events as they arrive, and one outcome at the end. */
 
 const PATIENCE_MS = 20_000; // the engine promises 5 s; the rest is for slow networks
 const EVENTS = "text/event-stream";
@@ -56,7 +56,7 @@ export interface Hearing {
   sentence(sentence: Sentence): void;
 }
 
-/** Never throws, and calls nothing an answer that did not come with the engine's own last word. */
+/** Never throws. Only a complete answer, with the engine's last event, counts as an answer. */
 export async function ask(path: string, question: Question, hearing: Hearing, left: AbortSignal): Promise<Answer | Problem> {
   const late = AbortSignal.timeout(PATIENCE_MS);
   let response: Response | undefined;
@@ -73,7 +73,7 @@ export async function ask(path: string, question: Question, hearing: Hearing, le
   }
 }
 
-/** AbortSignal.any is too young for some readers' browsers. */
+/** A replacement for AbortSignal.any, which older browsers lack. */
 function eitherOf(...signals: AbortSignal[]): AbortSignal {
   const controller = new AbortController();
   for (const signal of signals) {
@@ -141,7 +141,7 @@ function problemOf(body: any, response?: Response): Problem {
   };
 }
 
-/** What a proxy in between, or a site without a gateway, says in its own form. */
+/** A response in another format: from a proxy in between, or from a site without a gateway. */
 function unnamed(status: number): Problem {
   if (status === 429) return failed("rate_limit", true);
   if (status === 413) return failed("validation", false);

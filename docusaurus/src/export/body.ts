@@ -39,7 +39,7 @@ const ADMONITIONS = ["note", "tip", "info", "warning", "danger", "caution"];
 const RAISED = new Map(zip("0123456789+-=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ"));
 const LOWERED = new Map(zip("0123456789+-=()", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎"));
 
-/** Null if there is no text of a docs page in it. */
+/** Null if it has no text of a docs page. */
 export function readBody(html: string, title: string, labels: Map<string, string>): Body | null {
   const root = find(parse(html), (element) => hasClass(element, BODY_CLASS));
   if (!root) return null;
@@ -181,7 +181,7 @@ class Page {
   }
 }
 
-/** What stands in a line, of an element whose blocks do not matter. */
+/** The text of an element in one line, ignoring its blocks. */
 function inlineText(node: Node): string {
   if ("value" in node) return node.value;
   if (!("tagName" in node)) return "";
@@ -209,7 +209,7 @@ function codeText(node: Node): string {
   return node.tagName === "br" ? "\n" : node.childNodes.map(codeText).join("");
 }
 
-/** KaTeX shows a formula twice, for eyes and for machines; its source says it once. */
+/** KaTeX renders a formula twice, as HTML and as MathML; only its source is taken. */
 function formula(element: Element): string {
   const source = find(element, (inner) => attribute(inner, "encoding") === "application/x-tex");
   return source ? `$${plainText(source).trim()}$` : "";

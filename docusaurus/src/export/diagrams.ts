@@ -6,7 +6,7 @@ import { readFile } from "node:fs/promises";
 import path from "node:path";
 import type { Block, Section } from "./body.js";
 
-/** What a source holds, in its order. */
+/** The content of a source file, in order. */
 interface Part {
   kind: "heading" | "text" | "code";
   text: string;

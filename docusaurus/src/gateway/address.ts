@@ -1,16 +1,16 @@
-/** Who counts as one reader. */
+/** The address by which readers are counted for the rate limit. */
 
 const IPV4 = /^(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?!$)|$)){4}$/;
 
-/** An IPv4 address as it is; of an IPv6 address the network, for whoever has one address has all 2^64 of it. Null if it
- * is no address. */
+/** An IPv4 address as it is; of an IPv6 address the /64 network, because one subscriber owns all of it. Null if it is not
+ * an address. */
 export function readerOf(address: string): string | null {
   const plain = plainAddress(address);
   if (plain === null || !plain.includes(":")) return plain;
   return inShort(groupsOf(plain).slice(0, 4).join(":") + "::");
 }
 
-/** One spelling: without a port, a zone or the disguise of IPv4 as IPv6. */
+/** Canonical form: without a port or a zone, and IPv4-mapped IPv6 as IPv4. */
 export function plainAddress(address: string): string | null {
   const bare = address.trim().replace(/^\[([^\]]*)\](:\d+)?$/, "$1").replace(/^(\d+\.\d+\.\d+\.\d+):\d+$/, "$1");
   if (IPV4.test(bare)) return bare;

@@ -1,4 +1,4 @@
-/** One question to the engine, and its answer back: whole if it is one piece, event by event if it is a stream. */
+/** HTTP client of the engine: forwards one question, and returns its answer as JSON or event by event. */
 import type { GatewayOptions } from "./gateway.js";
 import { Failure, problemBody, readerLeft } from "./problems.js";
 
@@ -29,7 +29,7 @@ const PASSED_ON = [
   "RateLimit", "RateLimit-Policy", "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset",
 ];
 
-/** Complains without a word of the key: a message ends up in logs. */
+/** The message never contains the key, because it ends up in logs. */
 export function engineOf({ engine, key, book }: Pick<GatewayOptions, "engine" | "key" | "book">): Engine {
   if (!/^[\x21-\x7e]+$/.test(key)) throw new Error("The key is empty, or contains characters that no API key has.");
   if (!URL.canParse(engine) || !/^https?:\/\//i.test(engine)) {
@@ -89,7 +89,7 @@ async function sent(engine: Engine, asked: Question, call: Call): Promise<Respon
   return response;
 }
 
-/** What another server in between says, or the engine about our key, is not for readers. */
+/** Readers must not see what a proxy in between says, or the engine about our key. */
 function check(response: Response): void {
   const { status } = response;
   if (status === 401 || status === 403) throw new Failure("Misconfigured", { cause: `the engine says ${status}` });
@@ -117,8 +117,8 @@ function headersOf(response: Response, requestId: string): Headers {
   return headers;
 }
 
-/** Each event leaves as soon as it is complete. If the engine breaks off, half an event is dropped and the stream ends
- * with an error event: a page is never left with a stream that just stops. */
+/** Forwards each event as soon as it is complete. If the engine breaks off, half an event is dropped and the stream ends
+ * with an error event, so that a page never gets a stream that just stops. */
 function wholeEvents(
   response: Response, requestId: string, call: Call, report: (outcome: Outcome) => void,
 ): ReadableStream<Uint8Array> {
@@ -162,7 +162,7 @@ async function* eventsOf(response: Response): AsyncGenerator<string, undefined> 
   if (rest) throw new Error("The last event is not complete.");
 }
 
-/** A question on its way. It is given up when its time is over, or when nobody waits for the answer any more. */
+/** A question in progress, with its timeout. It is cancelled when the reader disconnects. */
 class Call {
   readonly #ending = new AbortController();
   readonly #leaving: AbortSignal;
@@ -206,7 +206,7 @@ class Call {
   }
 }
 
-/** The system's code says enough. */
+/** Only the system's error code, without the message. */
 function codeOf(fault: unknown): string {
   const cause = fault instanceof Error ? (fault.cause ?? fault) : fault;
   if (typeof cause !== "object" || cause === null) return "unknown";

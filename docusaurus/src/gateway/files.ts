@@ -1,4 +1,4 @@
-/** The built site, as `docusaurus serve` shows it: clean addresses, with or without a slash at their end. */
+/** Static file server for the built site, like `docusaurus serve`: clean URLs, with or without a trailing slash. */
 import { open, realpath, type FileHandle } from "node:fs/promises";
 import { constants, type Stats } from "node:fs";
 import type { IncomingMessage, ServerResponse } from "node:http";
@@ -60,15 +60,15 @@ export async function serveFile(site: Site, request: IncomingMessage, response: 
   return say(response, 404, "There is no such page.");
 }
 
-/** Where an address is sent on to, as Docusaurus' own server does: to the base, and from files of pages to the pages. */
+/** Redirects as Docusaurus' own server has them: to the base, and from files of pages to the pages. */
 function cleaned(site: Site, address: string): string | null {
   if (address !== site.baseUrl && (address === "/" || `${address}/` === site.baseUrl)) return site.baseUrl;
   const page = address.replace(/(?<=\/)index\.html$|(?<=[^/])\.html$/, "");
   return page === address || pathOf(site, page) === null ? null : page;
 }
 
-/** The path in the folder, with the slash at its end if there is one, or null for what is none: decoded once, and each
- * part a plain name. */
+/** The path in the folder, with its trailing slash if it has one; null for an unsafe path. It is decoded once, and each
+ * part must be a plain name. */
 function pathOf(site: Site, address: string): string | null {
   const path = decoded(address);
   if (path === null || CONTROL.test(path) || !path.startsWith(site.baseUrl)) return null;
@@ -77,7 +77,7 @@ function pathOf(site: Site, address: string): string | null {
   return (isFolder ? parts.slice(0, -1) : parts).every(isPlain) ? parts.join("/") : null;
 }
 
-/** Dot files are for the machine that built the site; `.well-known` is for readers by its definition. */
+/** Dot files are not served, except for `.well-known`. */
 function isPlain(part: string): boolean {
   return part === ".well-known" || /^[^.]/.test(part);
 }
@@ -100,7 +100,7 @@ async function find(site: Site, path: string): Promise<Found | null> {
   return null;
 }
 
-/** Only a file that really lies in the folder, wherever links point. */
+/** Only a file that is in the folder once all links are resolved. */
 async function opened(site: Site, path: string): Promise<Found | null> {
   try {
     const real = await realpath(join(site.folder, path));
@@ -138,8 +138,8 @@ async function send(
   await pipeline(file.createReadStream({ start, end }), response);
 }
 
-/** What Safari asks for before it plays anything. Null is the whole file: also for several parts, for a part that is not
- * there, and if the file has changed since the part before. */
+/** Range requests, which Safari needs for media. Null means the whole file: for several ranges, for an invalid range, and
+ * if the file has changed since the last range. */
 function partOf(size: number, tag: string, { headers }: IncomingMessage): { start: number; end: number } | null {
   const [, from = "", to = ""] = /^bytes=(\d*)-(\d*)$/.exec(headers.range ?? "") ?? [];
   if (from + to === "" || (headers["if-range"] ?? tag) !== tag) return null;
@@ -153,7 +153,7 @@ function tagOf({ size, mtimeMs, ctimeMs }: Stats): string {
   return `"${[size, mtimeMs, ctimeMs].map((figure) => Math.round(figure).toString(36)).join("-")}"`;
 }
 
-/** Weak tags are as good: proxies weaken them when they compress. */
+/** Weak ETags match too: proxies weaken them when they compress. */
 function isAmong(tag: string, given: string | undefined): boolean {
   return (given ?? "").split(",").some((one) => one.trim() === "*" || one.trim().replace(/^W\//, "") === tag);
 }

@@ -1,5 +1,5 @@
-/** The way from a page of the site to the engine: checks a question, adds the key, hands the answer on. Nothing here is
- * bound to a server: a Request goes in and a Response comes out, as serverless platforms want it. */
+/** Reverse proxy from a page of the site to the engine: checks a question, adds the key, forwards the answer. It needs no
+ * server: a Request goes in and a Response comes out, as on serverless platforms. */
 import { readerOf } from "./address.js";
 import { askEngine, engineOf, type Engine, type Outcome } from "./engine.js";
 import { isRate, Limit } from "./limit.js";
@@ -46,7 +46,7 @@ interface Rules {
   options: GatewayOptions;
 }
 
-/** What one request has told of itself so far. */
+/** What is known of one request so far. */
 interface Asking {
   request: Request;
   requestId: string;
@@ -101,7 +101,7 @@ function checked(options: GatewayOptions): Rules {
   };
 }
 
-/** A request ends once: what comes after its end is not heard. */
+/** Reports the end of a request once, and ignores later ends. */
 function reporter(asking: Asking, tell: GatewayOptions["report"]): (outcome: Outcome) => void {
   const startedMs = Date.now();
   let isTold = false;

@@ -1,4 +1,4 @@
-/** How often one reader may ask: in no stretch of time, wherever it begins, more often than the rate says. */
+/** Rate limit for each reader, with a moving window: no period of that length has more requests than the rate. */
 import { Failure } from "./problems.js";
 
 const RATE = /^([1-9]\d{0,3})\/(second|minute|hour|day)$/;

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-/** `affidavit-gateway`: starts, tells where it listens, and stops when it is asked to. */
+/** The command `affidavit-gateway`: start, log, graceful shutdown. */
 import { createHmac, randomBytes } from "node:crypto";
 import { once } from "node:events";
 import type { AddressInfo } from "node:net";
@@ -25,7 +25,7 @@ async function main(): Promise<void> {
   for (const signal of ["SIGTERM", "SIGINT"] as const) process.once(signal, () => void stop(running, signal));
 }
 
-/** The rest of what can be wrong with the settings shows here. */
+/** Reports the settings that only the server can validate. */
 function configured(settings: Settings): Running {
   try {
     return gatewayServer({ ...settings, report, warn: (text) => log("warning", { text }) });
@@ -40,7 +40,7 @@ async function stop(running: Running, signal: string): Promise<void> {
   log("stopped", {});
 }
 
-/** One line for each request, with nothing of its question, and the reader only as a name that means nothing elsewhere. */
+/** Access log: one line for each request, without its question, and with a pseudonym of the reader. */
 function report({ status, ms, requestId, reader, problem, cause }: Ended): void {
   const pseudonym = reader && createHmac("sha256", SALT).update(reader).digest("hex").slice(0, 12);
   log("ask", { status, ms, request_id: requestId, reader: pseudonym, problem, cause: cause || undefined });

@@ -1,12 +1,12 @@
-/** Who may ask: pages of the gateway's own site, and of the sites that are named. A page of any other site could
- * otherwise spend the questions of a reader who happens to visit it. */
+/** CORS and CSRF protection: only pages of the gateway's own site and of allowed sites may ask. A page of any other site
+ * could otherwise use up the limit of a reader who visits it. */
 import { Failure } from "./problems.js";
 
 const TOLD_HEADERS =
   "Retry-After, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, X-Request-ID, X-Query-ID, X-Receipt";
 const PREFLIGHT_S = 600; // a browser asks again after that
 
-/** Browsers send the origin with every POST and let no page change it. What sends none is no page. */
+/** Browsers send Origin with every POST, and no page can change it. A request without it does not come from a page. */
 export function admitted(request: Request, allowed: ReadonlySet<string>): void {
   if (request.method !== "POST" && request.method !== "OPTIONS") throw new Failure("WrongMethod");
   const origin = request.headers.get("Origin");
@@ -17,14 +17,14 @@ export function admitted(request: Request, allowed: ReadonlySet<string>): void {
   if (site !== null && site !== "same-origin") throw new Failure("ForeignOrigin", { cause: "another site" });
 }
 
-/** A proxy may have taken TLS off, so the scheme says nothing here. */
+/** Ignores the scheme, because a proxy may have terminated TLS. */
 function isOwn(origin: string, request: Request): boolean {
   if (!/^https?:\/\//.test(origin) || !URL.canParse(origin)) return false;
   const host = request.headers.get("Host") ?? new URL(request.url).host;
   return new URL(origin).host === host.toLowerCase();
 }
 
-/** The question that a browser asks before it sends JSON to another site. */
+/** The preflight request that a browser sends before it sends JSON to another site. */
 export function preflight(): Response {
   return new Response(null, {
     status: 204,
@@ -36,7 +36,7 @@ export function preflight(): Response {
   });
 }
 
-/** Pages of the sites that are named may also read the answer. */
+/** CORS headers: pages of allowed sites may also read the answer. */
 export function allowingOrigin(response: Response, request: Request, allowed: ReadonlySet<string>): Response {
   if (allowed.size === 0) return response;
   response.headers.set("Vary", "Origin");

@@ -1,4 +1,4 @@
-/** Whose word about the reader's address counts. */
+/** Trusted proxies: only their X-Forwarded-For names the reader. */
 import { BlockList, isIP } from "node:net";
 import { plainAddress } from "./address.js";
 

@@ -1,9 +1,9 @@
-/** What a page asks, and nothing else: fields that name a person, a session or another book stay here. */
+/** Allowlist of a question's fields: those that name a person, a session or another book are dropped. */
 import { BODY_BYTES_MAX, Failure } from "./problems.js";
 
 const FIELDS = ["query", "selected_text", "top_k", "filters"] as const;
 
-/** The body for the engine, which checks the values; here is only seen to it that there are no others. */
+/** The body for the engine, with the allowed fields only; the engine validates their values. */
 export async function readQuestion(request: Request): Promise<string> {
   const type = request.headers.get("Content-Type") ?? "";
   if (!/^application\/json\s*(;|$)/i.test(type)) throw new Failure("NotJsonType");
@@ -23,7 +23,7 @@ function picked(sent: unknown): Record<string, unknown> {
   return Object.fromEntries(FIELDS.filter((name) => fields.has(name)).map((name) => [name, fields.get(name)]));
 }
 
-/** Counted while it arrives: a length that is not given, or not true, makes no difference. */
+/** Counts the bytes as they arrive, whatever Content-Length says. */
 async function capped(request: Request): Promise<Uint8Array> {
   const chunks: Uint8Array[] = [];
   let count = 0;

@@ -83,7 +83,7 @@ async function route(
   response.end("There is nothing here.\n");
 }
 
-/** Of the gateway alone: one that is restarted because the engine is away would take the pages along. */
+/** Liveness of the gateway alone: an outage of the engine must not restart it, because it also serves the pages. */
 function health(response: ServerResponse): void {
   response.writeHead(200, { "Content-Type": "application/json", "Cache-Control": "no-store" });
   response.end('{"status":"ok"}\n');
@@ -115,7 +115,7 @@ function bodyOf(request: IncomingMessage): ReadableStream<Uint8Array> {
   }, { highWaterMark: 0 });
 }
 
-/** A reader who leaves ends it, and so the answer is cancelled up to the engine. */
+/** Streams the answer. It fails when the reader disconnects, which cancels the request to the engine. */
 async function write(answer: Response, response: ServerResponse): Promise<void> {
   response.writeHead(answer.status, Object.fromEntries(answer.headers));
   response.flushHeaders();
@@ -123,7 +123,7 @@ async function write(answer: Response, response: ServerResponse): Promise<void> 
   else response.end();
 }
 
-/** All readers behind a proxy that is not named share one limit: whoever runs the gateway should know. */
+/** Warns about an unlisted proxy, because all readers behind it share one limit. */
 function warningOnce({ proxies, warn }: ServerOptions): (peer: string, forwardedFor: string) => void {
   let isSaid = false;
   return (peer, forwardedFor) => {

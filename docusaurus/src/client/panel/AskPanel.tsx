@@ -69,7 +69,7 @@ function Introduction({ texts }: { texts: Texts }) {
   );
 }
 
-/** All that is remembered, and gone with the panel. */
+/** All state of the panel, discarded when it closes. */
 function useConversation(site: Site, texts: Texts) {
   const [exchanges, say] = useReducer(converse, []);
   const [status, tell] = useState("");

@@ -1,4 +1,4 @@
-/** One question and what came of it. Every text goes in as text: none of a book, reader or server is ever read as HTML. */
+/** One question and its outcome. Every text is rendered as text, never as HTML. */
 import { type MouseEvent, type ReactNode, useEffect, useState } from "react";
 import type { Answer, Citation, Place, Problem, Sentence } from "../stream.js";
 import { pageLabel, parts } from "./citing.js";
@@ -113,7 +113,7 @@ function TakenBack() {
   return <p className="affidavit-small">{useGuide().texts.takenBack}</p>;
 }
 
-/** Waits as long as the engine says before it can be pressed. */
+/** Disabled until the wait of Retry-After is over. */
 function Retry({ waitS, retry }: { waitS: number; retry?: (() => void) | undefined }) {
   const { texts, locale } = useGuide();
   const [leftS, setLeftS] = useState(waitS);
@@ -137,7 +137,7 @@ interface PlaceLinkProps {
   children?: ReactNode;
 }
 
-/** Pages of this site open through its router, others beside it, and what is no address of the web is no link. */
+/** Pages of this site open through its router, others in a new tab; an address that is not http(s) is not a link. */
 function PlaceLink({ place, excerpt, label, children = nameOf(place) }: PlaceLinkProps) {
   const { targetOf, follow } = useGuide();
   const target = targetOf(place.url);

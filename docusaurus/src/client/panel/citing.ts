@@ -4,7 +4,7 @@ const LOW_MARK = "[Low confidence: check the sources.]"; // the panel says this 
 
 export type Part = string | Citation;
 
-/** The text with its citations in the places of their marks. What is not to the letter a mark stays as it is. */
+/** The text with its citations in the places of their marks. Text that does not match a mark exactly stays. */
 export function parts(text: string, citations: Citation[]): Part[] {
   const found: Part[] = [];
   let from = text.startsWith(LOW_MARK) ? LOW_MARK.length : 0;

@@ -1,4 +1,4 @@
-/** What was asked and what came of it, for as long as the panel is open. */
+/** The questions and their outcomes, kept only while the panel is open. */
 import type { Answer, Place, Problem, Sentence } from "../stream.js";
 
 export interface Exchange {

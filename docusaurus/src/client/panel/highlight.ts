@@ -1,4 +1,4 @@
-/** Showing a quote where it stands on the page. */
+/** Highlights a quote on the page. */
 
 const NAME = "affidavit";
 const FALLBACK_CLASS = "affidavit-quoted";
@@ -20,7 +20,7 @@ export function clearHighlight(): void {
   document.querySelector(`.${FALLBACK_CLASS}`)?.classList.remove(FALLBACK_CLASS);
 }
 
-/** The page's own nodes stay as they are: React owns them. */
+/** Leaves the page's own nodes unchanged, because React owns them. */
 function mark(range: Range): void {
   if ("highlights" in CSS) CSS.highlights.set(NAME, new Highlight(range));
   else range.startContainer.parentElement?.closest("p,li,td,pre,h1,h2,h3,h4,h5,h6")?.classList.add(FALLBACK_CLASS);

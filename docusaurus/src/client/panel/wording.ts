@@ -8,7 +8,7 @@ export function fill(text: string, values: Record<string, string | number>): str
   return text.replace(/\{(\w+)\}/g, (whole, name: string) => String(values[name] ?? whole));
 }
 
-/** The engine's own safe words, where the reader's language is theirs; else ours for this kind of problem. */
+/** The engine's own message if the reader's language is English, else our text for this kind of problem. */
 export function detailOf({ kind, detail }: Problem, texts: Texts, locale: string): string {
   const isTheirs = detail && locale.startsWith("en") && !OWN_WORDS.includes(kind);
   return isTheirs ? detail : texts[`problem.${kind}.detail`];
