@@ -22,7 +22,7 @@ test: $(READY)  ## All tests but the campaigns, against real parts (6 minutes)
 	@$(BIN)/pytest --ignore tests/campaigns $(SPREAD)
 
 # With CAMPAIGN_ROUNDS=1 the short one that runs on every change (10 minutes).
-campaign: $(READY)  ## The tests that kill and disturb, with many rounds (CAMPAIGN_ROUNDS=…)
+campaign: $(READY)  ## The fault-injection tests, with many rounds (CAMPAIGN_ROUNDS=…)
 	@CAMPAIGN_ROUNDS=$(CAMPAIGN_ROUNDS) $(BIN)/pytest tests/campaigns $$(grep -rl --include='test_*.py' ROUNDS tests/pure tests/parts tests/product) $(SPREAD)
 
 bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
@@ -35,9 +35,9 @@ bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/resu
 	@$(BIN)/python -m bench.archive
 	@$(BIN)/python -m bench.load
 
-bench-peers: $(PEERS)/.ready  ## What others search with, for `make bench` to measure beside ours (once)
+bench-peers: $(PEERS)/.ready  ## Installs other frameworks, which `make bench` then compares with (once)
 
-check: $(READY)  ## Format, lint, types, floors
+check: $(READY)  ## Format, lint, types, layers
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy

@@ -1,9 +1,9 @@
-"""The house. Start with answer.py: one question from the key to the receipt, in numbered steps.
+"""Map of the code. Start with answer.py: one question from the key to the receipt, in numbered steps.
 
 Rooms
     engine/   answers questions          ingest/   turns a book into proven passages
     audit/    records, and proves        sql/      the database, forward only
-    config/   every knob, the prompts, the calibration curves, the sample book
+    config/   every setting, the prompts, the calibration curves, the sample book
 
 Modules
     answer               one request, from the key to the receipt; read this first

@@ -31,7 +31,7 @@ export function validateOptions({ options, validate }: {
   return valid;
 }
 
-/** Options are read by every visitor of the site, so a secret among them is public at the next build. */
+/** Refuses secrets: every visitor of the site can read the options. */
 function refuseSecrets(value: unknown, place: string, seen = new Set<unknown>()): void {
   if (typeof value === "string" && SECRET_VALUE.test(value)) throw new SecretError(place);
   if (typeof value !== "object" || value === null || seen.has(value)) return;

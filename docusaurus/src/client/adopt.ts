@@ -1,6 +1,6 @@
 /**
- * A stylesheet made by script also passes a strict content security policy, and Docusaurus would bundle a file of CSS into
- * the one that every page waits for. In a browser too old for it there is no panel, and the book is as it was.
+ * A constructed stylesheet: it passes a strict Content-Security-Policy, and does not go into the CSS bundle that every
+ * page waits for. A browser that is too old for it shows no panel.
  */
 export const canAdopt = typeof document === "object" && "adoptedStyleSheets" in document;
 

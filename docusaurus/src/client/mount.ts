@@ -54,7 +54,7 @@ function button(label: string, more: string): HTMLButtonElement {
   return made;
 }
 
-/** Not of ctrl or ⌘, whose letters belong to browsers and to the searches of Docusaurus sites; a Mac turns ⌥A into å. */
+/** The shortcut uses Alt, because browsers and Docusaurus' search use Ctrl and ⌘; a Mac turns ⌥A into å. */
 function isShortcut(event: KeyboardEvent): boolean {
   const isAlone = event.altKey && !event.ctrlKey && !event.metaKey && !event.shiftKey;
   return isAlone && (event.key === "a" || (event.key > "~" && event.code === "KeyA"));
@@ -64,7 +64,7 @@ function isTyping(target: EventTarget | null): boolean {
   return target instanceof Element && target.closest("input,textarea,select,[contenteditable]") !== null;
 }
 
-/** With `then`, because for `await` old browsers get as many bytes again. */
+/** With `then`, because `await` compiled for old browsers doubles the size. */
 function open(): void {
   const selected = selection();
   chip.hidden = true;
@@ -85,7 +85,7 @@ function offer(): void {
   chip.style.left = `${Math.max(8, Math.min(place.left, innerWidth - CHIP_WIDTH_PX))}px`;
 }
 
-/** What is selected in the text of the page, as the reader sees it: without the invisible sign behind a heading. */
+/** The text selected on the page, as the reader sees it: without the hidden link behind a heading. */
 function selection(): { text: string; range: Range } | undefined {
   const selected = getSelection()!;
   const text = selected.toString().replace(/\u200b/g, "").trim();

@@ -1,4 +1,4 @@
-/** The text of a built page, as its readers see it: sections of blocks, without anything that is only for finding the way. */
+/** Reader for a built page: its visible text as sections of blocks, without navigation. */
 import { parse, type DefaultTreeAdapterTypes } from "parse5";
 
 type Node = DefaultTreeAdapterTypes.Node;

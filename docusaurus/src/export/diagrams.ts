@@ -1,6 +1,6 @@
 /**
- * Diagrams, which only a browser draws: the built page has nothing of them, so they are taken from the source and put
- * where it has them. All other code is on the built page, as its readers see it.
+ * Diagrams: only a browser draws them, so the built page lacks them. They are taken from the source and inserted where it
+ * has them. All other code is taken from the built page.
  */
 import { readFile } from "node:fs/promises";
 import path from "node:path";
@@ -13,7 +13,7 @@ interface Part {
   isDiagram: boolean;
 }
 
-/** A heading or a block of the page, behind which another block can stand. */
+/** A heading or a block of the page, after which another block can be inserted. */
 interface Place {
   section: number;
   block: number;
@@ -129,7 +129,7 @@ function withBlocks(sections: Section[], places: Place[], diagrams: Map<Place, B
   });
 }
 
-/** Words are compared without what Markdown and HTML write differently. */
+/** Normalises what Markdown and HTML write differently, to compare words. */
 function folded(text: string): string {
   return text.replace(MARKUP, " ").normalize("NFKC").toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "");
 }

@@ -39,7 +39,7 @@ interface SidebarItem {
   items?: SidebarItem[];
 }
 
-/** Drafts are not among the docs of a production build; unlisted pages are, and are not meant to be found. */
+/** The pages of all docs, without unlisted ones; a production build has no drafts. */
 export function docsPages(props: Props): DocsPage[] {
   const routes = new Map(props.routesPaths.map((route) => [bare(route), route]));
   const pages = new Map<string, DocsPage>();

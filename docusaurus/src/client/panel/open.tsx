@@ -1,4 +1,4 @@
-/** The lazy part: what the client module loads when the panel is opened for the first time. */
+/** The lazy-loaded part, which the client module loads when the panel is opened for the first time. */
 import texts from "@generated/docusaurus-plugin-affidavit/default/texts.json";
 import routes from "@generated/routes.js";
 import { createRoot, type Root } from "react-dom/client";
@@ -18,7 +18,7 @@ export interface Panel {
 const COVERED = "(max-width: 36rem)"; // there the panel covers the page
 const CROWDED = "(max-width: 996px)"; // there it covers what a citation leads to; Docusaurus' own limit for small screens
 
-/** The panel has three states: open, put aside while a citation is read on a small screen, and closed, with all forgotten. */
+/** State machine of the panel: open, minimised while a citation is read on a small screen, and closed, with its state discarded. */
 export function create(site: Site, launcher: HTMLButtonElement): Panel {
   const host = document.body.appendChild(document.createElement("div"));
   adopt(STYLE);
@@ -83,7 +83,7 @@ export function create(site: Site, launcher: HTMLButtonElement): Panel {
   return { open, arrived };
 }
 
-/** Where the reader was before, or the launcher if that has gone. */
+/** The element that gets the focus back: the earlier one, or the launcher if that is gone. */
 function focusable(before: Element | null, launcher: HTMLElement): HTMLElement {
   return before instanceof HTMLElement && before !== document.body && before.checkVisibility?.() ? before : launcher;
 }

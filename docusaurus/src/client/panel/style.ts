@@ -1,4 +1,4 @@
-/** The panel's look, of the site's own Infima variables. A string, because Docusaurus puts all files of CSS into one that
+/** The panel's style, from the site's Infima variables. A string, because Docusaurus bundles all CSS files into one that
  * every page waits for. */
 export const STYLE = `
 .affidavit {

@@ -1,4 +1,4 @@
-/** Going to a citation through the site's own router. */
+/** Navigation to a citation through the site's own router. */
 
 export interface Route {
   path: string;
@@ -23,8 +23,8 @@ export function targetOf(url: string, baseUrl: string, pages: Pages): Target | u
 }
 
 /**
- * The panel is no part of the site's React tree, as only a theme component could be, and a site's own would replace it.
- * The router hears of a new address as it hears of the browser's back button.
+ * The panel is outside of the site's React tree, because a theme component could be replaced by the site's own.
+ * So the router learns of a new address as it does of the back button.
  */
 export function visit(href: string): void {
   const state = { key: Math.random().toString(36).slice(2, 8) };

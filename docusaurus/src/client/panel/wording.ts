@@ -18,12 +18,12 @@ export function nameOf({ section, chapter, url }: Place): string {
   return unique([section, chapter]).filter(Boolean).join(" – ") || url;
 }
 
-/** Not by spreading a set: Docusaurus compiles client code as if only arrays were ever spread. */
+/** Without spreading a set: Docusaurus compiles client code as if only arrays were spread. */
 export function unique(names: string[]): string[] {
   return names.filter((name, at) => names.indexOf(name) === at);
 }
 
-/** Never rounded up into a better level. */
+/** Rounds down, so that no score is shown at a better level. */
 export function percentOf(score: number): number {
   return Math.floor(score * 100 + 1e-9);
 }
