@@ -56,7 +56,7 @@ class Vault(Protocol):
         ...
 
     def keys(self, prefix: str = "") -> list[str]:
-        """In alphabetical order."""
+        """The keys with this prefix, in alphabetical order."""
         ...
 
     def checks(self) -> dict[str, Callable[[], VaultState]]:

@@ -133,7 +133,7 @@ def serve(source: IO[bytes], sink: IO[bytes], answer: Callable[[bytes, bytes], M
 
 
 async def send_heartbeats(sink: IO[bytes], every_s: float, stop: asyncio.Event) -> None:
-    """Sent from the event loop that does the work, so that they stop if it hangs. A shutdown stops them too: it has a timeout."""
+    """Sends heartbeats from the event loop that works, so that they stop if it hangs. A shutdown has its own timeout."""
     while not stop.is_set():
         notify(sink, b"")
         await asyncio.sleep(every_s)

@@ -219,7 +219,7 @@ def run(job: Job) -> Seen:
 
 
 def _busy(engine: Engine, job: Job) -> tuple[Seen, dict[str, float]]:
-    """Also the number of cores that each part used meanwhile, if the system reports it."""
+    """Runs the client and measures how many cores each part uses, if the system reports it."""
     before = _cpu_s(engine)
     seen = run(job)
     used = {name: after_s - before[name] for name, after_s in _cpu_s(engine).items()}

@@ -212,7 +212,7 @@ def normalisations(books: Sequence[Book], gate: Gate) -> Iterator[Line]:
 
 
 async def asked_books(settings: Settings) -> dict[str, Book]:
-    """All sets in one database, so that no text is embedded twice."""
+    """Ingests all sets into one database, so that no text is embedded twice."""
     sets = {name: labelled_set.read(SETS / name, OUT_OF_SCOPE) for name in GATED if (SETS / name).exists()}
     async with wiring.open_database(settings, lambda _: None) as database:
         async with wiring.open_ingest(settings, database, lambda *_: None) as pipeline:

@@ -85,7 +85,7 @@ async def speed(ingest: Ingest, copies: int) -> list[Figure]:
 
 
 async def memory(ingest: Ingest, count: int) -> list[Figure]:
-    """In chapters of 10,000 words. The vectors are made up: the model's own memory is counted by `speed`."""
+    """Peak memory of a large ingest. The vectors are synthetic, because `speed` counts the memory of the model."""
     words = _vocabulary()
     chance = random.Random(1)
     with tempfile.TemporaryDirectory() as folder:

@@ -118,7 +118,7 @@ class Engine:
     monotonic: Callable[[], float]
 
     async def answer(self, asked: Asked) -> Answer:
-        """All steps, within five seconds. Raises a `RequestError` if one fails; by then the row is written."""
+        """Runs all steps within five seconds. Raises a `RequestError` if one fails; by then the row is written."""
 
         async def decide(trail: Trail) -> Released | Refusal:
             outcome = await self._decide(asked, trail)
@@ -340,7 +340,7 @@ async def _hard_timeout(seconds: float, stage: str) -> AsyncIterator[None]:
 
 
 async def _known_failures(work: Awaitable[Result]) -> Result:
-    """Turns an exception that is no `RequestError` into an `UnexpectedError`: it is a fault of the engine."""
+    """Turns any exception but a `RequestError` into an `UnexpectedError`: it is a fault of the engine."""
     try:
         return await work
     except RequestError:

@@ -44,10 +44,10 @@ class Embedder(Protocol):
     async def embed_query(self, text: str) -> Vector: ...
 
     async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
-        """For an ingest: with retries and backoff, where a query fails fast."""
+        """Embeds the passages of an ingest, with retries and backoff; a query fails fast instead."""
 
     async def embed_questions(self, texts: Sequence[str]) -> list[Vector]:
-        """Questions of an ingest, with retries; each vector is the one that `embed_query` would return."""
+        """Embeds questions for an ingest, with retries; each vector is the one that `embed_query` would return."""
 
     def count_tokens(self, text: str) -> int: ...
 

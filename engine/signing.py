@@ -37,7 +37,7 @@ def make_signing_key(settings: Settings) -> SigningKey:
 
 
 def public_keys_file(settings: Settings) -> Path:
-    """Beside the private key and outside the database, so that access to the database alone cannot add a key."""
+    """The file beside the private key. It is outside the database, so that access to the database alone cannot add a key."""
     return public_file(_private_file(settings))
 
 

@@ -117,7 +117,7 @@ class Ingest:
         return generation
 
     async def _retire(self, book_id: str) -> None:
-        """Also when nothing is new: the run before may have been killed."""
+        """Deletes stale generations, even if nothing is new: the last run may have been killed."""
         for stale in await self.registry.stale_generations(book_id):
             await self.index.drop(stale)
             await self.registry.delete_generation(stale)
@@ -125,7 +125,7 @@ class Ingest:
     async def _index(
         self, generation: Generation, passages: Sequence[Passage], words: Sequence[Sequence[str]]
     ) -> None:
-        """Embeds the next batch while the index takes the last: they are different processes."""
+        """Pipelining: embeds the next batch while the index, another process, stores the last one."""
         name = generation.generation_id
         going = asyncio.ensure_future(self.index.create(name, generation.dimension))
         try:
@@ -151,7 +151,7 @@ class Ingest:
             )
 
     async def _embed(self, texts: Sequence[str]) -> list[Windows]:
-        """Through the cache. New vectors are cached before they are used: a killed run does not pay for them twice."""
+        """Embeds through the cache. New vectors are cached before their use, so a killed run does not pay twice."""
         names = [sha256(text.encode()).hexdigest() for text in texts]
         embedder, dimension = self.embedder.name, self.embedder.dimension
         known = await self.registry.cached_embeddings(names, embedder, dimension)
@@ -163,7 +163,7 @@ class Ingest:
         return [known[name] for name in names]
 
     def _content_hash(self, passages: Sequence[Passage]) -> str:
-        """Equal if and only if a new generation would equal the old one."""
+        """A fingerprint, equal if and only if a new generation would equal the old one."""
         curve = self.self_calibration.fingerprint() if self.self_calibration else str(self.embedder.curve)
         versions = [lexical.NORMALISATION, selection.FOLDING, curve]
         parts = [self.embedder.name, str(self.embedder.dimension), *versions, str(asdict(self.size))]

@@ -108,7 +108,7 @@ class Registry(StoredLibrary):
             return [row[0] for row in await cursor.fetchall()]
 
     async def delete_generation(self, generation: UUID) -> None:
-        """Call it after the index has dropped the generation: this row is the only trace of what the index holds."""
+        """Deletes a generation. Call it after the index has dropped it: this row is the only trace of what the index holds."""
         async with self._pool.connection() as connection:
             await connection.execute("DELETE FROM generations WHERE generation_id = %s", (generation,))
 

@@ -53,7 +53,7 @@ class SelfCalibration:
         )
 
     def fingerprint(self) -> str:
-        """Equal fingerprints and equal passages give equal curves."""
+        """A fingerprint of the probes: with equal passages, equal ones give equal curves."""
         settings = "\n".join(
             [calibrate.METHOD, *self.probes, str(self.refused), str(self.gate), str(self.candidates_each)]
         )
@@ -93,7 +93,7 @@ class SelfCalibration:
         )
 
     async def _embedded(self, questions: Sequence[str]) -> list[Vector]:
-        """Through the cache of vectors: the next generation has the same probes."""
+        """Embeds through the cache of vectors, because the next generation has the same probes."""
         names = [sha256(f"question\n{question}".encode()).hexdigest() for question in questions]
         embedder, dimension = self.embedder.name, self.embedder.dimension
         known = await self.registry.cached_embeddings(names, embedder, dimension)

@@ -55,14 +55,14 @@ def cuts(costs: Sequence[int], size: Size) -> Iterator[tuple[int, int]]:
 
 
 def _end_from(start: int, before: Sequence[int], size: Size) -> int:
-    """As many sentences as fit, more if that is too short, and at least one, because a sentence is never cut."""
+    """Takes as many sentences as fit, more if that is too short, and at least one: a sentence is never cut."""
     fits = bisect_right(before, before[start] + size.tokens) - 1
     enough = bisect_left(before, before[start] + size.tokens_min)
     return min(max(fits, enough, start + 1), len(before) - 1)
 
 
 def _passage(document: Document, section: Section, start: int, end: int, book_id: str, index: int) -> Passage:
-    """Sentences are numbered within the section, so that an edit in another section does not change this passage.
+    """Builds a passage. Sentences are numbered within the section, so that an edit in another does not change it.
 
     The id is a hash of all that is stored of the passage: a new heading, page or tag makes a new passage.
     """

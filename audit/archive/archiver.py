@@ -73,7 +73,7 @@ class MonthOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Archiver:
-    """Its login must have the archiver's role, and may switch to the owner of the log's tables."""
+    """Runs the state machine. Its login must have the archiver's role, and may switch to the owner of the log's tables."""
 
     connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
     reading: Callable[[], AbstractContextManager[psycopg.Connection]]  # for long reads, in a thread

@@ -144,7 +144,7 @@ def _read_batches(
 def _select_commitments(
     connection: psycopg.Connection, columns: dict[str, str], found: list[tuple[Any, ...]]
 ) -> list[tuple[Any, ...]]:
-    """Of an erased record's lines, select the one whose commitments give its leaf. Forged lines are ignored."""
+    """Select the line of an erased record whose commitments give its leaf. Ignores forged lines."""
     place = FIRST_COLUMN + list(columns).index("log_id")
     many = [row[place] for row in found if len(row[ERASURE] or ()) > 1]
     hashed = _rows_as_hashed(connection, many) if many else {}

@@ -133,7 +133,7 @@ def log_ids_in(lines: Sequence[bytes]) -> list[str]:
 
 
 def read_small(stream: BinaryIO, size_max: int) -> bytes:
-    """All of a small file; of a larger one the limit and one byte more, which its reader refuses."""
+    """Read a small file with a size limit. A larger one gives one byte more than the limit, which its parser refuses."""
     pieces = b""
     while len(pieces) <= size_max and (piece := stream.read(size_max + 1 - len(pieces))):
         pieces += piece

@@ -193,7 +193,7 @@ class StoredEvidence:
                 yield log_id, timestamp, timestamp < self.now - SEALED_WITHIN
 
     def manifest(self, month: date) -> tuple[bytes | None, str]:
-        """Read by the recorded version, since a later one is not ours. An invalid key counts as a missing manifest."""
+        """Read the recorded version, because a later one is not ours. An invalid key counts as a missing manifest."""
         ((key, version, digest),) = self.connection.execute(_MANIFEST, (month,)).fetchall()
         try:
             return _read(self.vault, key, version), digest

@@ -47,7 +47,7 @@ class Erasure(NamedTuple):
     event_state: Literal["sealed", "waiting", "late", "missing"]
 
     def is_signed(self, keys: Sequence[PublicKey]) -> bool:
-        """By one of these keys, which an attacker who only controls the database does not have."""
+        """Whether one of these keys signed it. An attacker who only controls the database has none of them."""
         text = erasure_text(self.erasure_id, self.log_id, self.event, self.erased_at)
         try:
             signature = base64.b64decode(self.signature, validate=True)

@@ -413,5 +413,5 @@ async def _scalar(connection: psycopg.AsyncConnection, statement: str, *values: 
 
 
 async def _analyze_statement(connection: psycopg.AsyncConnection) -> bytes:
-    """For the statistics of the partitioned table. PostgreSQL 18 need not analyze each partition again for it."""
+    """Refreshes the statistics of the partitioned table. PostgreSQL 18 can do so without its partitions."""
     return b"ANALYZE ONLY audit_logs" if connection.info.server_version >= 180000 else b"ANALYZE audit_logs"  # noqa: PLR2004

@@ -120,7 +120,7 @@ class Ledger:
             self._spool = None
 
     async def open(self, trail: Trail) -> None:
-        """From here on the request is on record, whatever happens to this process."""
+        """Write ahead: from here on the request is on record, whatever happens to this process."""
         self._living.add(trail.log_id)
         spool = self._spool.identity if self._spool else None
         await self._durable(lambda: Entry.opened(trail, self._owner, spool))
@@ -182,7 +182,7 @@ class Ledger:
         return Receipt(log_id, leaf_hash, issued_at, self._key.key_id, base64.b64encode(signature).decode())
 
     async def _durable(self, make: Callable[[], Entry]) -> None:
-        """In the database, or else in the spool."""
+        """Makes the entry durable, with the spool as the fallback for the database."""
         try:
             entry = make()
             if not self._must_wait(entry) and await self._write_to_database(entry):

@@ -75,7 +75,7 @@ class Orphans:
         self._seen: frozenset[UUID] = frozenset()
 
     async def close(self, connection: psycopg.AsyncConnection, living: Collection[UUID]) -> int:
-        """Returns how many were closed. The process of an orphan seen for the first time gets time to come back."""
+        """Close the orphans that are found twice, so that a process can reconnect in between; returns their number."""
         closed = 0
         async with connection.transaction():
             orphans = await self._orphans(connection, living)

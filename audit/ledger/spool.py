@@ -62,7 +62,7 @@ class Spool:
         return cls(folder, _identity_of(folder), path, descriptor, bytes_max)
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """On disk when it returns. A failed write leaves nothing behind."""
+        """Append and fsync. A failed write is rolled back."""
         lines = b"".join(map(line_of, entries))
         self.in_flight += 1
         try:

@@ -9,7 +9,7 @@ FINDINGS_MAX = 1_000  # more than a person reads; the others are counted
 
 
 class Verdict(StrEnum):
-    """From the worst to the best: the verdict of a report is that of its worst finding."""
+    """Verdicts, worst first: the verdict of a report is that of its worst finding."""
 
     TAMPERED = "TAMPERED"
     MISSING = "MISSING"

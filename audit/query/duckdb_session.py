@@ -182,6 +182,6 @@ def _values(column: pa.ChunkedArray, kind: str) -> list[Any]:
 
 
 def _interval(months: int, days: int, nanoseconds: int) -> timedelta:
-    """With psycopg's convention: a year has 365 days, a month 30."""
+    """Converts an interval as psycopg does: a year has 365 days, a month 30."""
     years, months = divmod(months, 12)
     return timedelta(365 * years + 30 * months + days, microseconds=nanoseconds // 1000)

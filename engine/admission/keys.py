@@ -183,7 +183,7 @@ class KeyUses:
         self._writing: asyncio.Task[None] | None = None
 
     def note(self, key_id: str) -> None:
-        """For valid keys only, so that memory is bounded by their number."""
+        """Notes a use. Call it for valid keys only, so that their number bounds the memory."""
         today = self._clock().date()
         if self._noted.get(key_id) == today:
             return

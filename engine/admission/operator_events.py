@@ -18,7 +18,7 @@ _NOT_CLOSED = "The action was started, but its end could not be recorded, so it 
 
 
 class UnrecordedError(AuditUnavailableError, LedgerUnavailableError):
-    """Also the ledger's own error, for callers in `audit`, which does not know requests."""
+    """The action cannot be recorded. It is a ledger error too, for callers in `audit`, which does not know requests."""
 
 
 @dataclass(frozen=True, slots=True)

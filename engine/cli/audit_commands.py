@@ -256,7 +256,7 @@ async def _with_archiver(
 
 
 async def _check_in_thread(work: Callable[[Progress], Report], arguments: Arguments) -> int:
-    """In a thread, so that Ctrl-C interrupts it. An interrupted check has no verdict, so its exit code is not 0."""
+    """Runs a check in a thread, so that Ctrl-C interrupts it. An interrupted check has no verdict, so its exit code is not 0."""
     show, stop = _cancellable_progress()
     try:
         return _print_verdict(await asyncio.to_thread(work, show), arguments)

@@ -127,7 +127,7 @@ class ReadTimeoutProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _set_timer(self) -> None:
-        """Only while a request is arriving: between two requests uvicorn's own timeout for idle connections applies."""
+        """Limits only a request that is arriving: between two requests uvicorn's own timeout for idle connections applies."""
         is_begun = self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
         if not is_begun:
             self._stop_timer()

@@ -132,7 +132,7 @@ def _picture(
 
 
 def _legend(names: Sequence[str]) -> Iterator[str]:
-    """Wraps to as many lines as it needs; there is room for two."""
+    """Draws the legend, wrapped to as many lines as it needs; there is room for two."""
     x, y = float(LEFT), LEGEND_Y
     for number, name in enumerate(names):
         width = 30 + LETTER_WIDTH * len(name)
@@ -173,7 +173,7 @@ def _dot(number: int, x: str, y: str) -> str:
 
 
 def _bars(number: int, shares: Sequence[float], across: _Scale, up: _Scale) -> str:
-    """One outline for all bars, so that overlapping groups stay visible."""
+    """Draws one outline for all bars, so that overlapping groups stay visible."""
     width = (across.end - across.start) / len(shares)
     steps = "".join(f"V{up.at(share):.1f}h{width:.2f}" for share in shares)
     outline = f"M{across.start} {up.start}{steps}V{up.start}"
@@ -181,7 +181,7 @@ def _bars(number: int, shares: Sequence[float], across: _Scale, up: _Scale) -> s
 
 
 def _marks(marks: Sequence[Mark], across: _Scale, up: _Scale) -> Iterator[str]:
-    """Labels go to the side that has room."""
+    """Draws the markers, each label on the side that has room."""
     for mark in marks:
         x = across.at(mark.x)
         is_left = x < (across.start + across.end) / 2
@@ -239,7 +239,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def _shares(values: Sequence[float], across: _Scale, bars: int) -> list[float]:
-    """Values beyond the axis count into its first or last bar."""
+    """The share of each bar. Values beyond the axis count in its first or last bar."""
     counts = [0] * bars
     for value in values:
         part = (across.at(value) - across.start) / (across.end - across.start)

@@ -93,7 +93,7 @@ def _named(name: str) -> tuple[str, str]:
 
 
 def _interval(figure: Figure) -> str:
-    """With non-breaking spaces, so that it stays on one line."""
+    """Formats an interval with non-breaking spaces, so that it stays on one line."""
     return "-" if figure.low is None else f"{figure.low:.3f}\u00a0to\u00a0{figure.high:.3f}"
 
 

@@ -72,7 +72,7 @@ def figure(svg: str) -> Markup:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> Markup:
-    """Numbers are aligned to the right; everything else is text."""
+    """A table. Numbers are aligned to the right; everything else is text."""
     numbers = [bool(rows) and isinstance(value, int | float) for value in (rows[0] if rows else columns)]
     head = "".join(
         f'<th scope="col"{_RIGHT if is_number else ""}>{escape(name)}</th>'

@@ -101,7 +101,7 @@ class Marking:
 
 
 def _places(passages: Sequence[Passage]) -> dict[str, Place]:
-    """Places are counted, never searched for, because a text may repeat. A document's sentences are numbered consecutively."""
+    """Places each passage by counting letters, not by a search, because a text may repeat. Sentences are numbered in order."""
     sentences: dict[str, dict[int, int]] = defaultdict(dict)
     for passage in passages:
         before = _letters_before(passage.text)
@@ -122,7 +122,7 @@ def _places(passages: Sequence[Passage]) -> dict[str, Place]:
 
 
 def _letters_before(text: str) -> list[int]:
-    """For each offset in a text, and its end: the number of letters before it."""
+    """Prefix sums: the number of letters before each offset in a text, and before its end."""
     return [0, *accumulate(not character.isspace() for character in text)]
 
 
@@ -143,7 +143,7 @@ def reciprocal_rank(hits: Sequence[set[int]]) -> float:
 
 
 def ndcg(hits: Sequence[set[int]], passages: Iterable[set[int]]) -> float:
-    """Relative to the best order that the book's own passages allow; 0 if none of them hits a target."""
+    """nDCG relative to the best order that the book's passages allow; 0 if none of them hits a target."""
     best = _gain(_best_order(list(passages)))
     return _gain(hits) / best if best else 0.0
 

@@ -70,6 +70,6 @@ def source_mark(cited: Excerpt) -> str:
 
 
 def level(confidence: float, levels: tuple[float, float]) -> Level:
-    """High above the first threshold, medium from the second one on, else low."""
+    """The level of a confidence: high above the first threshold, medium from the second one on, else low."""
     high, medium = levels
     return "high" if confidence > high else "medium" if confidence >= medium else "low"

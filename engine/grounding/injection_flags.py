@@ -50,7 +50,7 @@ def is_instruction_like(text: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """In lower case, on one line, with compatibility characters normalised and invisible ones removed."""
+    """Normalises: lower case, one line, compatibility characters replaced, invisible ones removed."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
         text = "".join(character for character in text if unicodedata.category(character) != "Cf")

@@ -200,7 +200,7 @@ def _wide(character: str) -> str:
 
 
 def _is_supported(text: str, cited: str) -> bool:
-    """Words may be the generator's own, in any language; every number and address must be in the cited text."""
+    """Check (3): words may be the generator's own, but every number and address must be in the cited text."""
     text = _ITEM_MARK.sub("", text, count=1)
     if not _WORD.search(text):
         return False
@@ -240,7 +240,7 @@ def _pointed(digits: str) -> str:
 
 
 def _ungrouped(digits: str) -> str:
-    """Without thousands separators. A single point is a decimal point: 1.225 is not 1225."""
+    """Removes thousands separators. A single point is a decimal point: 1.225 is not 1225."""
     grouped = _GROUPED.fullmatch(digits)
     if not grouped or re.fullmatch(r"\d+\.\d+", digits):
         return _pointed(digits)
@@ -271,7 +271,7 @@ def _has_same_subject(text: str, cited: str, own_words_max: int) -> bool:
 
 
 def _is_english(text: str) -> bool:
-    """By its share of English words: a foreign sentence may contain an English name."""
+    """Detects English by the share of common words, because a foreign sentence may contain an English name."""
     words = _WORD.findall(text.lower())
     return sum(word in _ENGLISH_WORDS for word in words) > ENGLISH_SHARE_MIN * len(words)
 
@@ -291,5 +291,5 @@ def _runs(text: str) -> Iterator[str]:
 
 
 def _letters(text: str) -> str:
-    """Without accents, case, spaces and punctuation."""
+    """Folds a text: without accents, case, spaces and punctuation."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKD", text.casefold())))

@@ -41,7 +41,7 @@ class Contract:
     form: Format
 
     def request_body(self) -> dict[str, Any]:
-        """For the OpenAPI document: we parse the body, not the framework."""
+        """The body for the OpenAPI document, because we and not the framework parse it."""
         schema = self.asks.model_json_schema()
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
@@ -239,7 +239,7 @@ def _references(answer: Answer) -> list[ReferenceBody]:
 
 
 def _beginning(excerpt: str) -> str:
-    """As many whole words as fit, so that it is still a slice of the book."""
+    """Truncates after the last whole word that fits, so that the rest is still a slice of the book."""
     if len(excerpt) <= EXCERPT_CHARACTERS_MAX:
         return excerpt
     cut = excerpt[:EXCERPT_CHARACTERS_MAX]

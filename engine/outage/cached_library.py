@@ -122,7 +122,7 @@ class CachedLibrary:
             await self._retry_until_available(partial(self._edition, book_id))
 
     async def _preload_passages(self, generation: UUID) -> None:
-        """From the first passage on, until all are loaded or the cache is full."""
+        """Preloads passages in order, until all are loaded or the cache is full."""
         start = characters = 0
         while characters < self._passages.characters_max:
             passages = await self._retry_until_available(

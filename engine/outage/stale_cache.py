@@ -128,7 +128,7 @@ class StaleIfErrorCache(Generic[Value]):
         return value
 
     def _store(self, name: Hashable, new: CachedValue[Value]) -> None:
-        """Values age from the start of their query: a later change in the database may not be in the result."""
+        """Stores a value. It ages from the start of its query: a later change in the database may not be in the result."""
         before = self._known.pop(name, None) or self._unknown.pop(name, None)
         latest = before if before and before.queried_at > new.queried_at else new
         entries = self._unknown if latest.value is None else self._known

@@ -117,7 +117,7 @@ class Claude:
             raise ModelFailedError(upstream=_upstream(draft, type(failure).__name__)) from failure
 
     def _request(self, question: Question, evidence: Sequence[RetrievedPassage]) -> dict[str, Any]:
-        """The constant prefix first, so that the vendor can cache it; the question last, word for word."""
+        """Prompt caching: the constant prefix first, so that the vendor can cache it; the question last, word for word."""
         system = {"type": "text", "text": self._system, "cache_control": {"type": "ephemeral"}}
         content = [*map(_search_result, evidence), {"type": "text", "text": question.text}]
         return {

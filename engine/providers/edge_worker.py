@@ -140,7 +140,7 @@ class Shards:
             return _fault(fault)
 
     def answer_searches(self, calls: Sequence[Call]) -> None:
-        """One bad search fails its whole batch; each is then retried alone, so that only the bad one fails."""
+        """Answers a batch. If it fails, each search is retried alone, so that only the bad one fails."""
         try:
             replies = self.search(calls)
         except Exception as fault:  # noqa: BLE001  every fault is reported to the client
@@ -197,7 +197,7 @@ class Shards:
         return {"points": self._shard(header["generation"]).count(edge.CountRequest(exact=True))}
 
     def search(self, calls: Sequence[Call]) -> list[Reply]:
-        """Two rounds: the top hits by either score, then the other score of each hit, so that both are exact."""
+        """Searches in two rounds: the top hits by either score, then the other score of each hit, so that both are exact."""
         shard = self._shard(calls[0].header["generation"])
         params = EXACT if shard.info().points_count <= EXACT_POINTS_MAX else QUICK
         searches = [Search(call.header, call.body) for call in calls]
@@ -206,12 +206,12 @@ class Shards:
         return [search.reply() for search in searches]
 
     def close(self) -> None:
-        """Without saving: a served generation is read-only, and one that was never sealed is discarded."""
+        """Closes without saving: a served generation is read-only, and an unsealed one is discarded."""
         for shard in self._open.values():
             shard.close()
 
     def _shard(self, generation: str) -> edge.EdgeShard:
-        """Opening blocks the event loop for longer than a search may take, so the lease extends the timeout meanwhile."""
+        """Opens a shard lazily. That blocks the event loop for longer than a search may take, so it extends the lease."""
         if generation not in self._open:
             os.pwrite(self._lock, Lease.text(OPEN_S), 0)
             try:
@@ -275,7 +275,7 @@ class Search:
 
 
 def _query(shard: edge.EdgeShard, searches: Sequence[Search], wanted: Sequence[Wanted]) -> None:
-    """Ordered by kind of vector: only neighbouring queries of one kind share a pass over the vectors."""
+    """Runs the queries ordered by kind of vector: only neighbours of one kind share a pass over the vectors."""
     requests = [request for kind in zip(*wanted, strict=True) for request in kind]
     found = shard.query_batch(edge.QueryBatchRequest(requests))
     for number, search in enumerate(searches):
@@ -283,7 +283,7 @@ def _query(shard: edge.EdgeShard, searches: Sequence[Search], wanted: Sequence[W
 
 
 def _config(dimension: int) -> edge.EdgeConfig:
-    """Two bits of each number are scanned, and 16 times as many as wanted are scored again from the vectors themselves.
+    """Quantisation with rescoring: scans two bits of each number, and scores 16 times as many as wanted by full vectors.
 
     One pass over 100,000 x 1024, and recall@50 of clustered vectors and of pure noise: exact 11.4 ms; int8 twofold
     4.7 ms, 1.00, 1.00; binary of two bits eightfold 1.0 ms, 1.00, .40; this 1.4 ms, 1.00, .99. As multivectors each

@@ -71,7 +71,7 @@ class EmbeddedPostgres:
                 self._control("stop", "--mode=fast")
 
     def _initialise(self) -> None:
-        """Atomic: prepared in a draft folder and renamed, so that a crash leaves nothing half made."""
+        """Initialises atomically: in a draft folder that is renamed, so that a crash leaves nothing half made."""
         name = _our_name()
         draft = self._home.with_name("postgres.draft")
         shutil.rmtree(draft, ignore_errors=True)
@@ -118,7 +118,7 @@ class EmbeddedPostgres:
         return socket_folder(self._home, ".s.PGSQL.5432.lock", owner)
 
     def _sockets_for_shell(self) -> str:
-        """Quoted, because pg_ctl passes it to a shell; the server's own folder is `.`."""
+        """The socket folder, quoted because pg_ctl passes it to a shell; the server's own folder is `.`."""
         sockets = self._sockets()
         return "." if sockets == self._home else shlex.quote(str(sockets))
 

@@ -105,7 +105,7 @@ class S3Vault:
         return Stored(key, version, digest, size)
 
     def _write(self, key: str, source: BinaryIO, digest: bytes, size: int) -> str:
-        """After a failure, the write counts as done if the key now has these bytes."""
+        """Writes idempotently: after a failure, the write counts as done if the key now has these bytes."""
         try:
             with _map_errors(key):
                 if size <= PART_BYTES:
@@ -228,7 +228,7 @@ class S3Vault:
             )
 
     def _is_locked(self, name: str, version: str, until: datetime) -> bool:
-        """Read from the object's head: the separate call for the retention is missing in some stores."""
+        """Reads the lock from the object's head, because some stores lack the separate call for the retention."""
         with _map_errors(name.removeprefix(self._prefix)):
             held = self._client.head_object(Bucket=self._bucket, Key=name, VersionId=version)
         is_strong = held.get("ObjectLockMode") in {"COMPLIANCE", self._lock_mode}

@@ -257,7 +257,7 @@ def _curves(
 
 
 def _fit(labelled: Sequence[Labelled], echo: float, gate: Gate) -> tuple[Curve, Curve]:
-    """Of the curves that let few enough through, the one that keeps the most answerable questions."""
+    """Grid search: the curve that keeps the most answerable questions, of those that let few enough through."""
     noise = _CandidateTable.of([item.found for item in labelled if item.kind == "out_of_scope"])
     answerable = _CandidateTable.of([item.found for item in labelled if item.kind == "answerable"])
     tried = [_curves(noise, echo, full, gate, 1 - LET_THROUGH_MAX) for full in _FULL_TRIED]

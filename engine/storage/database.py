@@ -172,13 +172,13 @@ async def changing(url: str, role: str) -> AsyncIterator[psycopg.AsyncConnection
 
 
 def as_role(url: str, role: str) -> str:
-    """Numbers and bytes are formatted as records are hashed, whatever the defaults of a role or database."""
+    """An address that sets the role, and formats numbers and bytes as records are hashed."""
     options = f"-c role={role} -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1 {_ISOLATION}"
     return make_conninfo(url, options=options, application_name=f"affidavit {role}")
 
 
 def as_login(url: str, role: str) -> str:
-    """For the embedded server, whose owner may log in as any role: this login can switch to no other role."""
+    """An address that logs in as the role itself, which only the embedded server allows: it cannot switch roles."""
     return as_role(make_conninfo(url, user=role), role)
 
 

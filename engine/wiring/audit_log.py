@@ -104,7 +104,7 @@ async def open_ledger(database: Database) -> AsyncIterator[Ledger]:
 
 
 def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
-    """With an empty spool_dir there is no spool: while the database is unavailable, no question is answered."""
+    """The ledger of this process. With an empty spool_dir it has no spool: while the database is unavailable, no question is answered."""
     audit = settings.audit
     spooling = (
         SpoolSettings(settings.data_dir / audit.spool_dir, audit.spool_bytes_max) if audit.spool_dir else None

@@ -42,7 +42,7 @@ def without_prefix(name: str, front: Mapping[str, Any]) -> str:
 
 
 def is_page(path: PurePosixPath) -> bool:
-    """By its name alone: Docusaurus skips hidden names, names with `_`, tests, and other suffixes (case-sensitive)."""
+    """Whether a file is a page, by its name alone: Docusaurus skips hidden names, names with `_`, tests, and other suffixes (case-sensitive)."""
     is_skipped = any(part.startswith(("_", ".")) or part == "__tests__" for part in path.parts)
     return path.suffix in _PAGES and not is_skipped
 

@@ -124,7 +124,7 @@ def _check_sources(pages: list[Page]) -> None:
 
 
 def _document_or_error(page: Page) -> Document:
-    """One bad page fails the whole site, so the error names it."""
+    """Converts a page. A bad one fails the whole site, so the error names it."""
     try:
         return _document(page)
     except ValueError as wrong:

@@ -159,7 +159,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _encoding(content: bytes) -> str:
-    """As browsers find it: the byte order mark, then the declared encoding, then UTF-8."""
+    """The encoding as browsers detect it: the byte order mark, then the declared encoding, then UTF-8."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             return encoding
@@ -260,7 +260,7 @@ def _own_text(node: LexborNode, line_break: str) -> str | None:
 
 
 def _raised_or_lowered(node: LexborNode, signs: dict[int, int]) -> str:
-    """As Unicode superscript or subscript, because 10 to the power of 6 must not become 106."""
+    """Converts to Unicode superscript or subscript, because 10 to the power of 6 must not become 106."""
     text = _joined([node.text()])
     return text.translate(signs) if all(ord(character) in signs for character in text) else text
 

@@ -386,7 +386,7 @@ def _visible(words: Iterator[str] | Sequence[str]) -> str:
 
 
 def _without_task(content: str, atoms: Iterator[_Text | jsx.Tag]) -> Iterator[_Text | jsx.Tag]:
-    """Without the check box of a task."""
+    """Removes the check box of a task."""
     box = _TASK.match(content)
     for atom in atoms:
         if box and isinstance(atom, _Text):

@@ -204,7 +204,7 @@ def _mdx_code_block(state: StateBlock, start: int, _end: int, silent: bool) -> b
 
 
 def _maths_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001
-    """From `$$` to `$$`, verbatim."""
+    """Parses maths from `$$` to `$$`, verbatim."""
     if not state.src.startswith("$$", _first(state, start)):
         return False
     line = start

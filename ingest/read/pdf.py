@@ -172,7 +172,7 @@ def _entries(reader: PdfReader, items: Sequence[Any], depth: int) -> Iterator[_H
 
 
 def _or_none(step: Callable[[], Result]) -> Result | None:
-    """For labels, title and outline: if they are damaged, the text may still be intact."""
+    """Tolerates damaged labels, titles and outlines, because the text may still be intact."""
     try:
         return step()
     except MemoryError:

@@ -228,7 +228,7 @@ def _answer(content: bytes, path: PurePosixPath) -> bytes:
 
 
 def _failure(message: str) -> bytes:
-    """Without control characters: the message may quote the file, and must not move a terminal's cursor."""
+    """An error without control characters: it may quote the file, and must not move a terminal's cursor."""
     shown = "".join(character if character.isprintable() else " " for character in message[:ERROR_LENGTH_MAX])
     return json.dumps({"error": shown}).encode()
 
