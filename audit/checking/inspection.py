@@ -197,7 +197,7 @@ class _Month:
         self._report_lost_keys()
         if beyond := self.evidence.leaves_beyond(self.month, end):
             count, index, log_id = beyond
-            message = f"No signed checkpoint holds this leaf ({count} of them)"
+            message = f"No signed checkpoint contains the last {count} leaves, from this one on"
             self._add_finding(Verdict.TAMPERED, "leaf", message, index, log_id)
         state = self.evidence.state(self.month)
         if state == "attached" or not end or not self.evidence.is_in_period(self.month):

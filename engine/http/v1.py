@@ -200,9 +200,9 @@ class QueryResponse(BaseModel):
     timings: TimingsBody
     session_id: UUID | None
     session_token: Annotated[
-        str | None, Field(description="Of a session that begins here: send it as X-Session-Token to go on.")
+        str | None, Field(description="The token of a new session: send it as X-Session-Token to continue.")
     ]
-    session_message: Annotated[str | None, Field(description="Why this turn is not in its session.")]
+    session_message: Annotated[str | None, Field(description="Why the session does not contain this turn.")]
     filter_message: str | None
     nearest: list[NearestBody]
     receipt: ReceiptBody

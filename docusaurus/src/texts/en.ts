@@ -73,7 +73,7 @@ export const en = {
   "problem.unreachable": "The service cannot be reached",
   "problem.unreachable.detail": "It may be restarting. Please try again shortly.",
   "problem.cut": "The connection was lost",
-  "problem.cut.detail": "It was lost before the answer was complete, so there is none. Please try again.",
+  "problem.cut.detail": "The answer was not complete yet, so there is none. Please try again.",
   "problem.late": "No answer in time",
   "problem.late.detail": "The connection or the service is slow. Please try again.",
   "problem.unreadable": "The reply cannot be read",
