@@ -75,7 +75,7 @@ async def _throughput(ledger: Ledger, conninfo: str, rounds: int) -> list[Figure
         ),
         Figure("… of bare group-committed inserts of the same rows", _ratio(ours, bare), "≥ 0.70"),
         Figure(
-            "… of the ledger's own batch statement, with prepared rows, nothing opened", _ratio(ours, strict), ""
+            "… of the ledger's own batch statement, rows prepared, nothing opened", _ratio(ours, strict), ""
         ),
     ]
 

@@ -50,7 +50,7 @@ def main() -> None:
             f"verify, {size}: records for each second of its core", found["per_core_s"], f"≥ {GOAL_PER_S}"
         ),
         Figure("the same records only parsed and hashed", found["bare_per_core_s"], ""),
-        Figure("verify: records/s of wall-clock time, including other load on this machine", found["per_s"], ""),
+        Figure("verify: records/s of wall-clock time, with other load on this machine", found["per_s"], ""),
         Figure("verify: peak memory, MB", found["memory_mb"], f"≤ {GOAL_MB}"),
     ]
     for figure in figures:

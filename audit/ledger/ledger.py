@@ -261,7 +261,7 @@ class Ledger:
         await partitions.make_months_ahead(self._pool, today)
         ahead = await partitions.count_months_ahead(self._pool, today)
         if ahead < partitions.MONTHS_AHEAD_MIN:
-            log.error("Only %s future months of the log have a partition. Run `affidavit audit partitions`.", ahead)
+            log.error("Only %s future months have a partition. Run `affidavit audit partitions`.", ahead)
         self._months_made_on = today
 
     def _begin(self, *loops: Loop) -> None:
