@@ -79,6 +79,6 @@ test("a fault is a problem like any other, and its words stay here", async (t) =
 test("settings that cannot work are told at once, without the key", () => {
   assert.throws(() => gateway(options("ftp://engine")), /http/);
   assert.throws(() => gateway(options("http://engine", { key: "" })), /key is empty/);
-  assert.throws(() => gateway(options("http://engine", { book: "A B" })), /no id of a book/);
+  assert.throws(() => gateway(options("http://engine", { book: "A B" })), /not a valid book id/);
   assert.throws(() => gateway(options("http://engine", { perAddress: "often" })), /30\/minute/);
 });
