@@ -14,7 +14,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from engine.errors import ConfigurationError, StatementError
+from engine.errors import ConfigurationError, DatabaseUnavailableError, StatementError
 from engine.settings import HOUSE, Settings
 from engine.storage.data_folder import UsageLock
 from engine.storage.migrate import migrate, pending
@@ -70,10 +70,8 @@ class Database:
 
     async def read(self, role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Column names and rows of one read-only statement."""
-        async with (
-            open_pool(self.url, role, size_max=1, wait_s=OPEN_S) as pool,
-            pool.connection() as connection,
-        ):
+        opened = open_pool(self.url, role, size_max=1, wait_s=OPEN_S)
+        async with opened as pool, pool.connection() as connection:
             await connection.set_read_only(True)
             try:
                 cursor = await connection.execute(statement.encode())
@@ -145,6 +143,16 @@ async def open_lazily(
         kwargs={"autocommit": True},
     ) as pool:  # fmt: skip
         yield pool
+
+
+@asynccontextmanager
+async def borrowed(pool: AsyncConnectionPool) -> AsyncIterator[psycopg.AsyncConnection]:
+    """A connection of the pool; `DatabaseUnavailableError` if there is none, or if it fails."""
+    try:
+        async with pool.connection() as connection:
+            yield connection
+    except (psycopg.Error, PoolTimeout) as failure:
+        raise DatabaseUnavailableError from failure
 
 
 @contextmanager
