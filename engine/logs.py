@@ -63,13 +63,8 @@ class NonBlockingHandler(logging.Handler):
             line = line[:-1] + f', "lines_lost": {self.lost}}}'
         data = line.encode("utf-8", "replace")
         if len(data) > LINE_BYTES_MAX:
-            data = json.dumps(
-                {
-                    "level": "error",
-                    "logger": record.name,
-                    "message": "This line was too long and was left out",
-                }
-            ).encode()
+            message = "This line was too long and was left out"
+            data = json.dumps({"level": "error", "logger": record.name, "message": message}).encode()
         try:
             os.write(self._descriptor, data + b"\n")
         except OSError:

@@ -21,9 +21,7 @@ REFRESH_WAIT_S = 0.3  # the longest that a request with a stale value waits for 
 OPEN_S = FRESH_S - REFRESH_WAIT_S  # then one request probes again, so that no state is older than a second
 QUERY_S = 5.0  # the longest that a request lives; after that its connection goes back to the pool
 CANCEL_S = 0.05  # to release a connection after a cancellation
-ENTRIES_MAX = (
-    10_000  # of each kind: anybody can invent keys and books, and must not fill the memory with them
-)
+ENTRIES_MAX = 10_000  # of each kind: anybody can invent keys and books, which must not fill the memory
 
 Value = TypeVar("Value")
 

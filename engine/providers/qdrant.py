@@ -30,9 +30,7 @@ REQUEST_NUMBERS_MAX = 400_000  # about 8 MB of JSON; a server refuses more than 
 EXACT_WINDOWS_MAX = 20_000  # comparing with all of them takes about 3 ms at 1,024 numbers each
 EF = 256  # five times the usual number of candidates
 CONNECTIONS_MAX = 64  # concurrent searches, as many as in Edge; more would only queue in the server
-IDLE_S = (
-    2.0  # the server closes idle connections after 5 s, and a search must not use one that is being closed
-)
+IDLE_S = 2.0  # the server closes idle connections after 5 s, and no search may use one that it is closing
 GRPC_PORT = 6334  # Qdrant's gRPC port; the URL has the HTTP port
 GRPC = {
     "grpc.enable_retries": 0,
@@ -40,13 +38,8 @@ GRPC = {
 }
 DENSE, SPARSE = "dense", "bm25"
 
-_FIELDS = {
-    "chapter": qdrant.PayloadSchemaType.KEYWORD,
-    "section": qdrant.PayloadSchemaType.KEYWORD,
-    "module": qdrant.PayloadSchemaType.INTEGER,
-    "difficulty": qdrant.PayloadSchemaType.KEYWORD,
-    "tags": qdrant.PayloadSchemaType.KEYWORD,
-}
+_FIELDS = dict.fromkeys(("chapter", "section", "difficulty", "tags"), qdrant.PayloadSchemaType.KEYWORD)
+_FIELDS["module"] = qdrant.PayloadSchemaType.INTEGER
 _EXACT = qdrant.SearchParams(exact=True)
 _GRAPH = qdrant.SearchParams(hnsw_ef=EF)
 
@@ -76,9 +69,8 @@ class QdrantIndex:
         replicas: int = 1,
         timeout_s: float,
     ) -> None:
-        headers = (
-            {"api-key": api_key} if api_key else None
-        )  # passed as `api_key`, it causes a warning in a private network
+        # Passed as `api_key`, the key causes a warning in a private network.
+        headers = {"api-key": api_key} if api_key else None
         self._client = AsyncQdrantClient(
             url,
             headers=headers,

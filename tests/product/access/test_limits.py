@@ -27,16 +27,17 @@ from engine.answer import Asked
 from engine.errors import ConfigurationError, LimiterUnavailableError, RateLimitedError, RequestError
 from engine.house import House
 from engine.http.request_context import end_user
-from engine.models import RATE, Client, EndUser, Question, Rates, Trail
+from engine.models import RATE, Client, EndUser, Question, Trail
 from engine.outage.stale_cache import OPEN_S, CircuitBreaker
 from engine.ports import NullExchange
 from engine.providers.limits import MemoryLimits, RedisLimits, name_of
+from engine.settings import Limits
 from engine.storage.database import Database
 from tests.conftest import ROOT, Records, running
 from tests.in_process import application
 from tests.upstreams.redis_server import RedisServer, needs_redis, redis_server
 
-RATES = Rates(per_key="100/minute", anonymous="10/hour", authenticated="50/hour")
+RATES = Limits(per_key="100/minute", anonymous="10/hour", authenticated="50/hour", body_bytes=65536)
 SITE = Client("site", "0123456789", frozenset({"ask"}))
 READER = EndUser("user:7b1c4f0e-3f5a-4a52-9d0e-0a3c5c1f6b11", "authenticated")
 PASSER_BY = EndUser("anon:192.0.2.7", "anonymous")
@@ -126,12 +127,13 @@ async def test_redis_lets_exactly_as_many_through(shared: RedisLimits, reader: E
 ASK_500_TIMES = """
 import asyncio, json, sys, time
 from engine.outage.stale_cache import CircuitBreaker
-from engine.models import Rates
+from engine.settings import Limits
 from engine.models import Client
 from engine.providers.limits import RedisLimits
 
 async def main(url):
-    limits = RedisLimits(Rates("100/minute", "10/hour", "50/hour"), url, CircuitBreaker(time.monotonic))
+    rates = Limits(per_key="100/minute", anonymous="10/hour", authenticated="50/hour", body_bytes=65536)
+    limits = RedisLimits(rates, url, CircuitBreaker(time.monotonic))
     site = Client("site", "0123456789", frozenset({"ask"}))
     print("ready", flush=True)
     sys.stdin.readline()
