@@ -28,8 +28,6 @@ def configure(level: int) -> None:
 
 
 class JsonLineFormatter(logging.Formatter):
-    """Formats a log record as one line of JSON."""
-
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

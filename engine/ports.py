@@ -120,8 +120,6 @@ class Keyring(Protocol):
 
 
 class Limiter(Protocol):
-    """A rate limiter."""
-
     async def admit(self, client: models.Client, reader: models.EndUser | None) -> models.Allowance:
         """Counts a request of this client and its reader. A refusal is a value too, because it carries a quota."""
 

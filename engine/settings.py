@@ -65,7 +65,6 @@ Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[str, Field(pattern=r"^[1-9][0-9]*/(second|minute|hour|day)$")]
 
-
 RETENTION_DAYS_MIN = 183  # six months, the legal minimum
 
 

@@ -50,8 +50,6 @@ class IngestResult:
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """The parts of the pipeline."""
-
     registry: Registry
     index: Index
     embedder: Embedder

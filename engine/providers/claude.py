@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any, get_args
 
 import anthropic
-from anthropic.types import CitationsDelta, RawMessageStreamEvent, TextDelta, Usage
+from anthropic.types import CitationsDelta, RawMessageStreamEvent, TextDelta
 from anthropic.types.shared import ErrorType
 
 from engine.errors import ConfigurationError, ModelBusyError, ModelFailedError
@@ -158,7 +158,11 @@ class StreamParser:
         draft = self._draft
         if event.type == "message_start":
             draft.model = _plain(event.message.model)
-            draft.tokens_input = _read_tokens(event.message.usage)
+            usage = (
+                event.message.usage
+            )  # without the tokens that are written to or read from the vendor's cache
+            cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+            draft.tokens_input = _count(usage.input_tokens + cached)
         elif event.type == "content_block_start":
             self._block = [] if event.content_block.type == "text" else None
             self._cited = []
@@ -225,12 +229,6 @@ def _count(number: object) -> int:
     if not isinstance(number, int) or not 0 <= number <= COUNT_MAX:
         raise ValueError(number)
     return number
-
-
-def _read_tokens(usage: Usage) -> int:
-    """All input tokens. The vendor reports those that were written to or read from its cache separately."""
-    cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
-    return _count(usage.input_tokens + cached)
 
 
 def _share(words: str) -> float | None:

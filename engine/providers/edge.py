@@ -48,8 +48,6 @@ def index(settings: "Settings") -> "Index":
 
 
 class EdgeIndex:
-    """The index of one data folder."""
-
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder

@@ -248,7 +248,10 @@ class S3Vault:
         }
 
     def _check_overwrite(self) -> VaultState:
-        if self.refuses_overwrite():
+        """Tests a conditional write: a second object of the same key with `If-None-Match: *`."""
+        with _map_errors("a test object"):
+            self._put_probe()
+        if _is_refused("PreconditionFailed", lambda: self._put_probe(IfNoneMatch="*")):
             return "ok", f"s3, bucket {self._bucket}, write-once"
         twice = (
             "the bucket lets a key be written twice: it does not support If-None-Match; use another bucket"
@@ -274,17 +277,6 @@ class S3Vault:
         return "ok", f"on, {ours}; default of the bucket: {default}"
 
     def _check_deletion(self) -> VaultState:
-        if self.refuses_deletion():
-            return "ok", "a locked test object cannot be deleted"
-        return "failed", "a locked test object could be deleted: use another bucket"
-
-    def refuses_overwrite(self) -> bool:
-        """Tests a conditional write: a second object of the same key with `If-None-Match: *`."""
-        with _map_errors("a test object"):
-            self._put_probe()
-        return _is_refused("PreconditionFailed", lambda: self._put_probe(IfNoneMatch="*"))
-
-    def refuses_deletion(self) -> bool:
         """Tests the deletion of a version under a short lock, and removes the expired versions of earlier tests."""
         name = self._prefix + PROBE
         with _map_errors("a test object"):
@@ -292,7 +284,9 @@ class S3Vault:
         earlier = [each for found, each in self._versions(name) if found == name and each != version]
         for each in earlier:
             self._refuses_deletion_of(name, each)
-        return self._is_locked(name, version, self._clock()) and self._refuses_deletion_of(name, version)
+        if self._is_locked(name, version, self._clock()) and self._refuses_deletion_of(name, version):
+            return "ok", "a locked test object cannot be deleted"
+        return "failed", "a locked test object could be deleted: use another bucket"
 
     def _put_probe(self, **condition: str) -> str:
         made = self._client.put_object(

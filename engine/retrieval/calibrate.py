@@ -36,8 +36,6 @@ KINDS: tuple[LabelKind, ...] = ("answerable", "out_of_scope", "near_miss")
 
 
 class Weights(NamedTuple):
-    """The weights of the blend."""
-
     semantic: float
     lexical: float
 

@@ -40,8 +40,6 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Retriever:
-    """The parts and the parameters of retrieval."""
-
     embedder: Embedder
     index: Index
     library: Library
@@ -99,7 +97,8 @@ class Retriever:
             ranked = await self.candidates(search, filters)
             if ranked or not described(filters):
                 return ranked, filters
-            filters = _wider(filters)
+            narrowest = next(name for name in _NARROWEST_FIRST if getattr(filters, name))
+            filters = replace(filters, **{narrowest: getattr(NO_FILTERS, narrowest)})
 
     async def _selected(self, question: Question, selected: str, generation: Generation) -> Retrieved:
         """The selected sentences only, where they occur in the book.
@@ -180,12 +179,6 @@ def rank(hits: Sequence[Hit], search: Search, weights: Weights) -> list[Candidat
 def _located(selected: str, documents: Sequence[Sequence[Passage]]) -> list[selection.Located]:
     """Runs in a thread: folding a document of 2 MB takes 0.2 s, which must not block other requests."""
     return [place for document in documents for place in selection.locate(selected, document)]
-
-
-def _wider(filters: Filters) -> Filters:
-    """The filters without the narrowest one that is set."""
-    narrowest = next(name for name in _NARROWEST_FIRST if getattr(filters, name))
-    return replace(filters, **{narrowest: getattr(NO_FILTERS, narrowest)})
 
 
 def _filter_message(asked: Filters, searched: Filters) -> str | None:

@@ -149,7 +149,9 @@ def _parts(selection: str, *, has_notes: bool) -> tuple[_Part, ...]:
     parts: list[_Part] = []
     for part in (part for line in selection.splitlines() for part in _line_parts(line, has_notes=has_notes)):
         if part.is_written and parts and parts[-1].is_written:
-            parts[-1] = _Part(_glued(parts[-1].text, part.text))
+            before = parts[-1].text
+            is_apart = before[-1:].isdecimal() and part.text[:1].isdecimal()
+            parts[-1] = _Part(f"{before} {part.text}" if is_apart else before + part.text)
         elif part.text:
             parts.append(part)
     return tuple(parts)
@@ -168,11 +170,6 @@ def _line_parts(line: str, *, has_notes: bool) -> Iterator[_Part]:
         yield _Part(folded(mark[1]), is_written=False)
         start = mark.end()
     yield _Part(folded(line[start:]))
-
-
-def _glued(before: str, after: str) -> str:
-    apart = before[-1:].isdecimal() and after[:1].isdecimal()
-    return f"{before} {after}" if apart else before + after
 
 
 # --- The document

@@ -56,11 +56,11 @@ class Database:
         )
 
     def migrate(self) -> list[str]:
-        with _connect(self.url) as connection:
+        with psycopg.connect(self.url, connect_timeout=10) as connection:
             return migrate(connection, HOUSE / "sql")
 
     def pending(self) -> list[str]:
-        with _connect(self.url) as connection:
+        with psycopg.connect(self.url, connect_timeout=10) as connection:
             return pending(connection, HOUSE / "sql")
 
     def check_schema(self) -> None:
@@ -188,8 +188,3 @@ def as_role(url: str, role: str) -> str:
 def as_login(url: str, role: str) -> str:
     """For the embedded server, whose owner may log in as any role: this login can switch to no other role."""
     return as_role(make_conninfo(url, user=role), role)
-
-
-def _connect(url: str) -> psycopg.Connection:
-    """One connection with the rights of the login, for migrations."""
-    return psycopg.connect(url, connect_timeout=10)

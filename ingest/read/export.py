@@ -42,11 +42,7 @@ from ingest.read.text import Place, SectionBuilder
 FILENAME = "affidavit-content.json"
 
 
-def _storable(text: str) -> str:
-    return front_matter.storable(text, "the text")
-
-
-Text = Annotated[str, AfterValidator(_storable)]
+Text = Annotated[str, AfterValidator(lambda text: front_matter.storable(text, "the text"))]
 
 
 class Block(BaseModel):
@@ -66,8 +62,6 @@ class Part(BaseModel):
 
 
 class Page(BaseModel):
-    """A page of the site."""
-
     permalink: Annotated[Text, Field(pattern="^/")]
     source: Text
     title: Text
@@ -79,8 +73,6 @@ class Page(BaseModel):
 
 
 class Site(BaseModel):
-    """The addresses of the site."""
-
     title: str
     url: str
     baseUrl: str  # noqa: N815
@@ -88,8 +80,6 @@ class Site(BaseModel):
 
 
 class Export(BaseModel):
-    """The whole file."""
-
     version: Literal[1]
     site: Site
     pages: list[Page]
@@ -131,7 +121,9 @@ def _document_or_error(page: Page) -> Document:
 
 
 def _document(page: Page) -> Document:
-    last = _last_segment(page.permalink)
+    last = page.permalink.rstrip("/").rsplit("/", 1)[-1]
+    if f"/{last}" == address.ROUTE:  # the site's entry page, whose address says nothing about it
+        last = ""
     title = page.title.strip() or last or page.source
     label = front_matter.text(page.frontMatter, "page") or last or address.slug(title) or title
     builder = SectionBuilder(title)
@@ -155,9 +147,3 @@ def _texts(block: Block) -> Iterator[str]:
             yield from filter(None, map(str.strip, block.text.split("\n")))
         case _:
             yield from (block.text[start:end] for start, end in sentences.spans(block.text) if end > start)
-
-
-def _last_segment(permalink: str) -> str:
-    """The last segment of an address; a site's entry page has none."""
-    last = permalink.rstrip("/").rsplit("/", 1)[-1]
-    return "" if f"/{last}" == address.ROUTE else last
