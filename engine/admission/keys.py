@@ -139,9 +139,8 @@ class ApiKeys:
                     await connection.execute(
                         "UPDATE api_keys SET revoked_at = clock_timestamp() WHERE key_id = %s", (name,)
                     )
-                await (
-                    connection.commit()
-                )  # each, so that a later failure cannot undo what this event recorded
+                # One by one, so that a later failure cannot undo what this event has recorded.
+                await connection.commit()
         return len(found)
 
     async def note_uses(self, uses: Sequence[tuple[str, date]]) -> None:

@@ -156,9 +156,8 @@ def _account() -> pwd.struct_passwd | None:
     """The user that runs the server: None for ourselves, or a system user if we are root, which PostgreSQL refuses."""
     if os.geteuid():
         return None
-    with ExclusiveLock(
-        ROOT_STAND_IN_LOCK
-    ):  # of two useradd at once, the second replaces the user of the first
+    # Of two useradd at once, the second replaces the user of the first.
+    with ExclusiveLock(ROOT_STAND_IN_LOCK):
         try:
             return pwd.getpwnam(ROOT_STAND_IN)
         except KeyError:

@@ -191,7 +191,7 @@ async def test_a_reader_over_their_limit_takes_nothing_from_the_site() -> None:
 
 # Seen red without the look at the key beforehand.
 async def test_a_site_over_its_limit_takes_nothing_from_its_readers() -> None:
-    limits = MemoryLimits(replace(RATES, per_key="1/second"))
+    limits = MemoryLimits(RATES.model_copy(update={"per_key": "1/second"}))
     await limits.admit(SITE, None)
     for _ in range(100):
         found = await limits.admit(SITE, PASSER_BY)
@@ -278,7 +278,7 @@ async def nothing(_: Client, __: Trail) -> None: ...
 
 
 async def test_the_row_says_who_asked_and_what_was_decided(house: House, records: Records) -> None:
-    engine = replace(house.engine, limiter=MemoryLimits(replace(RATES, anonymous="1/hour")))
+    engine = replace(house.engine, limiter=MemoryLimits(RATES.model_copy(update={"anonymous": "1/hour"})))
     first, second = (asked(end_user=parse_end_user("anon:2001:DB8::7")) for _ in range(2))
     await engine.serve(first, nothing)
     with pytest.raises(RateLimitedError) as caught:
@@ -295,7 +295,7 @@ async def test_the_row_says_who_asked_and_what_was_decided(house: House, records
 
 
 async def test_a_name_that_is_none_is_told_and_counts_against_the_key(house: House, records: Records) -> None:
-    engine = replace(house.engine, limiter=MemoryLimits(replace(RATES, per_key="1/minute")))
+    engine = replace(house.engine, limiter=MemoryLimits(RATES.model_copy(update={"per_key": "1/minute"})))
     failures = []
     for _ in range(2):
         with pytest.raises(RequestError) as caught:
@@ -316,7 +316,7 @@ async def test_nothing_is_asked_of_any_provider_before_the_limit(house: House) -
         async def read(self) -> Question:
             raise AssertionError("The body was read")
 
-    limiter = MemoryLimits(replace(RATES, per_key="1/minute"))
+    limiter = MemoryLimits(RATES.model_copy(update={"per_key": "1/minute"}))
     await limiter.admit(SITE, None)
     parts: Any = {name: Untouchable() for name in ("library", "retriever", "generator")}
     engine = replace(house.engine, limiter=limiter, **parts)
@@ -366,7 +366,9 @@ async def test_a_reader_over_their_limit_is_told_when_to_come_back(
 ) -> None:
     async with wiring.open_keys(database) as keys:
         own = await keys.create("telling", ["ask"], None)
-    async with over_http(house, MemoryLimits(replace(RATES, authenticated="1/hour")), own) as client:
+    async with over_http(
+        house, MemoryLimits(RATES.model_copy(update={"authenticated": "1/hour"})), own
+    ) as client:
         client.headers["X-End-User"] = READER.name
         responses = [await client.post("/v1/query", json=IMU) for _ in range(2)]
     assert [response.status_code for response in responses] == [200, 429]
