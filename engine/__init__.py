@@ -91,20 +91,7 @@ Modules
         serving          server processes and their supervisor
         output           how commands print
 
-Layers: imports only go down, and `make check` enforces it (pyproject.toml, import-linter).
-
-    cli                         the console script: one file for each group of commands
-    http | wiring               routes, bodies, the page | the composition root, the only file that names providers
-    house | database | signing  what the routes use | connections and roles | the policy of the signing key
-    answer | ingest | providers | migrate | evaluation     the request | the book | one file a vendor | the schema
-    outage | trail              caches that serve while the database is down | what a request's row records
-    admission | grounding       keys, limits, sessions | citations that are really in the passages
-    retrieval                   search, blend, calibrate, gate: pure where it can be
-    ports                       the interfaces that providers implement
-    models                      the domain's types
-    settings | data_folder      config/engine.toml as one value | locks and sockets of the data folder
-    errors | logs | refusals    every way to fail | one JSON object a line | why a question is refused, in words
-    audit                       imports nothing of the above
+Layers: imports only go down. The first contract in pyproject.toml lists the layers, and `make check` enforces them.
 
 Where to change what (the README has the same table and says more; a test keeps them equal)
 

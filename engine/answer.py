@@ -77,9 +77,7 @@ class Asked:
     client_address: str | None = None
     secret: str | None = None
     operator: Client | None = None
-    end_user: EndUser | InvalidFieldError | None = (
-        None  # the client's reader; an error is raised once it is counted
-    )
+    end_user: EndUser | InvalidFieldError | None = None  # the reader; an error is raised once it is counted
     scopes: frozenset[str] = ASK  # one of them is required; empty: any key will do
 
 

@@ -31,14 +31,15 @@ AffidavitError
     ├── TooLargeError         413
     ├── InvalidFieldError     422  valid JSON, but a field breaks the contract
     ├── RateLimitedError      429
-    ├── LimiterUnavailableError 503  a reader's requests cannot be counted, so they are rejected
-    ├── IndexUnavailableError 503  the vector store does not respond
-    ├── EmbedderUnavailableError 503  the embedding vendor does not respond
-    ├── DatabaseUnavailableError 503
-    ├── AuditUnavailableError 503  the record cannot be made durable, so no answer is given
-    │   └── UnrecordedError        an operator's change cannot be recorded; also a LedgerUnavailableError of audit
+    ├── UnavailableError      503  a part that the request needs does not respond; each part has its own class
+    │   ├── LimiterUnavailableError    a reader's requests cannot be counted, so they are rejected
+    │   ├── IndexUnavailableError
+    │   ├── EmbedderUnavailableError
+    │   ├── DatabaseUnavailableError
+    │   ├── AuditUnavailableError      the record cannot be made durable, so no answer is given
+    │   │   └── UnrecordedError        an operator's change cannot be recorded; also a LedgerUnavailableError of audit
+    │   └── ModelBusyError             the language model is overloaded
     ├── ModelFailedError      502  the language model returned no usable response
-    ├── ModelBusyError        503  the language model is overloaded
     ├── OutOfTimeError        504  the time budget (five seconds) is used up
     └── UnexpectedError       500  a bug or an unforeseen fault in the engine
 """
@@ -97,9 +98,7 @@ class RequestError(AffidavitError):
         self.field = field
         self.upstream = upstream  # how a vendor failed: for the record only, and never quoted from the vendor
         self.retry_after_s = retry_after_s or type(self).retry_after_s
-        self.query_id: UUID | None = (
-            None  # set once the request has an id, so that the client can refer to its record
-        )
+        self.query_id: UUID | None = None  # set once there is one, so that the client can name its record
         super().__init__(self.detail)
 
 
@@ -239,58 +238,48 @@ class RateLimitedError(RequestError):
     retry_after_s = 60
 
 
-class LimiterUnavailableError(RequestError):
+class UnavailableError(RequestError):
     status = 503
+    retryable = True
+    retry_after_s = 5
+
+
+class LimiterUnavailableError(UnavailableError):
     error_type = "rate_limit"
     title = "The rate limit cannot be checked"
     detail = "The service cannot count this reader's requests at the moment. Please try again shortly."
-    retryable = True
-    retry_after_s = 5
 
 
-class IndexUnavailableError(RequestError):
-    status = 503
+class IndexUnavailableError(UnavailableError):
     error_type = "network"
     title = "The book's index is unavailable"
     detail = "The search index is unavailable, so the book cannot be searched. Please try again shortly."
-    retryable = True
     retry_after_s = 3
 
 
-class EmbedderUnavailableError(RequestError):
-    status = 503
+class EmbedderUnavailableError(UnavailableError):
     error_type = "network"
     title = "The question cannot be embedded"
     detail = "The embedding service is unavailable, so the book cannot be searched. Please try again shortly."
-    retryable = True
     retry_after_s = 3
 
 
-class DatabaseUnavailableError(RequestError):
-    status = 503
+class DatabaseUnavailableError(UnavailableError):
     error_type = "database"
     title = "The database is unavailable"
     detail = "The service cannot reach its database at the moment. Please try again shortly."
-    retryable = True
-    retry_after_s = 5
 
 
-class AuditUnavailableError(RequestError):
-    status = 503
+class AuditUnavailableError(UnavailableError):
     error_type = "audit"
     title = "The request cannot be recorded"
     detail = "The service cannot write the audit record at the moment, and gives no answer without one. Please try again shortly."
-    retryable = True
-    retry_after_s = 5
 
 
-class ModelBusyError(RequestError):
-    status = 503
+class ModelBusyError(UnavailableError):
     error_type = "llm"
     title = "The language model is overloaded"
     detail = "The language model is overloaded at the moment. Please try again shortly."
-    retryable = True
-    retry_after_s = 5
 
 
 class ModelFailedError(RequestError):

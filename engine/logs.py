@@ -28,8 +28,6 @@ def configure(level: int) -> None:
 
 
 class JsonLineFormatter(logging.Formatter):
-    """Formats a log record as one line of JSON."""
-
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -63,13 +61,8 @@ class NonBlockingHandler(logging.Handler):
             line = line[:-1] + f', "lines_lost": {self.lost}}}'
         data = line.encode("utf-8", "replace")
         if len(data) > LINE_BYTES_MAX:
-            data = json.dumps(
-                {
-                    "level": "error",
-                    "logger": record.name,
-                    "message": "This line was too long and was left out",
-                }
-            ).encode()
+            message = "This line was too long and was left out"
+            data = json.dumps({"level": "error", "logger": record.name, "message": message}).encode()
         try:
             os.write(self._descriptor, data + b"\n")
         except OSError:

@@ -24,8 +24,8 @@ Windows = NDArray[np.float32]  # a row for each window of a long text; the best 
 
 Curve = tuple[tuple[float, float], ...]  # a piecewise linear function, as rising points (raw, meaning)
 
-SourceMode = Literal["full-book", "context-restricted"]
-
+CalibrationKind = Literal["shipped", "self", "labelled"]
+ConfidenceLevel = Literal["high", "medium", "low"]
 Tier = Literal["anonymous", "authenticated"]
 
 BOOK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -53,18 +53,6 @@ class EndUser:
 
     name: str
     tier: Tier
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Rate limits, such as "100/minute"."""
-
-    per_key: str
-    anonymous: str
-    authenticated: str
-
-    def of(self, tier: Tier) -> str:
-        return self.anonymous if tier == "anonymous" else self.authenticated
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +97,7 @@ class Question:
     filters: Filters = Filters()
     session_id: UUID | None = None
     end_user: str | None = None
-    context: str = (
-        ""  # earlier questions of the session: searched together with this one, never shown to the model
-    )
+    context: str = ""  # earlier questions of the session: searched with this one, never shown to the model
 
 
 class Sentence(NamedTuple):
@@ -173,7 +159,7 @@ class Calibration:
     """The curves that map a generation's raw scores to comparable ones."""
 
     calibration_id: str
-    kind: Literal["shipped", "self", "labelled"]
+    kind: CalibrationKind
     embedder: str
     dimension: int
     normalisation: str  # the version of the lexical score's normalisation
@@ -344,7 +330,7 @@ class Released:
     retrieval_confidence: float
     generation_confidence: float
     confidence: float
-    confidence_level: Literal["high", "medium", "low"]
+    confidence_level: ConfidenceLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +353,7 @@ class Answer:
     outcome: Released | Refusal
     trail: Trail
     receipt: Receipt
-    audit_latency_ms: int = field(default=0)
+    audit_latency_ms: int = 0
     session_token: str | None = None  # of a session that starts with this request; returned only once
     session_message: str | None = None  # set if the turn could not be stored in its session
 

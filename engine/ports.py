@@ -8,27 +8,8 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
+from engine import models
 from engine.errors import BadRequestError
-from engine.models import (
-    Allowance,
-    Claim,
-    Client,
-    Curve,
-    Draft,
-    EndUser,
-    Filters,
-    Generation,
-    Hit,
-    Passage,
-    Point,
-    Question,
-    Quoted,
-    RetrievedPassage,
-    Sources,
-    Trail,
-    Vector,
-    Windows,
-)
 
 Clock = Callable[[], datetime]
 NewId = Callable[[], UUID]
@@ -39,14 +20,14 @@ class Embedder(Protocol):
 
     name: str
     dimension: int
-    curve: Curve  # the default calibration of its cosines, used until a book has its own
+    curve: models.Curve  # the default calibration of its cosines, used until a book has its own
 
-    async def embed_query(self, text: str) -> Vector: ...
+    async def embed_query(self, text: str) -> models.Vector: ...
 
-    async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
+    async def embed_passages(self, texts: Sequence[str]) -> list[models.Windows]:
         """Embeds the passages of an ingest, with retries and backoff; a query fails fast instead."""
 
-    async def embed_questions(self, texts: Sequence[str]) -> list[Vector]:
+    async def embed_questions(self, texts: Sequence[str]) -> list[models.Vector]:
         """Embeds questions for an ingest, with retries; each vector is the one that `embed_query` would return."""
 
     def count_tokens(self, text: str) -> int: ...
@@ -63,7 +44,7 @@ class Index(Protocol):
     async def create(self, generation: UUID, dimension: int) -> None:
         """Starts a generation, and discards an unfinished one of the same id."""
 
-    async def upsert(self, generation: UUID, points: Sequence[Point]) -> None: ...
+    async def upsert(self, generation: UUID, points: Sequence[models.Point]) -> None: ...
 
     async def seal(self, generation: UUID) -> int:
         """Makes the generation durable and optimised, and returns its number of points."""
@@ -71,12 +52,12 @@ class Index(Protocol):
     async def search(
         self,
         generation: UUID,
-        dense: Vector,
+        dense: models.Vector,
         terms: dict[int, float],
         limit: int,
-        filters: Filters,
+        filters: models.Filters,
         among: Sequence[str] = (),
-    ) -> list[Hit]:
+    ) -> list[models.Hit]:
         """The top `limit` by each score, every hit with both exact scores; restricted to the passages in `among`, if given."""
 
     async def announce(self, book_id: str, generation: UUID) -> None:
@@ -109,8 +90,8 @@ class Generator(Protocol):
     description: str
 
     def write(
-        self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
-    ) -> AsyncGenerator[Claim, None]:
+        self, question: models.Question, evidence: Sequence[models.RetrievedPassage], draft: models.Draft
+    ) -> AsyncGenerator[models.Claim, None]:
         """Yields each sentence as soon as it is complete. Everything else goes into the draft as it arrives, so that the
         record of a failed request contains the unfinished draft."""
 
@@ -120,28 +101,26 @@ class Generator(Protocol):
 class Library(Protocol):
     """Read access to books and passages."""
 
-    async def live(self, book_id: str) -> Generation:
+    async def live(self, book_id: str) -> models.Generation:
         """The published generation; `UnknownBookError` if there is none."""
 
-    async def passages(self, chunk_ids: Sequence[str]) -> dict[str, Passage]: ...
+    async def passages(self, chunk_ids: Sequence[str]) -> dict[str, models.Passage]: ...
 
     async def documents_containing(
         self, generation: UUID, needles: Sequence[str], after: str = ""
-    ) -> list[list[Passage]]:
+    ) -> list[list[models.Passage]]:
         """A page of the documents whose folded text contains all needles, by name; each as its passages in order."""
 
 
 class Keyring(Protocol):
     """Authenticates API keys."""
 
-    async def authenticate(self, secret: str | None) -> Client:
+    async def authenticate(self, secret: str | None) -> models.Client:
         """The client of this key; `UnauthenticatedError` if the key is invalid."""
 
 
 class Limiter(Protocol):
-    """A rate limiter."""
-
-    async def admit(self, client: Client, reader: EndUser | None) -> Allowance:
+    async def admit(self, client: models.Client, reader: models.EndUser | None) -> models.Allowance:
         """Counts a request of this client and its reader. A refusal is a value too, because it carries a quota."""
 
     async def close(self) -> None: ...
@@ -152,23 +131,23 @@ class Exchange(Protocol):
 
     is_stream: bool  # the client is shown each sentence as it is released
 
-    def follow(self, trail: Trail) -> None:
+    def follow(self, trail: models.Trail) -> None:
         """The trail of the request, from its start: for the metrics and the log."""
 
-    def note_allowance(self, allowance: Allowance) -> None:
+    def note_allowance(self, allowance: models.Allowance) -> None:
         """What the limiter decided, for the rate-limit headers."""
 
-    async def read(self) -> Question:
+    async def read(self) -> models.Question:
         """The body, validated."""
 
-    async def recall(self, client: Client, question: Question) -> Question:
+    async def recall(self, client: models.Client, question: models.Question) -> models.Question:
         """The question with what was asked before in its session, for the session's owner."""
 
-    def show(self, event: Sources | Quoted) -> None:
+    def show(self, event: models.Sources | models.Quoted) -> None:
         """A part of the answer that the record holds; called on a stream only."""
 
 
-async def no_question() -> Question:
+async def no_question() -> models.Question:
     """The body of a request that asks no question."""
     raise BadRequestError
 
@@ -178,17 +157,17 @@ class NullExchange:
 
     is_stream = False
 
-    def __init__(self, read: Callable[[], Awaitable[Question]] = no_question) -> None:
+    def __init__(self, read: Callable[[], Awaitable[models.Question]] = no_question) -> None:
         self._read = read
 
-    def follow(self, trail: Trail) -> None: ...
+    def follow(self, trail: models.Trail) -> None: ...
 
-    def note_allowance(self, allowance: Allowance) -> None: ...
+    def note_allowance(self, allowance: models.Allowance) -> None: ...
 
-    async def read(self) -> Question:
+    async def read(self) -> models.Question:
         return await self._read()
 
-    async def recall(self, client: Client, question: Question) -> Question:  # noqa: ARG002
+    async def recall(self, client: models.Client, question: models.Question) -> models.Question:  # noqa: ARG002
         return question
 
-    def show(self, event: Sources | Quoted) -> None: ...
+    def show(self, event: models.Sources | models.Quoted) -> None: ...

@@ -31,11 +31,9 @@ CONFIG = HOUSE / "config"
 PROMPT = CONFIG / "prompts" / "answer.md"
 
 PREFIX = "AFFIDAVIT_"
-GATEWAYS = (
-    "AFFIDAVIT_KEY",
-    "AFFIDAVIT_KEY_FILE",
-)  # settings of docusaurus/'s gateway, which may share the environment,
-GATEWAYS_PREFIX = "AFFIDAVIT_GATEWAY_"  # and its other settings
+# The settings of docusaurus/'s gateway, which may share the environment.
+GATEWAYS = ("AFFIDAVIT_KEY", "AFFIDAVIT_KEY_FILE")
+GATEWAYS_PREFIX = "AFFIDAVIT_GATEWAY_"
 
 # The usual names of other tools, and the settings that they override. The first one that is set wins.
 CONVENTIONAL = {
@@ -66,7 +64,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[str, Field(pattern=r"^[1-9][0-9]*/(second|minute|hour|day)$")]
-
 
 RETENTION_DAYS_MIN = 183  # six months, the legal minimum
 
@@ -253,12 +250,11 @@ def load(
 
 def _prefixed(environment: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
     """AFFIDAVIT_RETRIEVAL__TOP_K=3 is ("retrieval", "top_k"), "3"."""
-    named = sorted(
-        (name, value)
-        for name, value in environment.items()
+    return [
+        (tuple(name.removeprefix(PREFIX).lower().split("__")), value)
+        for name, value in sorted(environment.items())
         if name.startswith(PREFIX) and not name.startswith(GATEWAYS_PREFIX) and name not in GATEWAYS
-    )
-    return [(tuple(name.removeprefix(PREFIX).lower().split("__")), value) for name, value in named]
+    ]
 
 
 def _conventional(environment: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
@@ -284,13 +280,9 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: str) -> None:
 def _explain(wrong: ValidationError) -> str:
     lines = []
     for error in wrong.errors(include_input=False, include_url=False):
-        where = ".".join(map(str, error["loc"]))
-        what = (
-            "there is no such setting; check its spelling"
-            if error["type"] == "extra_forbidden"
-            else error["msg"]
-        )
-        lines.append(f"  {where}: {what}")
+        is_unknown = error["type"] == "extra_forbidden"
+        what = "there is no such setting; check its spelling" if is_unknown else error["msg"]
+        lines.append(f"  {'.'.join(map(str, error['loc']))}: {what}")
     return (
         "The settings are wrong. Correct them in config/engine.toml, or in the environment variables AFFIDAVIT_…:\n"
         + "\n".join(lines)

@@ -74,9 +74,6 @@ def note_client_gone(trail: Trail) -> None:
 def note_failure(trail: Trail, failure: RequestError) -> None:
     trail.outcome, trail.success = "failed", False
     trail.http_status, trail.error_type = failure.status, failure.error_type
-    trail.error_message = f"{failure.detail} [{failure.upstream or _cause(failure)}]"
-
-
-def _cause(failure: RequestError) -> str:
-    """The type of the cause without its message: a driver's or a provider's message may repeat personal text."""
-    return type(failure.__cause__ or failure).__name__
+    # Of a cause only its type: a driver's or a provider's message may repeat personal text.
+    cause = failure.upstream or type(failure.__cause__ or failure).__name__
+    trail.error_message = f"{failure.detail} [{cause}]"

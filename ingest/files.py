@@ -22,15 +22,12 @@ async def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Docu
             progress("Reading files", number, len(found))
             name = PurePosixPath(path.relative_to(root).as_posix())
             try:
-                for document in await asyncio.to_thread(_read, sandbox, root, path, name):
+                content = await asyncio.to_thread(load, root, path)
+                for document in await asyncio.to_thread(sandbox.documents, content, name):
                     _add(documents, document)
             except (UnreadableError, OSError) as wrong:
                 errors.append({"file": name.as_posix(), "error": str(wrong)})
     return list(documents.values()), errors
-
-
-def _read(sandbox: Sandbox, root: Path, path: Path, name: PurePosixPath) -> list[Document]:
-    return sandbox.documents(load(root, path), name)
 
 
 def _add(documents: dict[str, Document], document: Document) -> None:

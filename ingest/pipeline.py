@@ -24,7 +24,6 @@ from audit.progress import Progress
 from engine.models import Generation, Passage, Point, Windows
 from engine.ports import Embedder, Index, NewId
 from engine.retrieval import calibrate, lexical, selection
-from engine.retrieval.library import LiveContent
 from ingest import files, split
 from ingest.read.document import Document
 from ingest.registry import Registry
@@ -51,8 +50,6 @@ class IngestResult:
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """The parts of the pipeline."""
-
     registry: Registry
     index: Index
     embedder: Embedder
@@ -84,9 +81,18 @@ class Ingest:
             if not dry_run:
                 await self._retire(book_id)  # (9)
             warnings = await self.registry.warnings(book_id)
-        seconds = self.monotonic() - started
-        return _result(
-            book_id, published, documents, passages, live, errors, warnings, seconds, is_new=is_new
+        new = {passage.chunk_id for passage in passages}
+        return IngestResult(
+            book=book_id,
+            generation=str(published.generation_id) if published else None,
+            files_processed=len(documents),
+            chunks_created=len(new - live.chunk_ids),
+            chunks_reused=len(new & live.chunk_ids),
+            chunks_removed=len(live.chunk_ids - new) if is_new else 0,
+            errors=errors,
+            warnings=list(warnings),
+            exit_code=1 if errors else 0,
+            seconds=round(self.monotonic() - started, 3),
         )
 
     async def _publish(
@@ -108,10 +114,9 @@ class Ingest:
         )
         await self.registry.begin(generation, title, documents, passages, content_hash=content_hash)  # (4)
         await self._index(generation, passages, words)  # (5) (6)
-        if self.self_calibration:
-            generation = replace(
-                generation, calibration=await self.self_calibration.measure(generation, passages)
-            )  # (7)
+        if self.self_calibration:  # (7)
+            measured = await self.self_calibration.measure(generation, passages)
+            generation = replace(generation, calibration=measured)
         await self.registry.publish(generation, title)  # (8)
         await self.index.announce(book_id, generation.generation_id)
         return generation
@@ -131,7 +136,8 @@ class Ingest:
         try:
             for start in range(0, len(passages), BATCH):
                 batch = passages[start : start + BATCH]
-                vectors = await self._embed([searchable(passage) for passage in batch])
+                texts = [searchable(passage) for passage in batch]
+                vectors = await self.registry.embeddings(texts, self.embedder, self.embedder.embed_passages)
                 points = [
                     _point(passage, windows, lexical.passage_weights(counted, generation.lexicon))
                     for passage, counted, windows in zip(
@@ -149,18 +155,6 @@ class Ingest:
             raise RuntimeError(
                 f"The index holds {held} of {len(passages)} passages, so nothing was published: run the ingest again"
             )
-
-    async def _embed(self, texts: Sequence[str]) -> list[Windows]:
-        """Embeds through the cache. New vectors are cached before their use, so a killed run does not pay twice."""
-        names = [sha256(text.encode()).hexdigest() for text in texts]
-        embedder, dimension = self.embedder.name, self.embedder.dimension
-        known = await self.registry.cached_embeddings(names, embedder, dimension)
-        new = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
-        if new:
-            made = dict(zip(new, await self.embedder.embed_passages(list(new.values())), strict=True))
-            await self.registry.cache_embeddings(made, embedder, dimension)
-            known |= made
-        return [known[name] for name in names]
 
     def _content_hash(self, passages: Sequence[Passage]) -> str:
         """A fingerprint, equal if and only if a new generation would equal the old one."""
@@ -181,22 +175,3 @@ def searchable(passage: Passage) -> str:
 def _point(passage: Passage, windows: Windows, terms: dict[int, float]) -> Point:
     payload = {name: getattr(passage, name) for name in ("chapter", "section", "module", "difficulty")}
     return Point(passage.chunk_id, windows, terms, payload | {"tags": list(passage.tags)})
-
-
-def _result(
-    book_id: str, published: Generation | None, documents: Sequence[Document], passages: Sequence[Passage],
-    live: LiveContent, errors: list[dict[str, str]], warnings: Sequence[str], seconds: float, *, is_new: bool,
-) -> IngestResult:  # fmt: skip
-    new = {passage.chunk_id for passage in passages}
-    return IngestResult(
-        book=book_id,
-        generation=str(published.generation_id) if published else None,
-        files_processed=len(documents),
-        chunks_created=len(new - live.chunk_ids),
-        chunks_reused=len(new & live.chunk_ids),
-        chunks_removed=len(live.chunk_ids - new) if is_new else 0,
-        errors=errors,
-        warnings=list(warnings),
-        exit_code=1 if errors else 0,
-        seconds=round(seconds, 3),
-    )

@@ -3,10 +3,11 @@
 What readers see of a book changes in one statement (`publish`). The reading side is engine/retrieval/library.py.
 """
 
-from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from hashlib import sha256
+from itertools import groupby
 from uuid import UUID
 
 import numpy as np
@@ -14,13 +15,12 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from engine.models import Generation, Passage, Windows
+from engine.ports import Embedder
 from engine.retrieval import calibrate, selection
 from engine.retrieval.library import PASSAGE_COLUMNS, PASSAGE_NAMES, StoredLibrary
 from ingest.read.document import Document
 
-GENERATIONS_KEPT = (
-    2  # the live one and the one before, which requests that began before the switch still read
-)
+GENERATIONS_KEPT = 2  # the live one, and the one before: requests that began before the switch still read it
 
 # All generations of a book but the last ones published. An unfinished one is abandoned: only one ingest of a book runs.
 _STALE = """
@@ -28,6 +28,9 @@ SELECT generation_id FROM generations WHERE book_id = %s AND generation_id NOT I
     SELECT generation_id FROM generations WHERE book_id = %s AND published_at IS NOT NULL
     ORDER BY published_at DESC LIMIT %s)
 """
+
+
+Embed = Callable[[Sequence[str]], Awaitable[list[Windows]]]
 
 
 class Registry(StoredLibrary):
@@ -64,17 +67,29 @@ class Registry(StoredLibrary):
         content_hash: str,
     ) -> None:  # fmt: skip
         """Writes all of a generation but its vectors. It is not visible to readers before `publish`."""
-        folded = _folded(passages)
+        by_document = groupby(passages, key=lambda passage: passage.filename)
+        folded = {name: selection.folded_document(list(held)) for name, held in by_document}
+        lexicon = {
+            "passages": generation.lexicon.passages,
+            "average_length": generation.lexicon.average_length,
+        }
         async with self._pool.connection() as connection:
             await connection.execute(
                 "INSERT INTO books (book_id, title) VALUES (%s, %s) ON CONFLICT DO NOTHING",
                 (generation.book_id, title),
             )
-            await _insert_generation(connection, generation, content_hash)
+            await connection.execute(
+                "INSERT INTO generations (generation_id, book_id, embedder, dimension, calibration, lexicon, content_hash)"
+                " VALUES (%s, %s, %s, %s, %s, %s, %s)",
+                (
+                    generation.generation_id, generation.book_id, generation.embedder, generation.dimension,
+                    Jsonb(asdict(generation.calibration)), Jsonb(lexicon), content_hash,
+                ),
+            )  # fmt: skip
             await _copy(
                 connection, "documents (generation_id, filename, title, url, sha256, folded)",
                 [
-                    (generation.generation_id, item.filename, item.title, item.url, item.sha256, folded[item.filename])
+                    (generation.generation_id, item.filename, item.title, item.url, item.sha256, folded.get(item.filename, ""))
                     for item in documents
                 ],
             )  # fmt: skip
@@ -112,54 +127,37 @@ class Registry(StoredLibrary):
         async with self._pool.connection() as connection:
             await connection.execute("DELETE FROM generations WHERE generation_id = %s", (generation,))
 
-    async def cached_embeddings(
-        self, hashes: Sequence[str], embedder: str, dimension: int
-    ) -> dict[str, Windows]:
-        """The vectors in the cache, by the hash of their text."""
+    async def embeddings(
+        self, texts: Sequence[str], embedder: Embedder, embed: Embed, kind: str = ""
+    ) -> list[Windows]:
+        """Through the cache. New vectors are cached before they are used: a killed run does not pay for them twice."""
+        names = [sha256(f"{kind}{text}".encode()).hexdigest() for text in texts]
+        known = await self._cached_embeddings(names, embedder)
+        new = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
+        if new:
+            made = dict(zip(new, await embed(list(new.values())), strict=True))
+            await self._cache_embeddings(made, embedder)
+            known |= made
+        return [known[name] for name in names]
+
+    async def _cached_embeddings(self, hashes: list[str], embedder: Embedder) -> dict[str, Windows]:
         async with self._pool.connection() as connection:
             cursor = await connection.execute(
                 "SELECT text_hash, windows FROM embeddings"
                 " WHERE text_hash = ANY(%s) AND embedder = %s AND dimension = %s",
-                (list(hashes), embedder, dimension),
+                (hashes, embedder.name, embedder.dimension),
                 binary=True,
             )
-            return {
-                row[0]: np.frombuffer(row[1], "<f4").reshape(-1, dimension) for row in await cursor.fetchall()
-            }
+            rows = await cursor.fetchall()
+        return {name: np.frombuffer(found, "<f4").reshape(-1, embedder.dimension) for name, found in rows}
 
-    async def cache_embeddings(self, made: Mapping[str, Windows], embedder: str, dimension: int) -> None:
-        rows = [
-            (name, embedder, dimension, windows.astype("<f4").tobytes()) for name, windows in made.items()
-        ]
+    async def _cache_embeddings(self, made: dict[str, Windows], embedder: Embedder) -> None:
         async with self._pool.connection() as connection, connection.cursor() as cursor:
             await cursor.executemany(
                 "INSERT INTO embeddings (text_hash, embedder, dimension, windows) VALUES (%s, %s, %s, %b)"
                 " ON CONFLICT DO NOTHING",
-                rows,
-            )
-
-
-def _folded(passages: Sequence[Passage]) -> dict[str, str]:
-    """The text of each document, normalised for the search for selections."""
-    by_document: dict[str, list[Passage]] = defaultdict(list)
-    for passage in passages:
-        by_document[passage.filename].append(passage)
-    folded = {name: selection.folded_document(held) for name, held in by_document.items()}
-    return defaultdict(str, folded)
-
-
-async def _insert_generation(
-    connection: psycopg.AsyncConnection, generation: Generation, content_hash: str
-) -> None:
-    lexicon = {"passages": generation.lexicon.passages, "average_length": generation.lexicon.average_length}
-    await connection.execute(
-        "INSERT INTO generations (generation_id, book_id, embedder, dimension, calibration, lexicon, content_hash)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s)",
-        (
-            generation.generation_id, generation.book_id, generation.embedder, generation.dimension,
-            Jsonb(asdict(generation.calibration)), Jsonb(lexicon), content_hash,
-        ),
-    )  # fmt: skip
+                [(name, embedder.name, embedder.dimension, found.astype("<f4").tobytes()) for name, found in made.items()],
+            )  # fmt: skip
 
 
 async def _insert_passages(connection: psycopg.AsyncConnection, passages: Sequence[Passage]) -> None:

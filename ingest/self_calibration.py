@@ -13,7 +13,7 @@ from hashlib import sha256
 import numpy as np
 
 from engine.errors import IndexUnavailableError
-from engine.models import Calibration, Filters, Generation, Hit, Passage, Vector
+from engine.models import Calibration, Filters, Generation, Hit, Passage, Vector, Windows
 from engine.ports import Embedder, Index
 from engine.retrieval import calibrate, lexical
 from engine.retrieval.calibrate import Gate, ProbeScores, Raw
@@ -60,50 +60,33 @@ class SelfCalibration:
         return sha256(settings.encode()).hexdigest()
 
     async def _scores(self, questions: Sequence[str], generation: Generation) -> list[Raw]:
-        vectors = await self._embedded(questions)
+        """The vectors are cached, because the next generation has the same probes."""
+        windows = await self.registry.embeddings(questions, self.embedder, self._embed, kind="question\n")
         slots = asyncio.Semaphore(CONCURRENT_SEARCHES)
 
-        async def ask(question: str, vector: Vector) -> Raw:
+        async def ask(question: str, window: Windows) -> Raw:
             async with slots:
-                return await self._score(question, vector, generation)
+                return await self._score(question, window[0], generation)
 
-        return await asyncio.gather(*map(ask, questions, vectors))
+        return await asyncio.gather(*map(ask, questions, windows))
 
     async def _score(self, question: str, vector: Vector, generation: Generation) -> Raw:
         words = lexical.words(question)
-        hits = await self._search_with_retry(
-            vector, lexical.query_weights(words, generation.lexicon), generation
-        )
+        hits = await self._search(vector, lexical.query_weights(words, generation.lexicon), generation)
         best = lexical.possible(words, generation.lexicon)
         rows = [(hit.cosine, lexical.attainment(hit.bm25, best)) for hit in hits]
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
-    async def _search_with_retry(
-        self, vector: Vector, terms: dict[int, float], generation: Generation
-    ) -> list[Hit]:
+    async def _search(self, vector: Vector, terms: dict[int, float], generation: Generation) -> list[Hit]:
         """Retries, because one late search would fail the whole ingest."""
+        wanted = generation.generation_id, vector, terms, self.candidates_each, Filters()
         for _ in range(ATTEMPTS - 1):
             with contextlib.suppress(IndexUnavailableError):
-                return await self._search(vector, terms, generation)
-        return await self._search(vector, terms, generation)
+                return await self.index.search(*wanted)
+        return await self.index.search(*wanted)
 
-    async def _search(self, vector: Vector, terms: dict[int, float], generation: Generation) -> list[Hit]:
-        return await self.index.search(
-            generation.generation_id, vector, terms, self.candidates_each, Filters()
-        )
-
-    async def _embedded(self, questions: Sequence[str]) -> list[Vector]:
-        """Embeds through the cache of vectors, because the next generation has the same probes."""
-        names = [sha256(f"question\n{question}".encode()).hexdigest() for question in questions]
-        embedder, dimension = self.embedder.name, self.embedder.dimension
-        known = await self.registry.cached_embeddings(names, embedder, dimension)
-        new = {name: question for name, question in zip(names, questions, strict=True) if name not in known}
-        if new:
-            vectors = await self.embedder.embed_questions(list(new.values()))
-            made = {name: vector[None, :] for name, vector in zip(new, vectors, strict=True)}
-            await self.registry.cache_embeddings(made, embedder, dimension)
-            known |= made
-        return [known[name][0] for name in names]
+    async def _embed(self, questions: Sequence[str]) -> list[Windows]:
+        return [vector[None, :] for vector in await self.embedder.embed_questions(questions)]
 
 
 def headings(passages: Sequence[Passage]) -> list[str]:

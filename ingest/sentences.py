@@ -56,10 +56,8 @@ _QUANTITY = re.compile(r"[~<>≈±+-]?\d[\d.,]*")
 _UNPRONOUNCEABLE = re.compile(r"[b-df-hj-np-tv-xz]{2,5}", re.IGNORECASE)
 _IDENTIFIER = re.compile(r".*(?:[A-Z0-9_(@]|[./:=]\w).*")
 
-_WINDOW = 80
-"""Characters of context on each side of a stop. The limit keeps the time linear."""
-_INSET_CHARACTERS_MAX = 300
-"""A bracket or quotation that closes after more characters was probably left open by mistake."""
+_WINDOW = 80  # characters of context on each side of a stop: the limit keeps the time linear
+_INSET_CHARACTERS_MAX = 300  # a bracket or quotation that closes later was probably left open by mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,8 @@ def spans(text: str) -> Iterator[tuple[int, int]]:
     if visible is None:
         return
     start, insets = visible.start(), _Insets(text)
-    letter, last_letter = _position(_LETTER, text, start), _last_letter(text)
+    letter, rest = _position(_LETTER, text, start), _UP_TO_LAST_LETTER.match(text)
+    last_letter = rest.end() - 1 if rest else -1
     for match in _STOP.finditer(text):
         end = _end(text, match, start)
         following = _position(_VISIBLE, text, end)
@@ -123,11 +122,6 @@ def _end(text: str, match: re.Match[str], start: int) -> int:
 def _position(pattern: re.Pattern[str], text: str, start: int) -> int:
     found = pattern.search(text, start)
     return found.start() if found else len(text)
-
-
-def _last_letter(text: str) -> int:
-    found = _UP_TO_LAST_LETTER.match(text)
-    return found.end() - 1 if found else -1
 
 
 def _may_end(text: str, match: re.Match[str], end: int, following: int) -> bool:
@@ -269,10 +263,8 @@ def _list_number(stop: _Stop) -> bool | None:
 def _introduction(stop: _Stop) -> bool | None:
     if stop.key in word_lists.INTRODUCING:
         return False
-    is_title = stop.word in word_lists.TITLES and not (
-        stop.is_before_starter and len(stop.token) > 1
-    )  # "in Ocean Dr. They"
-    return False if is_title else None
+    is_at_end = stop.is_before_starter and len(stop.token) > 1  # "in Ocean Dr. They"
+    return False if stop.word in word_lists.TITLES and not is_at_end else None
 
 
 def _reference_number(stop: _Stop) -> bool | None:
@@ -292,10 +284,8 @@ def _single_letter(stop: _Stop) -> bool | None:
         return None
     if re.match(r"(?:[^\W\d_]|[a-zà-ÿ]{2,3})\.(?:[\s-]|\Z)", stop.following):
         return False  # "J. R. Smith", "p. ex. Linux"
-    if stop.is_before_lowercase:
-        return (
-            False if stop.word.isupper() and stop.token in word_lists.PARTICLES else None
-        )  # "J. von Neumann"
+    if stop.is_before_lowercase:  # "J. von Neumann"
+        return False if stop.word.isupper() and stop.token in word_lists.PARTICLES else None
     is_label = stop.word.islower() or stop.is_quantity or stop.previous.lower() in word_lists.LABELLED
     is_name = _NAME.fullmatch(stop.token) and (
         not stop.is_before_starter or stop.token.lower() in word_lists.PARTICLES
@@ -360,14 +350,10 @@ _RULES: tuple[Callable[[_Stop], bool | None], ...] = (
 )  # fmt: skip
 
 
-def _tokenizer() -> PunktSentenceTokenizer:
-    parameters = PunktParameters()
-    parameters.abbrev_types = set(word_lists.ABBREVIATIONS)
-    parameters.sent_starters = set(word_lists.STARTERS)
-    return PunktSentenceTokenizer(parameters)
-
-
-_punkt = _tokenizer()
+_PARAMETERS = PunktParameters()
+_PARAMETERS.abbrev_types = set(word_lists.ABBREVIATIONS)
+_PARAMETERS.sent_starters = set(word_lists.STARTERS)
+_punkt = PunktSentenceTokenizer(_PARAMETERS)
 
 
 @lru_cache(maxsize=4096)

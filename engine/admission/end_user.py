@@ -13,9 +13,15 @@ def parse_end_user(name: str) -> EndUser:
     """`ValueError` if it is not a valid name."""
     kind, _, value = name.partition(":")
     if kind == "user":
-        return EndUser(f"user:{_uuid(value)}", "authenticated")
+        user_id = UUID(value)
+        if str(user_id) != value.lower():
+            raise ValueError("The UUID must have hyphens and no braces")
+        return EndUser(f"user:{user_id}", "authenticated")
     if kind == "anon":
-        return EndUser(f"anon:{_address(value)}", "anonymous")
+        address = ipaddress.ip_address(value)
+        if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
+            raise ValueError("The address must have no scope, which could be any text")
+        return EndUser(f"anon:{address}", "anonymous")
     raise ValueError("It must be `user:<uuid>` or `anon:<address>`")
 
 
@@ -26,17 +32,3 @@ def user_id_of(name: str | None) -> UUID | None:
         return UUID(value) if kind == "user" else None
     except ValueError:
         return None
-
-
-def _uuid(text: str) -> UUID:
-    found = UUID(text)
-    if str(found) != text.lower():
-        raise ValueError("The UUID must have hyphens and no braces")
-    return found
-
-
-def _address(text: str) -> str:
-    found = ipaddress.ip_address(text)
-    if isinstance(found, ipaddress.IPv6Address) and found.scope_id is not None:
-        raise ValueError("The address must have no scope, which could be any text")
-    return str(found)

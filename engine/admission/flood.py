@@ -14,6 +14,7 @@ Each process counts on its own: with several processes, an address gets 60 rows 
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from audit.errors import LedgerUnavailableError
@@ -81,8 +82,10 @@ class FloodCounter:
             window.rows += 1
             return False
         if trail.http_status not in window.shared:
-            window.shared[trail.http_status] = SharedRow(_shared_trail(trail, window.address))
-            self._start(window, window.shared[trail.http_status])
+            row = window.shared[trail.http_status] = SharedRow(_shared_trail(trail, window.address))
+            task = asyncio.create_task(self._write_until_end(window, row))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         await self._wait(window.shared[trail.http_status], trail)
         return True
 
@@ -114,18 +117,15 @@ class FloodCounter:
             failure.query_id = trail.query_id
             raise failure from None
 
-    def _start(self, window: AddressWindow, row: SharedRow) -> None:
-        task = asyncio.create_task(self._write_until_end(window, row))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _write_until_end(self, window: AddressWindow, row: SharedRow) -> None:
         """Writes the count until the window ends or the server stops, then the row. A row that cannot be closed is an
         orphan, which the ledger closes later."""
         while not self._is_stopping.is_set() and (left_s := window.ends_at - self._monotonic()) > 0:
             if row.waiting:
                 await self._count_waiting(row, self._note)
-            await self._pause(min(WRITE_INTERVAL_S, left_s))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(WRITE_INTERVAL_S, left_s)):
+                    await self._is_stopping.wait()
         await self._count_waiting(row, self._close)
 
     async def _count_waiting(self, row: SharedRow, write: Callable[[SharedRow], Awaitable[None]]) -> None:
@@ -150,13 +150,6 @@ class FloodCounter:
 
     async def _close(self, row: SharedRow) -> None:
         await self._ledger.close(row.trail, self._clock())
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._is_stopping.wait()
-        except TimeoutError:
-            """The server is not stopping."""
 
 
 def network_of(address: str | None) -> str:

@@ -10,22 +10,22 @@ import logging
 import re
 import secrets
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-import psycopg
 from psycopg.rows import class_row
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool
 
 from audit.proof.record import Trail
 from engine.admission.operator_events import OperatorEvents
-from engine.errors import DatabaseUnavailableError, UnauthenticatedError
+from engine.errors import UnauthenticatedError
 from engine.models import Client
 from engine.ports import Clock
+from engine.storage.database import borrowed
 
 PREFIX = "aff"
 KEY_ID_BYTES = 5
@@ -51,6 +51,7 @@ _VALID = """
 SELECT key_id, client_id FROM api_keys
 WHERE (revoked_at IS NULL OR revoked_at > now()) AND (key_id = %s OR client_id = %s) FOR UPDATE
 """
+_UNROTATED = "SELECT client_id FROM api_keys WHERE key_id = %s AND revoked_at IS NULL FOR UPDATE"
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class ApiKeys:
         """Creates a key and returns it. Only its digest is stored."""
         key_id, secret = mint()
         granted = {"scopes": list(scopes), "rate_limit": rate_limit, "books": list(books) or None}
-        async with self._connection() as connection:
+        async with borrowed(self._pool) as connection:
             async with self._event("create", client_id, key_id, **granted):
                 await connection.execute(
                     "INSERT INTO api_keys (key_id, client_id, digest, scopes, rate_limit, books)"
@@ -105,12 +106,12 @@ class ApiKeys:
         """A new key with the same rights; the old one stays valid for the overlap. None if the key does not exist or was
         rotated before."""
         new_id, secret = mint()
-        async with self._connection() as connection:
-            client_id = await _client_of(connection, key_id)
-            if client_id is None:
+        async with borrowed(self._pool) as connection:
+            row = await (await connection.execute(_UNROTATED, (key_id,))).fetchone()
+            if row is None:
                 return None
             about = {"new_key_id": new_id, "overlap_s": round(overlap.total_seconds())}
-            async with self._event("rotate", client_id, key_id, **about):
+            async with self._event("rotate", row[0], key_id, **about):
                 await connection.execute(
                     "INSERT INTO api_keys (key_id, client_id, digest, scopes, rate_limit, books)"
                     " SELECT %s, client_id, %s, scopes, rate_limit, books FROM api_keys WHERE key_id = %s",
@@ -123,14 +124,14 @@ class ApiKeys:
         return secret
 
     async def all(self) -> list[Key]:
-        async with self._connection() as connection:
+        async with borrowed(self._pool) as connection:
             cursor = connection.cursor(row_factory=class_row(Key))
             await cursor.execute(_ALL)
             return await cursor.fetchall()
 
     async def revoke(self, *, key_id: str | None = None, client_id: str | None = None) -> int:
         """Revokes one key, or all keys of a client, and returns how many of them were valid."""
-        async with self._connection() as connection:
+        async with borrowed(self._pool) as connection:
             cursor = await connection.execute(_VALID, (key_id, client_id))
             found = await cursor.fetchall()
             for name, owner in found:
@@ -138,13 +139,12 @@ class ApiKeys:
                     await connection.execute(
                         "UPDATE api_keys SET revoked_at = clock_timestamp() WHERE key_id = %s", (name,)
                     )
-                await (
-                    connection.commit()
-                )  # one by one, so that a later failure cannot undo what this event has recorded
+                # One by one, so that a later failure cannot undo what this event has recorded.
+                await connection.commit()
         return len(found)
 
     async def note_uses(self, uses: Sequence[tuple[str, date]]) -> None:
-        async with self._connection() as connection:
+        async with borrowed(self._pool) as connection:
             await connection.execute(
                 "INSERT INTO api_key_uses SELECT * FROM unnest(%s::text[], %s::date[]) ON CONFLICT DO NOTHING",
                 ([key_id for key_id, _ in uses], [day for _, day in uses]),
@@ -156,20 +156,9 @@ class ApiKeys:
         assert self._operator_events, "A key is changed only where the change can be recorded"
         return self._operator_events.event(f"keys {command}", client_id=client_id, key_id=key_id, **about)
 
-    async def _row(
-        self, key_id: str
-    ) -> tuple[bytes, str, list[str], bool, str | None, list[str] | None, datetime | None] | None:
-        async with self._connection() as connection:
-            cursor = await connection.execute(_ONE, (key_id,))
-            return await cursor.fetchone()
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
-        try:
-            async with self._pool.connection() as connection:
-                yield connection
-        except (psycopg.Error, PoolTimeout) as failure:
-            raise DatabaseUnavailableError from failure
+    async def _row(self, key_id: str) -> tuple[Any, ...] | None:
+        async with borrowed(self._pool) as connection:
+            return await (await connection.execute(_ONE, (key_id,))).fetchone()
 
 
 class KeyUses:
@@ -218,14 +207,6 @@ class KeyUses:
             return False
         self._unwritten.difference_update(uses)
         return True
-
-
-async def _client_of(connection: psycopg.AsyncConnection, key_id: str) -> str | None:
-    cursor = await connection.execute(
-        "SELECT client_id FROM api_keys WHERE key_id = %s AND revoked_at IS NULL FOR UPDATE", (key_id,)
-    )
-    row = await cursor.fetchone()
-    return row[0] if row else None
 
 
 def mint() -> tuple[str, str]:

@@ -22,9 +22,10 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from engine.admission.end_user import user_id_of
-from engine.errors import DatabaseUnavailableError, UnknownSessionError
+from engine.errors import UnknownSessionError
 from engine.models import Answer, Client, Question, Refusal
 from engine.ports import NewId
+from engine.storage.database import borrowed
 
 TOKEN_BYTES = 48  # 64 characters, as specification 001 demands
 Cursor = psycopg.AsyncCursor[dict[str, Any]]
@@ -149,14 +150,8 @@ class Sessions:
 
     @asynccontextmanager
     async def _cursor(self) -> AsyncIterator[Cursor]:
-        try:
-            async with (
-                self._pool.connection() as connection,
-                connection.cursor(row_factory=dict_row) as cursor,
-            ):
-                yield cursor
-        except (psycopg.Error, PoolTimeout) as failure:
-            raise DatabaseUnavailableError from failure
+        async with borrowed(self._pool) as connection, connection.cursor(row_factory=dict_row) as cursor:
+            yield cursor
 
     async def _find(self, cursor: Cursor, session_id: UUID, owner: Owner) -> dict[str, Any]:
         await cursor.execute(_FIND, self._parameters(session_id, owner))

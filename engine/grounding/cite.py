@@ -2,17 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
-from engine.models import Citation, Claim, Excerpt, Quoted, Released, RetrievedPassage
+from engine.models import Citation, Claim, ConfidenceLevel, Excerpt, Quoted, Released, RetrievedPassage
 
 EXCERPT_WORDS_MAX = 50  # specification 002: enough to find the place, and still a quotation
 
 LOW_MARK = "[Low confidence: check the sources.]"
 
 _WORD = re.compile(r"\S+")
-
-Level = Literal["high", "medium", "low"]
 
 
 def quoted(claim: Claim, evidence: Sequence[RetrievedPassage], first_n: int) -> Quoted:
@@ -69,7 +66,7 @@ def source_mark(cited: Excerpt) -> str:
     return f'[Source: {cited.section} (Page {cited.page}) - "{cited.excerpt}"]'
 
 
-def level(confidence: float, levels: tuple[float, float]) -> Level:
-    """The level of a confidence: high above the first threshold, medium from the second one on, else low."""
+def level(confidence: float, levels: tuple[float, float]) -> ConfidenceLevel:
+    """High above the first threshold, medium from the second one on, else low."""
     high, medium = levels
     return "high" if confidence > high else "medium" if confidence >= medium else "low"

@@ -21,9 +21,8 @@ from engine.models import Citation, Claim, Draft, Passage, Refusal, RetrievedPas
 from engine.refusals import RefusalReason
 from engine.retrieval import lexical
 
-SENTINEL = (
-    "This question is not covered in the provided book excerpts."  # the abstention sentence of the prompt
-)
+# The abstention sentence of the prompt.
+SENTINEL = "This question is not covered in the provided book excerpts."
 
 CITED_SHARE_MIN = 0.5  # a sentence that is mostly uncited makes a claim of its own
 LEAK_WORDS = 8  # a shorter run of words can occur by chance,
@@ -207,7 +206,7 @@ def _is_supported(text: str, cited: str) -> bool:
     known = set(_addresses(cited))
     if any(not _is_known(address, known) for address in _addresses(text)):
         return False
-    counted = _numbers(cited) | _written_out(cited, _CARDINAL | _ORDINAL)
+    counted = _written_out(cited, _CARDINAL | _ORDINAL).union(*_readings(cited))
     if any(not readings & counted for readings in _readings(text)):
         return False
     return _written_out(text, _CARDINAL) - _NO_COUNT <= counted
@@ -220,10 +219,6 @@ def _addresses(text: str) -> Iterator[str]:
 def _is_known(address: str, known: Iterable[str]) -> bool:
     """An address of the cited text, or a prefix of one: the site of a cited page."""
     return any(other == address or other.startswith(f"{address}/") for other in known)
-
-
-def _numbers(text: str) -> set[str]:
-    return {reading for readings in _readings(text) for reading in readings}
 
 
 def _readings(text: str) -> Iterator[set[str]]:

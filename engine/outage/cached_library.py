@@ -43,11 +43,12 @@ class CachedKeyring:
         self._clients = StaleIfErrorCache[Client](breaker)
 
     async def authenticate(self, secret: str | None) -> Client:
-        """Looks up the digest of the whole key, so that a wrong key takes the same path whether or not its key id exists."""
+        """Looks up the digest of the whole key, so that a wrong key takes the same path whether or not its key id exists.
+        A rotated key expires on time, even while the database is unavailable."""
         if secret is None or key_id_of(secret) is None:
             raise UnauthenticatedError
         client = await self._clients.get(digest(secret), partial(self._client, secret))
-        if client is None or _has_expired(client):
+        if client is None or (client.ends_at and client.ends_at <= datetime.now(UTC)):
             raise UnauthenticatedError
         if self._uses and client.key_id:
             self._uses.note(client.key_id)
@@ -167,11 +168,6 @@ class PassageCache:
             self._passages.move_to_end(passage.chunk_id)
         while self._characters > self.characters_max:
             self._characters -= _characters(self._passages.popitem(last=False)[1])
-
-
-def _has_expired(client: Client) -> bool:
-    """A rotated key expires on time, even while the database is unavailable."""
-    return client.ends_at is not None and client.ends_at <= datetime.now(UTC)
 
 
 def _characters(passage: Passage) -> int:

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any, get_args
 
 import anthropic
-from anthropic.types import CitationsDelta, RawMessageStreamEvent, TextDelta, Usage
+from anthropic.types import CitationsDelta, RawMessageStreamEvent, TextDelta
 from anthropic.types.shared import ErrorType
 
 from engine.errors import ConfigurationError, ModelBusyError, ModelFailedError
@@ -136,7 +136,7 @@ class StreamParser:
         self._draft = draft
         self._block: list[str] | None = None  # the text block that is being received
         self._cited: list[Citation] = []
-        self._sentence = SentenceBuilder()
+        self._pieces: list[tuple[str, tuple[Citation, ...]]] = []  # of the sentence that is being received
 
     def claims(self, event: RawMessageStreamEvent) -> list[Claim]:
         """The SDK does not validate events, so a malformed one raises anywhere in here."""
@@ -158,7 +158,11 @@ class StreamParser:
         draft = self._draft
         if event.type == "message_start":
             draft.model = _plain(event.message.model)
-            draft.tokens_input = _read_tokens(event.message.usage)
+            usage = (
+                event.message.usage
+            )  # without the tokens that are written to or read from the vendor's cache
+            cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+            draft.tokens_input = _count(usage.input_tokens + cached)
         elif event.type == "content_block_start":
             self._block = [] if event.content_block.type == "text" else None
             self._cited = []
@@ -170,7 +174,7 @@ class StreamParser:
             elif isinstance(event.delta, CitationsDelta):
                 self._cited.extend(_citation(event.delta))
         elif event.type == "content_block_stop" and self._block is not None:
-            yield from self._finished("".join(self._block), tuple(self._cited))
+            yield from self._finished("".join(self._block))
             self._block = None
         elif event.type == "message_delta":
             draft.stop_reason = event.delta.stop_reason and _plain(event.delta.stop_reason)
@@ -185,41 +189,24 @@ class StreamParser:
             self._draft.raw = self._draft.raw[:RAW_CHARACTERS_MAX]
             raise ModelFailedError(upstream=_upstream(self._draft, "an answer without end"))
 
-    def _finished(self, text: str, citations: tuple[Citation, ...]) -> Iterator[Claim]:
-        done = 0
+    def _finished(self, text: str) -> Iterator[Claim]:
+        done, citations = 0, tuple(self._cited)
         for end in _END.finditer(text):
-            self._sentence.add(text[done : end.end()], citations)
+            self._pieces.append((text[done : end.end()], citations))
             yield from self._taken()
             done = end.end()
-        self._sentence.add(text[done:], citations)
+        self._pieces.append((text[done:], citations))
 
     def _taken(self) -> Iterator[Claim]:
         """The completed sentence, unless it is an abstention or a confidence estimate."""
-        sentence, self._sentence = self._sentence, SentenceBuilder()
-        text = sentence.text.strip()
+        pieces, self._pieces = self._pieces, []
+        text = "".join(piece for piece, _ in pieces).strip()
         if _abstains(text):
             self._draft.has_abstained = True
         elif text and not _ESTIMATE.fullmatch(text):
-            yield Claim(text, tuple(dict.fromkeys(sentence.citations)), sentence.cited_share)
-
-
-class SentenceBuilder:
-    """Builds a sentence from parts of blocks."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.citations: list[Citation] = []
-        self._cited_letters = 0
-
-    def add(self, piece: str, citations: Sequence[Citation]) -> None:
-        self.text += piece
-        if citations and piece.strip():
-            self.citations.extend(citations)
-            self._cited_letters += _letters(piece)
-
-    @property
-    def cited_share(self) -> float:
-        return self._cited_letters / max(1, _letters(self.text))
+            cited = [(piece, citations) for piece, citations in pieces if citations and piece.strip()]
+            share = sum(_letters(piece) for piece, _ in cited) / max(1, _letters(text))
+            yield Claim(text, tuple(dict.fromkeys(item for _, held in cited for item in held)), share)
 
 
 def _letters(text: str) -> int:
@@ -242,12 +229,6 @@ def _count(number: object) -> int:
     if not isinstance(number, int) or not 0 <= number <= COUNT_MAX:
         raise ValueError(number)
     return number
-
-
-def _read_tokens(usage: Usage) -> int:
-    """All input tokens. The vendor reports those that were written to or read from its cache separately."""
-    cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
-    return _count(usage.input_tokens + cached)
 
 
 def _share(words: str) -> float | None:

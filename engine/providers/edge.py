@@ -31,9 +31,7 @@ if TYPE_CHECKING:  # the worker process imports this file and needs no settings
     from engine.settings import Settings
 
 START_S = 10.0  # a cold start of the worker takes about 0.5 s
-RESTART_S = (
-    2.0  # a worker that has not answered by then may have died; if it lives, the second one ends by itself
-)
+RESTART_S = 2.0  # a worker that is silent for so long may have died; if it lives, a second one ends by itself
 RETRY_S = 0.02  # between two attempts to connect to a worker that is starting
 SEARCH_S = 1.5  # below the retrieval budget, so that a hung worker is noticed within it and replaced
 OPEN_S = 60.0  # 100,000 passages of 1024 dimensions take 1.6 s on a busy machine, longer than a search may
@@ -50,8 +48,6 @@ def index(settings: "Settings") -> "Index":
 
 
 class EdgeIndex:
-    """The index of one data folder."""
-
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder

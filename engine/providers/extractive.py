@@ -45,8 +45,6 @@ def generator(_: Settings, embedder: Embedder) -> Generator:
 
 
 class Extractive:
-    """The extractive generator; see the module."""
-
     name = "extractive"
     description = "quotes the best sentences, does not combine them"
 
@@ -65,8 +63,7 @@ class Extractive:
             yield Claim(item.text, (Citation(item.passage, item.number, item.number + 1, item.text),))
         draft.is_complete, draft.stop_reason = True, "end_turn"
 
-    async def close(self) -> None:
-        """There is nothing to close."""
+    async def close(self) -> None: ...
 
     async def _with_cosine(self, item: Supporting, question: Vector) -> Supporting:
         sentence = await self._embedder.embed_query(item.text)

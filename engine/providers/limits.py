@@ -21,16 +21,14 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from engine.errors import ConfigurationError, LimiterUnavailableError, RateLimitedError
-from engine.models import Allowance, Client, EndUser, Quota, Rates
+from engine.models import Allowance, Client, EndUser, Quota
 from engine.outage.stale_cache import CircuitBreaker
 from engine.ports import Limiter
-from engine.settings import Settings
+from engine.settings import Limits, Settings
 
 TIMEOUT_S = 0.5  # Redis takes a millisecond, and waiting longer would use up the time of the answer
 RETRIES = 1  # after a restart of Redis a pooled connection is dead; the retry opens a new one
-CONCURRENCY_MAX = (
-    16  # requests of one process at a time; the others queue, so that load does not look like an outage
-)
+CONCURRENCY_MAX = 16  # requests of one process at a time; more would look like an outage, so the others queue
 PREFIX = "affidavit"
 OPERATOR = Allowance("operator")
 
@@ -38,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def memory(settings: Settings) -> Limiter:
-    return MemoryLimits(_rates(settings))
+    return MemoryLimits(settings.limits)
 
 
 def redis(settings: Settings) -> Limiter:
@@ -47,18 +45,13 @@ def redis(settings: Settings) -> Limiter:
         raise ConfigurationError(
             "Rate limits in Redis need an address: set REDIS_URL to redis://… or rediss://…."
         )
-    return RedisLimits(_rates(settings), url, CircuitBreaker(time.monotonic))
-
-
-def _rates(settings: Settings) -> Rates:
-    limits = settings.limits
-    return Rates(limits.per_key, limits.anonymous, limits.authenticated)
+    return RedisLimits(settings.limits, url, CircuitBreaker(time.monotonic))
 
 
 class MemoryLimits:
     """Counts in this process. Several processes need Redis."""
 
-    def __init__(self, rates: Rates) -> None:
+    def __init__(self, rates: Limits) -> None:
         self._rates = rates
         self._counter = MovingWindowRateLimiter(MemoryStorage())
 
@@ -75,7 +68,7 @@ class RedisLimits:
     without one falls back to a limit per process, and the record says so.
     """
 
-    def __init__(self, rates: Rates, url: str, breaker: CircuitBreaker) -> None:
+    def __init__(self, rates: Limits, url: str, breaker: CircuitBreaker) -> None:
         self._rates = rates
         self._breaker = breaker
         self._slots = asyncio.Semaphore(CONCURRENCY_MAX)
@@ -144,14 +137,18 @@ class _Limit:
         return _parsed(self.rate)
 
 
-def _limits(rates: Rates, client: Client, reader: EndUser | None) -> list[_Limit]:
+_parsed = functools.cache(parse)
+
+
+def _limits(rates: Limits, client: Client, reader: EndUser | None) -> list[_Limit]:
     """The reader's limit, if one is named, and the key's. An operator at the terminal has no limit."""
     if client.key_id is None:
         return []
     key = _Limit("key", client.rate_limit or rates.per_key, client.key_id)
     if reader is None:
         return [key]
-    return [_Limit(reader.tier, rates.of(reader.tier), name_of(client, reader)), key]
+    rate = rates.anonymous if reader.tier == "anonymous" else rates.authenticated
+    return [_Limit(reader.tier, rate, name_of(client, reader)), key]
 
 
 def name_of(client: Client, reader: EndUser) -> str:
@@ -197,8 +194,3 @@ async def _quota(counter: MovingWindowRateLimiter, limit: _Limit) -> Quota:
         remaining=max(0, stats.remaining),
         reset_s=max(0, math.ceil(stats.reset_time - time.time())),
     )
-
-
-@functools.cache
-def _parsed(rate: str) -> RateLimitItem:
-    return parse(rate)

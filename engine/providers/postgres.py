@@ -78,7 +78,7 @@ class EmbeddedPostgres:
         draft.mkdir(mode=0o700)
         if self._account:
             os.chown(draft, self._account.pw_uid, self._account.pw_gid)
-        _allow_traversal(self._account, draft)
+            _allow_traversal(self._account.pw_name, draft)
         self._run(
             "initdb", f"--username={SUPERUSER}", "--encoding=UTF8", "--auth=peer",
             "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", folder=draft,
@@ -92,9 +92,11 @@ class EmbeddedPostgres:
     def _launch(self) -> None:
         """Starts the server unless it runs. Retries while the remains of a killed server are being cleared away."""
         deadline = time.monotonic() + START_S
+        # Quoted, because pg_ctl passes it to a shell; the server's own folder is `.`.
+        sockets = "." if self._sockets() == self._home else shlex.quote(str(self._sockets()))
         while not self._is_running():
             try:
-                self._control("start", f"--options=-k {self._sockets_for_shell()}", "--log=server.log")
+                self._control("start", f"--options=-k {sockets}", "--log=server.log")
             except ConfigurationError:
                 if time.monotonic() > deadline:
                     raise
@@ -116,11 +118,6 @@ class EmbeddedPostgres:
     def _sockets(self) -> Path:
         owner = self._account.pw_uid if self._account else os.geteuid()
         return socket_folder(self._home, ".s.PGSQL.5432.lock", owner)
-
-    def _sockets_for_shell(self) -> str:
-        """The socket folder, quoted because pg_ctl passes it to a shell; the server's own folder is `.`."""
-        sockets = self._sockets()
-        return "." if sockets == self._home else shlex.quote(str(sockets))
 
     def _control(self, *command: str) -> None:
         """The folder is passed in the environment, because pg_ctl passes its arguments to a shell."""
@@ -159,7 +156,8 @@ def _account() -> pwd.struct_passwd | None:
     """The user that runs the server: None for ourselves, or a system user if we are root, which PostgreSQL refuses."""
     if os.geteuid():
         return None
-    with ExclusiveLock(ROOT_STAND_IN_LOCK):  # the second of two concurrent useradd replaces the first
+    # Of two useradd at once, the second replaces the user of the first.
+    with ExclusiveLock(ROOT_STAND_IN_LOCK):
         try:
             return pwd.getpwnam(ROOT_STAND_IN)
         except KeyError:
@@ -170,16 +168,11 @@ def _account() -> pwd.struct_passwd | None:
             return pwd.getpwnam(ROOT_STAND_IN)
 
 
-def _allow_traversal(account: pwd.struct_passwd | None, *targets: Path) -> None:
-    """Lets the stand-in user traverse (not list, not read) the folders above the targets, and prints each change."""
-    if account is None:
-        return
-    for target in (*targets, PROGRAMS):
+def _allow_traversal(user: str, home: Path) -> None:
+    """Lets the stand-in user traverse (not list, not read) the folders above its own, and prints each change."""
+    for target in (home, PROGRAMS):
         for folder in reversed(target.resolve().parents):
             mode = folder.stat().st_mode
             if not mode & 0o001:
-                print(
-                    f"  lets the system user {account.pw_name} pass through {folder} (mode +x)",
-                    file=sys.stderr,
-                )
+                print(f"  lets the system user {user} pass through {folder} (mode +x)", file=sys.stderr)
                 folder.chmod(mode | 0o001)

@@ -30,9 +30,7 @@ REQUEST_NUMBERS_MAX = 400_000  # about 8 MB of JSON; a server refuses more than 
 EXACT_WINDOWS_MAX = 20_000  # comparing with all of them takes about 3 ms at 1,024 numbers each
 EF = 256  # five times the usual number of candidates
 CONNECTIONS_MAX = 64  # concurrent searches, as many as in Edge; more would only queue in the server
-IDLE_S = (
-    2.0  # the server closes idle connections after 5 s, and a search must not use one that is being closed
-)
+IDLE_S = 2.0  # the server closes idle connections after 5 s, and no search may use one that it is closing
 GRPC_PORT = 6334  # Qdrant's gRPC port; the URL has the HTTP port
 GRPC = {
     "grpc.enable_retries": 0,
@@ -40,13 +38,8 @@ GRPC = {
 }
 DENSE, SPARSE = "dense", "bm25"
 
-_FIELDS = {
-    "chapter": qdrant.PayloadSchemaType.KEYWORD,
-    "section": qdrant.PayloadSchemaType.KEYWORD,
-    "module": qdrant.PayloadSchemaType.INTEGER,
-    "difficulty": qdrant.PayloadSchemaType.KEYWORD,
-    "tags": qdrant.PayloadSchemaType.KEYWORD,
-}
+_FIELDS = dict.fromkeys(("chapter", "section", "difficulty", "tags"), qdrant.PayloadSchemaType.KEYWORD)
+_FIELDS["module"] = qdrant.PayloadSchemaType.INTEGER
 _EXACT = qdrant.SearchParams(exact=True)
 _GRAPH = qdrant.SearchParams(hnsw_ef=EF)
 
@@ -76,9 +69,8 @@ class QdrantIndex:
         replicas: int = 1,
         timeout_s: float,
     ) -> None:
-        headers = (
-            {"api-key": api_key} if api_key else None
-        )  # passed as `api_key`, it causes a warning in a private network
+        # Passed as `api_key`, the key causes a warning in a private network.
+        headers = {"api-key": api_key} if api_key else None
         self._client = AsyncQdrantClient(
             url,
             headers=headers,
@@ -163,20 +155,21 @@ class QdrantIndex:
 
         A hit without a cosine was lost on the way, which is a failure. One without a word of the question scores 0.
         """
-        meaning = partial(_request, [dense.tolist()], DENSE, limit)
-        words = partial(
-            _request, qdrant.SparseVector(indices=list(terms), values=list(terms.values())), SPARSE, limit
-        )
+        wanted = partial(qdrant.QueryRequest, limit=limit, with_payload=["chunk_id"])
+        meaning = partial(wanted, query=[dense.tolist()], using=DENSE)
+        words = partial(wanted, query=_sparse(terms), using=SPARSE)
         where = _where(filters, among)
         async with _available(self._timeout_s):
             if not terms:
-                (cosines,) = await self._scores(generation, meaning(where, _GRAPH))
+                (cosines,) = await self._scores(generation, meaning(filter=where, params=_GRAPH))
                 return [Hit(chunk_id, cosine, 0.0) for chunk_id, cosine in cosines.items()]
-            cosines, weights = await self._scores(generation, meaning(where, _GRAPH), words(where, _GRAPH))
+            cosines, weights = await self._scores(
+                generation, meaning(filter=where, params=_GRAPH), words(filter=where, params=_GRAPH)
+            )
             more_cosines, more_weights = await self._scores(
                 generation,
-                meaning(_only(weights.keys() - cosines.keys()), _EXACT),
-                words(_only(cosines.keys() - weights.keys()), _EXACT),
+                meaning(filter=_only(weights.keys() - cosines.keys()), params=_EXACT),
+                words(filter=_only(cosines.keys() - weights.keys()), params=_EXACT),
             )
             cosines, weights = cosines | more_cosines, weights | more_weights
             return [
@@ -233,21 +226,13 @@ def _batches(points: Sequence[Point]) -> Iterator[list[Point]]:
 def _struct(point: Point) -> qdrant.PointStruct:
     vectors: dict[str, qdrant.Vector] = {DENSE: point.windows.tolist()}
     if point.terms:
-        vectors[SPARSE] = qdrant.SparseVector(indices=list(point.terms), values=list(point.terms.values()))
+        vectors[SPARSE] = _sparse(point.terms)
     payload = point.payload | {"chunk_id": point.chunk_id}
     return qdrant.PointStruct(id=point_id(point.chunk_id), vector=vectors, payload=payload)
 
 
-def _request(
-    query: list[list[float]] | qdrant.SparseVector,
-    using: str,
-    limit: int,
-    where: qdrant.Filter | None,
-    params: qdrant.SearchParams,
-) -> qdrant.QueryRequest:
-    return qdrant.QueryRequest(
-        query=query, using=using, limit=limit, filter=where, params=params, with_payload=["chunk_id"]
-    )
+def _sparse(terms: dict[int, float]) -> qdrant.SparseVector:
+    return qdrant.SparseVector(indices=list(terms), values=list(terms.values()))
 
 
 def _where(filters: Filters, among: Sequence[str]) -> qdrant.Filter | None:

@@ -34,9 +34,7 @@ from audit.vault import Stored, VaultState, digest_of, is_key
 from engine.errors import ConfigurationError
 from engine.settings import Settings
 
-PART_BYTES = (
-    16 * 1024 * 1024
-)  # one part in memory at a time; 10,000 parts, the limit of an object, are 160 GB
+PART_BYTES = 16 * 1024 * 1024  # one part in memory at a time; an object has at most 10,000, which are 160 GB
 AHEAD_BYTES = 1024 * 1024  # read-ahead of a stream: few requests, and little more than a footer
 CONNECT_S = 3.0
 READ_S = 10.0  # between two packets; three attempts stay within a sealer's minute
@@ -141,9 +139,8 @@ class S3Vault:
                 **upload, IfNoneMatch="*", MultipartUpload={"Parts": parts}
             )
         except BaseException:
-            with suppress(
-                BotoCoreError, ClientError
-            ):  # the upload was completed after all, or the bucket is unavailable
+            # Refused if the upload was completed after all, or if the bucket is unavailable.
+            with suppress(BotoCoreError, ClientError):
                 self._client.abort_multipart_upload(**upload)
             raise
 
@@ -251,51 +248,35 @@ class S3Vault:
         }
 
     def _check_overwrite(self) -> VaultState:
-        if self.refuses_overwrite():
+        """Tests a conditional write: a second object of the same key with `If-None-Match: *`."""
+        with _map_errors("a test object"):
+            self._put_probe()
+        if _is_refused("PreconditionFailed", lambda: self._put_probe(IfNoneMatch="*")):
             return "ok", f"s3, bucket {self._bucket}, write-once"
-        return (
-            "failed",
-            "the bucket lets a key be written twice: it does not support If-None-Match; use another bucket",
+        twice = (
+            "the bucket lets a key be written twice: it does not support If-None-Match; use another bucket"
         )
+        return "failed", twice
 
     def _check_versions(self) -> VaultState:
-        return ("ok", "on") if self.is_versioned() else ("missing", "off: switch versioning on")
+        with _map_errors("the bucket"):
+            found = self._client.get_bucket_versioning(Bucket=self._bucket)
+        is_on = found.get("Status") == "Enabled"
+        return ("ok", "on") if is_on else ("missing", "off: switch versioning on")
 
     def _check_lock(self) -> VaultState:
         """A default of the bucket is not needed: each object is locked when it is written."""
-        default = self.default_lock()
-        if default is None:
-            return "missing", "off: switch Object Lock on, or objects can be deleted"
-        ours = f"each object {self._lock_mode}, {self._lock_for.days} days"
-        return "ok", f"on, {ours}; default of the bucket: {default or 'none'}"
-
-    def _check_deletion(self) -> VaultState:
-        if self.refuses_deletion():
-            return "ok", "a locked test object cannot be deleted"
-        return "failed", "a locked test object could be deleted: use another bucket"
-
-    def is_versioned(self) -> bool:
-        with _map_errors("the bucket"):
-            found = self._client.get_bucket_versioning(Bucket=self._bucket)
-        return bool(found.get("Status") == "Enabled")
-
-    def default_lock(self) -> str | None:
-        """The bucket's default retention; "" if it has none, None if Object Lock is disabled."""
         try:
             with _map_errors("the bucket"):
                 found = self._client.get_object_lock_configuration(Bucket=self._bucket)
         except FileNotFoundError:
-            return None
+            return "missing", "off: switch Object Lock on, or objects can be deleted"
         rule = found["ObjectLockConfiguration"].get("Rule", {}).get("DefaultRetention", {})
-        return ", ".join(f"{rule[word]}{unit}" for word, unit in _RULE.items() if rule.get(word))
+        default = ", ".join(f"{rule[word]}{unit}" for word, unit in _RULE.items() if rule.get(word)) or "none"
+        ours = f"each object {self._lock_mode}, {self._lock_for.days} days"
+        return "ok", f"on, {ours}; default of the bucket: {default}"
 
-    def refuses_overwrite(self) -> bool:
-        """Tests a conditional write: a second object of the same key with `If-None-Match: *`."""
-        with _map_errors("a test object"):
-            self._put_probe()
-        return _is_refused("PreconditionFailed", lambda: self._put_probe(IfNoneMatch="*"))
-
-    def refuses_deletion(self) -> bool:
+    def _check_deletion(self) -> VaultState:
         """Tests the deletion of a version under a short lock, and removes the expired versions of earlier tests."""
         name = self._prefix + PROBE
         with _map_errors("a test object"):
@@ -303,7 +284,9 @@ class S3Vault:
         earlier = [each for found, each in self._versions(name) if found == name and each != version]
         for each in earlier:
             self._refuses_deletion_of(name, each)
-        return self._is_locked(name, version, self._clock()) and self._refuses_deletion_of(name, version)
+        if self._is_locked(name, version, self._clock()) and self._refuses_deletion_of(name, version):
+            return "ok", "a locked test object cannot be deleted"
+        return "failed", "a locked test object could be deleted: use another bucket"
 
     def _put_probe(self, **condition: str) -> str:
         made = self._client.put_object(

@@ -7,7 +7,7 @@ everywhere. A generation calibrates itself when it is published, with probe ques
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import NotSeparableError
-from engine.models import Calibration, Curve, Generation
+from engine.models import Calibration, CalibrationKind, Curve, Generation
 from engine.retrieval.lexical import NORMALISATION
 
 # Right passages attain about .17 of the best BM25 possible for their question (5th, 50th, 95th percentile: .09, .17, .28).
@@ -36,8 +36,6 @@ KINDS: tuple[LabelKind, ...] = ("answerable", "out_of_scope", "near_miss")
 
 
 class Weights(NamedTuple):
-    """The weights of the blend."""
-
     semantic: float
     lexical: float
 
@@ -74,9 +72,7 @@ class Certificate:
     data_sha256: str
     questions: dict[str, int]
     threshold: float
-    kept: (
-        float  # share of the answerable questions that pass a gate fitted to the other half of the questions
-    )
+    kept: float  # share of the answerable questions that pass a gate fitted to the other half
     let_through: float  # the same of the out-of-scope ones
     near_misses_let_through: float | None
     risk_coverage: list[dict[str, float]]
@@ -97,7 +93,7 @@ def fit_unlabelled(
     curves = _curves(probes, echo, FULL_ATTAINMENT, gate, refused)
     headings = _CandidateTable.of(found.headings).best_scores(*curves, gate.weights)
     separation = auroc(headings, probes.best_scores(*curves, gate.weights)) if len(headings) else None
-    return _named(Calibration("", "self", embedder, dimension, NORMALISATION, *curves, separation))
+    return _calibration("self", embedder, dimension, curves, separation)
 
 
 def fit_labelled(
@@ -110,12 +106,7 @@ def fit_labelled(
     _check_counts(labelled)
     echo = generation.calibration.similarity[-1][0]
     curves = _fit(labelled, echo, gate)
-    scores = {
-        kind: _CandidateTable.of([item.found for item in labelled if item.kind == kind]).best_scores(
-            *curves, gate.weights
-        )
-        for kind in KINDS
-    }
+    scores = {kind: _table(labelled, kind).best_scores(*curves, gate.weights) for kind in KINDS}
     separation = auroc(scores["answerable"], scores["out_of_scope"])
     if separation < SEPARATION_MIN:
         raise NotSeparableError(
@@ -125,16 +116,14 @@ def fit_labelled(
         )
     passed = _held_out(labelled, echo, gate)
     return Certificate(
-        calibration=_named(Calibration(
-            "", "labelled", generation.embedder, generation.dimension, NORMALISATION, *curves, separation
-        )),
+        calibration=_calibration("labelled", generation.embedder, generation.dimension, curves, separation),
         data_sha256=data_sha256,
         questions={kind: len(values) for kind, values in scores.items()},
         threshold=gate.threshold,
         kept=_share(passed["answerable"]),
         let_through=_share(passed["out_of_scope"]),
         near_misses_let_through=_share(passed["near_miss"]) if len(passed["near_miss"]) else None,
-        risk_coverage=list(_risk_coverage(scores["answerable"], scores["out_of_scope"])),
+        risk_coverage=_risk_coverage(scores["answerable"], scores["out_of_scope"]),
         scores={kind: values.tolist() for kind, values in scores.items()},
     )  # fmt: skip
 
@@ -165,8 +154,7 @@ def separation_warnings(calibration: Calibration) -> tuple[str, ...]:
 
 def shipped(embedder: str, dimension: int, similarity: Curve) -> Calibration:
     """The embedder's default curve, measured on other books."""
-    lexical = _lexical(FULL_ATTAINMENT)
-    return _named(Calibration("", "shipped", embedder, dimension, NORMALISATION, similarity, lexical))
+    return _calibration("shipped", embedder, dimension, (similarity, _lexical(FULL_ATTAINMENT)))
 
 
 def from_json(stored: Mapping[str, Any]) -> Calibration:
@@ -230,6 +218,10 @@ class _CandidateTable:
         return np.maximum.reduceat(scores, self.starts)
 
 
+def _table(labelled: Sequence[Labelled], kind: LabelKind) -> _CandidateTable:
+    return _CandidateTable.of([item.found for item in labelled if item.kind == kind])
+
+
 def _similarity(noise: tuple[float, float], level: float, echo: float) -> Curve:
     """The cosines of typical and of loud noise are measured; `level`, their score, is fitted to the gate."""
     typical, loud = max(noise[0], STEP), max(noise[1], noise[0] + STEP, 2 * STEP)
@@ -258,8 +250,7 @@ def _curves(
 
 def _fit(labelled: Sequence[Labelled], echo: float, gate: Gate) -> tuple[Curve, Curve]:
     """Grid search: the curve that keeps the most answerable questions, of those that let few enough through."""
-    noise = _CandidateTable.of([item.found for item in labelled if item.kind == "out_of_scope"])
-    answerable = _CandidateTable.of([item.found for item in labelled if item.kind == "answerable"])
+    noise, answerable = _table(labelled, "out_of_scope"), _table(labelled, "answerable")
     tried = [_curves(noise, echo, full, gate, 1 - LET_THROUGH_MAX) for full in _FULL_TRIED]
     kept = [np.mean(answerable.best_scores(*curves, gate.weights) >= gate.threshold) for curves in tried]
     return tried[int(np.argmax(kept))]
@@ -284,10 +275,8 @@ def _held_out(labelled: Sequence[Labelled], echo: float, gate: Gate) -> dict[Lab
     for measured, fitted_to in ((one, other), (other, one)):
         curves = _fit(fitted_to, echo, gate)
         for kind in KINDS:
-            asked = [item.found for item in measured if item.kind == kind]
-            passed[kind].append(
-                _CandidateTable.of(asked).best_scores(*curves, gate.weights) >= gate.threshold
-            )
+            scores = _table(measured, kind).best_scores(*curves, gate.weights)
+            passed[kind].append(scores >= gate.threshold)
     return {kind: np.concatenate(parts) for kind, parts in passed.items()}
 
 
@@ -297,15 +286,13 @@ def _share(passed: NDArray[np.bool_]) -> float:
 
 def _risk_coverage(
     answerable: NDArray[np.float64], out_of_scope: NDArray[np.float64]
-) -> Iterator[dict[str, float]]:
+) -> list[dict[str, float]]:
     """The shares that every other threshold would keep and let through."""
-    for step in range(_RISK_STEPS + 1):
-        threshold = step / _RISK_STEPS
-        yield {
-            "threshold": threshold,
-            "kept": _share(answerable >= threshold),
-            "let_through": _share(out_of_scope >= threshold),
-        }
+    thresholds = [step / _RISK_STEPS for step in range(_RISK_STEPS + 1)]
+    return [
+        {"threshold": each, "kept": _share(answerable >= each), "let_through": _share(out_of_scope >= each)}
+        for each in thresholds
+    ]
 
 
 def _check_counts(labelled: Sequence[Labelled]) -> None:
@@ -318,7 +305,14 @@ def _check_counts(labelled: Sequence[Labelled]) -> None:
             )
 
 
-def _named(calibration: Calibration) -> Calibration:
+def _calibration(
+    kind: CalibrationKind,
+    embedder: str,
+    dimension: int,
+    curves: tuple[Curve, Curve],
+    separation: float | None = None,
+) -> Calibration:
     """Content-addressed: the id is the hash of the content, so equal curves are one calibration."""
-    content = json.dumps(asdict(calibration), sort_keys=True).encode()
-    return replace(calibration, calibration_id=f"{calibration.kind}-{sha256(content).hexdigest()[:12]}")
+    unnamed = Calibration("", kind, embedder, dimension, NORMALISATION, *curves, separation)
+    content = json.dumps(asdict(unnamed), sort_keys=True).encode()
+    return replace(unnamed, calibration_id=f"{kind}-{sha256(content).hexdigest()[:12]}")

@@ -18,9 +18,7 @@ B = 0.75
 EPSILON = 0.25  # the idf of a word in more than half of the passages, as a share of the average idf
 
 PRIOR_WORDS = 4  # additive smoothing: unknown words that are added to every question
-NORMALISATION = (
-    "prior-attainment-2"  # the version of tokenizer and normalisation: a certificate is valid for one version
-)
+NORMALISATION = "prior-attainment-2"  # of tokenizer and scores: a certificate is valid for one version
 
 # Stop words: they would make a question about anything share three words with every passage.
 _STOP = (

@@ -4,19 +4,19 @@ The writing side is ingest/registry.py. What readers see of a book changes there
 """
 
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool
 
-from engine.errors import DatabaseUnavailableError, UnknownBookError
+from engine.errors import UnknownBookError
 from engine.models import Calibration, Generation, Lexicon, Passage, Sentence, Term
 from engine.retrieval import calibrate
+from engine.storage.database import borrowed
 
 _LIVE = """
 SELECT g.generation_id, g.book_id, g.embedder, g.dimension, g.calibration, g.lexicon, c.calibration
@@ -33,11 +33,8 @@ ORDER BY filename LIMIT %s
 """
 DOCUMENTS_PER_PAGE = 10  # a selection such as "the robot" occurs in every document
 
-PASSAGE_COLUMNS = (
-    "chunk_id, book_id, parent_document_id, filename, chapter, section, chunk_index, text, sentences, start_page,"
-    " end_page, start_sentence, end_sentence, url, content_hash, module, difficulty, tags"
-)
-PASSAGE_NAMES = PASSAGE_COLUMNS.replace(" ", "").split(",")
+PASSAGE_NAMES = [field.name for field in fields(Passage)]  # the columns of `chunks` have the same names
+PASSAGE_COLUMNS = ", ".join(PASSAGE_NAMES)
 _QUALIFIED_COLUMNS = ", ".join(f"c.{name}" for name in PASSAGE_NAMES)
 
 _BOOKS = """
@@ -90,7 +87,7 @@ class StoredLibrary:
 
     async def live(self, book_id: str) -> Generation:
         """The live edition. Its vocabulary is read once and kept, because a generation is immutable."""
-        async with self._connection() as connection:
+        async with borrowed(self._pool) as connection:
             row = await (await connection.execute(_LIVE, (book_id,))).fetchone()
             if row is None:
                 raise UnknownBookError
@@ -101,7 +98,7 @@ class StoredLibrary:
             return replace(known, calibration=calibration)
 
     async def passages(self, chunk_ids: Sequence[str]) -> dict[str, Passage]:
-        async with self._connection() as connection:
+        async with borrowed(self._pool) as connection:
             cursor = await connection.execute(
                 f"SELECT {PASSAGE_COLUMNS} FROM chunks WHERE chunk_id = ANY(%s)",  # noqa: S608  our own names
                 (list(chunk_ids),),
@@ -110,7 +107,7 @@ class StoredLibrary:
 
     async def contents(self, generation: UUID, start: int, count: int) -> list[Passage]:
         """The passages of a generation in order, from this position on."""
-        async with self._connection() as connection:
+        async with borrowed(self._pool) as connection:
             cursor = await connection.execute(
                 f"SELECT {_QUALIFIED_COLUMNS} FROM generation_chunks g JOIN chunks c USING (chunk_id)"  # noqa: S608  our own names
                 " WHERE g.generation_id = %s AND g.position >= %s AND g.position < %s ORDER BY g.position",
@@ -121,7 +118,7 @@ class StoredLibrary:
     async def documents_containing(
         self, generation: UUID, needles: Sequence[str], after: str = ""
     ) -> list[list[Passage]]:
-        async with self._connection() as connection:
+        async with borrowed(self._pool) as connection:
             cursor = await connection.execute(
                 _CONTAINING, (generation, after, list(needles), DOCUMENTS_PER_PAGE)
             )
@@ -147,14 +144,6 @@ class StoredLibrary:
             row = await (await connection.execute(_LIVE_CONTENT, (book_id,))).fetchone()
         return LiveContent(row[0], row[1], frozenset(row[2])) if row else LiveContent()
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
-        try:
-            async with self._pool.connection() as connection:
-                yield connection
-        except (psycopg.Error, PoolTimeout) as failure:
-            raise DatabaseUnavailableError from failure
-
 
 def _effective_calibration(
     own: dict[str, Any], certified: dict[str, Any] | None, embedder: str, dimension: int
@@ -179,25 +168,22 @@ def _book(row: Sequence[Any]) -> Book:
     )  # fmt: skip
 
 
-async def _generation(connection: psycopg.AsyncConnection, row: tuple[object, ...]) -> Generation:
+async def _generation(connection: psycopg.AsyncConnection, row: Sequence[Any]) -> Generation:
     generation_id, book_id, embedder, dimension, calibration, lexicon, _ = row
     cursor = await connection.execute(
         "SELECT term, term_id, idf FROM generation_terms WHERE generation_id = %s", (generation_id,)
     )
     terms = {term: Term(term_id, idf) for term, term_id, idf in await cursor.fetchall()}
-    assert isinstance(generation_id, UUID) and isinstance(lexicon, dict) and isinstance(calibration, dict)
-    return Generation(
-        generation_id, str(book_id), str(embedder), int(str(dimension)), calibrate.from_json(calibration),
-        Lexicon(terms, lexicon["passages"], lexicon["average_length"]),
-    )  # fmt: skip
+    statistics = Lexicon(terms, lexicon["passages"], lexicon["average_length"])
+    curves = calibrate.from_json(calibration)
+    return Generation(generation_id, book_id, embedder, dimension, curves, statistics)
 
 
-def _passage(row: tuple[object, ...]) -> Passage:
-    fields = dict(zip(PASSAGE_NAMES, row, strict=True))
-    sentences = fields["sentences"]
-    assert isinstance(sentences, list)
-    fields["sentences"] = tuple(
-        Sentence(start, end, *map(sys.intern, where)) for start, end, *where in sentences
-    )  # interned: many sentences share a heading, and passages are cached in memory
-    fields["tags"] = tuple(fields["tags"] or ())  # type: ignore[arg-type]  # a text array
-    return Passage(**fields)  # type: ignore[arg-type]  # the columns are the fields
+def _passage(row: Sequence[Any]) -> Passage:
+    """Headings, anchors and pages are interned: many sentences share them, and passages are cached in memory."""
+    found: dict[str, Any] = dict(zip(PASSAGE_NAMES, row, strict=True))
+    found["sentences"] = tuple(
+        Sentence(start, end, *map(sys.intern, where)) for start, end, *where in found["sentences"]
+    )
+    found["tags"] = tuple(found["tags"] or ())
+    return Passage(**found)

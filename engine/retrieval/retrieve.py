@@ -24,6 +24,7 @@ RERANKED = 25  # a reranker bills each text, and the right passage is rarely fur
 AFTER_RERANK_S = 0.2  # reserved after the reranker's timeout, for the rest of the retrieval
 
 NO_FILTERS = Filters()
+_FILTERS_UNUSED = "Only the selected text was searched, so the filters were ignored."
 _NARROWEST_FIRST = ("section", "tags", "difficulty", "chapter", "module")
 
 
@@ -39,8 +40,6 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Retriever:
-    """The parts and the parameters of retrieval."""
-
     embedder: Embedder
     index: Index
     library: Library
@@ -57,10 +56,12 @@ class Retriever:
         query = "\n".join(filter(None, (question.text, question.context)))
         search = await self.prepare(query, generation)
         ranked, searched = await self._widened(search, question.filters)
-        without_context = (
-            await self._without_context(question, generation, searched) if question.context else ranked
-        )
-        best_score, considered = max((item.score for item in without_context), default=0.0), len(ranked)
+        judged = ranked
+        if (
+            question.context
+        ):  # the gate judges the question alone: earlier ones would lift any over the threshold
+            judged = await self.candidates(await self.prepare(question.text, generation), searched)
+        best_score, considered = max((item.score for item in judged), default=0.0), len(ranked)
         ranked = ranked[: max(question.top_k, RERANKED if self.reranker else 0)]
         passages = await self._passages(ranked)
         ordered, note = await self._reranked(query, ranked, passages, rerank_until)
@@ -90,20 +91,14 @@ class Retriever:
         )
         return rank(hits, search, self.weights)
 
-    async def _without_context(
-        self, question: Question, generation: Generation, searched: Filters
-    ) -> list[Candidate]:
-        """The candidates of a follow-up question alone. The gate compares their scores, because the earlier questions would
-        lift any question over the threshold."""
-        return await self.candidates(await self.prepare(question.text, generation), searched)
-
     async def _widened(self, search: Search, filters: Filters) -> tuple[list[Candidate], Filters]:
         """Drops the narrowest filter, and the next one, until the filters match a passage."""
         while True:
             ranked = await self.candidates(search, filters)
             if ranked or not described(filters):
                 return ranked, filters
-            filters = _wider(filters)
+            narrowest = next(name for name in _NARROWEST_FIRST if getattr(filters, name))
+            filters = replace(filters, **{narrowest: getattr(NO_FILTERS, narrowest)})
 
     async def _selected(self, question: Question, selected: str, generation: Generation) -> Retrieved:
         """The selected sentences only, where they occur in the book.
@@ -186,15 +181,6 @@ def _located(selected: str, documents: Sequence[Sequence[Passage]]) -> list[sele
     return [place for document in documents for place in selection.locate(selected, document)]
 
 
-_FILTERS_UNUSED = "Only the selected text was searched, so the filters were ignored."
-
-
-def _wider(filters: Filters) -> Filters:
-    """The filters without the narrowest one that is set."""
-    narrowest = next(name for name in _NARROWEST_FIRST if getattr(filters, name))
-    return replace(filters, **{narrowest: getattr(NO_FILTERS, narrowest)})
-
-
 def _filter_message(asked: Filters, searched: Filters) -> str | None:
     if asked == searched:
         return None
@@ -208,10 +194,7 @@ def described(filters: Filters) -> str:
     for field in fields(filters):
         value = getattr(filters, field.name)
         if value:
-            shown = value if isinstance(value, int) else "”, “".join(_listed(value)).join("“”")
+            texts = (value,) if isinstance(value, str) else value
+            shown = value if isinstance(value, int) else "”, “".join(texts).join("“”")
             parts.append(f"{field.name} {shown}")
     return ", ".join(parts)
-
-
-def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else value

@@ -36,9 +36,8 @@ _NOTES = "footnotes"
 
 _SIGNS = frozenset("+<=>±×÷≠≤≥≈%€£¥")  # noqa: RUF001  # "C++" is not "C", nor "a < b" the same as "a > b"
 _DASHES = frozenset("-\u2010\u2011\u2012\u2013\u2014\u2015\u2212")
-_DRAWING = re.compile(
-    "[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
-)  # a variation selector, which belongs to the character before it
+# A variation selector, which belongs to the character before it.
+_DRAWING = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 # The point in "1.5" and the sign of "-5" are kept: without them it is another number.
 _NOT_OF_A_NUMBER = re.compile(r"(?<!\d)[.,]|[.,](?!\d)|(?<=\w)-|-(?!\d)")
 _UNSPACED = re.compile(  # written without spaces: a word may begin at every character
@@ -150,7 +149,9 @@ def _parts(selection: str, *, has_notes: bool) -> tuple[_Part, ...]:
     parts: list[_Part] = []
     for part in (part for line in selection.splitlines() for part in _line_parts(line, has_notes=has_notes)):
         if part.is_written and parts and parts[-1].is_written:
-            parts[-1] = _Part(_glued(parts[-1].text, part.text))
+            before = parts[-1].text
+            is_apart = before[-1:].isdecimal() and part.text[:1].isdecimal()
+            parts[-1] = _Part(f"{before} {part.text}" if is_apart else before + part.text)
         elif part.text:
             parts.append(part)
     return tuple(parts)
@@ -169,11 +170,6 @@ def _line_parts(line: str, *, has_notes: bool) -> Iterator[_Part]:
         yield _Part(folded(mark[1]), is_written=False)
         start = mark.end()
     yield _Part(folded(line[start:]))
-
-
-def _glued(before: str, after: str) -> str:
-    apart = before[-1:].isdecimal() and after[:1].isdecimal()
-    return f"{before} {after}" if apart else before + after
 
 
 # --- The document
@@ -238,7 +234,8 @@ class _Document:
     def _cuts_number(self, at: int) -> bool:
         """True for a position inside a number: a selection may end inside a word, but 15 is not 5."""
         around = self.folded.text[max(at - 1, 0) : at + 1]
-        return at not in self.folded.words and len(around) > 1 and all(map(_is_of_number, around))
+        is_number = all(character.isdecimal() or character in ".,-" for character in around)
+        return at not in self.folded.words and len(around) > 1 and is_number
 
     def has_notes(self) -> bool:
         return any(folded(passage.section) == _NOTES for passage in self.passages)
@@ -278,10 +275,6 @@ def _positions(text: str, part: str) -> Iterator[int]:
         at = text.find(part, at + 1)
 
 
-def _is_of_number(character: str) -> bool:
-    return character.isdecimal() or character in ".,-"
-
-
 def _units(passages: Sequence[Passage]) -> Iterator[tuple[_Unit, str]]:
     """The text of the page in reading order: each heading when it changes, each sentence once."""
     opening, known = None, 0
@@ -290,8 +283,9 @@ def _units(passages: Sequence[Passage]) -> Iterator[tuple[_Unit, str]]:
     for number, passage in enumerate(passages):
         if not (opening and _continues(passage, opening)):
             opening, known, heading = passage, 0, None
-            for level, text in _opened(passage, is_first=number == 0):
-                yield _Unit(level, number, 0), text
+            if number == 0 and passage.chapter != passage.section:
+                yield _Unit(_TITLE, number, 0), passage.chapter
+            yield _Unit(_SECTION, number, 0), passage.section
             shown = passage.section
         for index in range(max(known - passage.start_sentence, 0), len(passage.sentences)):
             sentence = passage.sentences[index]
@@ -311,12 +305,6 @@ def _continues(passage: Passage, opening: Passage) -> bool:
 def _first(passage: Passage) -> tuple[str, str, str]:
     sentence = passage.sentences[0]
     return passage.sentence_text(0), sentence.anchor, sentence.page
-
-
-def _opened(passage: Passage, *, is_first: bool) -> Iterator[tuple[int, str]]:
-    if is_first and passage.chapter != passage.section:
-        yield _TITLE, passage.chapter
-    yield _SECTION, passage.section
 
 
 def _is_headed_anew(sentence: Sentence, before: Sentence | None) -> bool:

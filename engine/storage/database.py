@@ -14,7 +14,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from engine.errors import ConfigurationError, StatementError
+from engine.errors import ConfigurationError, DatabaseUnavailableError, StatementError
 from engine.settings import HOUSE, Settings
 from engine.storage.data_folder import UsageLock
 from engine.storage.migrate import migrate, pending
@@ -56,11 +56,11 @@ class Database:
         )
 
     def migrate(self) -> list[str]:
-        with _connect(self.url) as connection:
+        with psycopg.connect(self.url, connect_timeout=10) as connection:
             return migrate(connection, HOUSE / "sql")
 
     def pending(self) -> list[str]:
-        with _connect(self.url) as connection:
+        with psycopg.connect(self.url, connect_timeout=10) as connection:
             return pending(connection, HOUSE / "sql")
 
     def check_schema(self) -> None:
@@ -70,10 +70,8 @@ class Database:
 
     async def read(self, role: str, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Column names and rows of one read-only statement."""
-        async with (
-            open_pool(self.url, role, size_max=1, wait_s=OPEN_S) as pool,
-            pool.connection() as connection,
-        ):
+        opened = open_pool(self.url, role, size_max=1, wait_s=OPEN_S)
+        async with opened as pool, pool.connection() as connection:
             await connection.set_read_only(True)
             try:
                 cursor = await connection.execute(statement.encode())
@@ -147,6 +145,16 @@ async def open_lazily(
         yield pool
 
 
+@asynccontextmanager
+async def borrowed(pool: AsyncConnectionPool) -> AsyncIterator[psycopg.AsyncConnection]:
+    """A connection of the pool; `DatabaseUnavailableError` if there is none, or if it fails."""
+    try:
+        async with pool.connection() as connection:
+            yield connection
+    except (psycopg.Error, PoolTimeout) as failure:
+        raise DatabaseUnavailableError from failure
+
+
 @contextmanager
 def reading(url: str, role: str) -> Iterator[psycopg.Connection]:
     """One connection for long reads. An error message leaves out PostgreSQL's details, which can repeat a row."""
@@ -180,8 +188,3 @@ def as_role(url: str, role: str) -> str:
 def as_login(url: str, role: str) -> str:
     """An address that logs in as the role itself, which only the embedded server allows: it cannot switch roles."""
     return as_role(make_conninfo(url, user=role), role)
-
-
-def _connect(url: str) -> psycopg.Connection:
-    """One connection with the rights of the login, for migrations."""
-    return psycopg.connect(url, connect_timeout=10)

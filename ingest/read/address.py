@@ -91,13 +91,11 @@ class Anchors:
 def slug(heading: str) -> str:
     lower = heading.lower()
     if not _PLAIN.fullmatch(lower):
-        lower = "".join(filter(_is_kept, lower))
+        lower = "".join(
+            sign for sign in lower
+            if sign in "- " or category(sign) in _WORD_CATEGORIES or _LETTER_IN_SHAPE.match(sign)
+        )  # fmt: skip
     return lower.replace(" ", "-")
-
-
-def _is_kept(character: str) -> bool:
-    known = character in "- " or category(character) in _WORD_CATEGORIES
-    return known or _LETTER_IN_SHAPE.match(character) is not None
 
 
 def custom_id(heading: str) -> tuple[str, str | None]:

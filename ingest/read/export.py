@@ -28,26 +28,21 @@ is. Unknown names are ignored, so that a later plugin may add some.
 """
 
 from collections.abc import Iterator
-from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from ingest import sentences
-from ingest.read import address
-from ingest.read.document import Document, Kind, Piece, Section
-from ingest.read.front_matter import difficulty, label, module, storable, tags
+from ingest.read import address, front_matter
+from ingest.read.document import Document, Kind
 from ingest.read.markdown import TOP_LEVEL
+from ingest.read.text import Place, SectionBuilder
 
 FILENAME = "affidavit-content.json"
 
 
-def _storable(text: str) -> str:
-    return storable(text, "the text")
-
-
-Text = Annotated[str, AfterValidator(_storable)]
+Text = Annotated[str, AfterValidator(lambda text: front_matter.storable(text, "the text"))]
 
 
 class Block(BaseModel):
@@ -67,8 +62,6 @@ class Part(BaseModel):
 
 
 class Page(BaseModel):
-    """A page of the site."""
-
     permalink: Annotated[Text, Field(pattern="^/")]
     source: Text
     title: Text
@@ -80,8 +73,6 @@ class Page(BaseModel):
 
 
 class Site(BaseModel):
-    """The addresses of the site."""
-
     title: str
     url: str
     baseUrl: str  # noqa: N815
@@ -89,8 +80,6 @@ class Site(BaseModel):
 
 
 class Export(BaseModel):
-    """The whole file."""
-
     version: Literal[1]
     site: Site
     pages: list[Page]
@@ -132,40 +121,21 @@ def _document_or_error(page: Page) -> Document:
 
 
 def _document(page: Page) -> Document:
-    title = page.title.strip() or _last_segment(page.permalink) or page.source
-    return Document(
-        filename=page.source,
-        title=title,
-        url=page.permalink,
-        sha256=sha256(page.model_dump_json().encode()).hexdigest(),
-        sections=tuple(_sections(page, title)),
-        module=module(page.frontMatter),
-        difficulty=difficulty(page.frontMatter),
-        tags=tuple(tags(page.frontMatter)),
-    )
-
-
-def _sections(page: Page, title: str) -> Iterator[Section]:
-    """Groups the parts up to the next heading of the first or second level."""
-    shown = label(page.frontMatter) or _last_segment(page.permalink) or address.slug(title) or title
-    heading, pieces, block = title, list[Piece](), 0
+    last = page.permalink.rstrip("/").rsplit("/", 1)[-1]
+    if f"/{last}" == address.ROUTE:  # the site's entry page, whose address says nothing about it
+        last = ""
+    title = page.title.strip() or last or page.source
+    label = front_matter.text(page.frontMatter, "page") or last or address.slug(title) or title
+    builder = SectionBuilder(title)
     for part in page.sections:
-        if part.level <= TOP_LEVEL and pieces:
-            yield Section(heading, tuple(pieces))
-        if part.level <= TOP_LEVEL:
-            heading, pieces = _heading(part, title), []
-        for item in part.blocks:
-            block += 1
-            pieces += [
-                Piece(text, block, item.kind, _heading(part, title), part.anchor or "", shown)
-                for text in _texts(item)
-            ]
-    if pieces:
-        yield Section(heading, tuple(pieces))
-
-
-def _heading(part: Part, title: str) -> str:
-    return (part.path[-1].strip() if part.path else "") or title
+        heading = part.path[-1].strip() if part.path else ""
+        builder.enter(heading or title, top=part.level <= TOP_LEVEL)
+        for block in part.blocks:
+            builder.block += 1
+            for text in _texts(block):
+                builder.add(text, block.kind, Place(part.anchor or "", label))
+    content = page.model_dump_json().encode()
+    return builder.document(content, page.source, page.permalink, **front_matter.stored(page.frontMatter))
 
 
 def _texts(block: Block) -> Iterator[str]:
@@ -177,9 +147,3 @@ def _texts(block: Block) -> Iterator[str]:
             yield from filter(None, map(str.strip, block.text.split("\n")))
         case _:
             yield from (block.text[start:end] for start, end in sentences.spans(block.text) if end > start)
-
-
-def _last_segment(permalink: str) -> str:
-    """The last segment of an address; a site's entry page has none."""
-    last = permalink.rstrip("/").rsplit("/", 1)[-1]
-    return "" if f"/{last}" == address.ROUTE else last

@@ -25,18 +25,17 @@ def split(page: str) -> tuple[dict[str, Any], str]:
         return {}, page
     if len(found[1]) > CHARACTERS_MAX:
         raise ValueError(f"the front matter is longer than {CHARACTERS_MAX} characters")
-    match _yaml(found[1]):
-        case None:
-            return {}, page[found.end() :]
-        case dict() as front:
-            return front, page[found.end() :]
-        case _:
-            raise ValueError("the front matter must be a list of `name: value`")
+    front = _yaml(found[1])
+    if not isinstance(front, dict | None):
+        raise ValueError("the front matter must be a list of `name: value`")  # noqa: TRY004
+    return front or {}, page[found.end() :]
 
 
 def _yaml(text: str) -> Any:
-    """Aliases are refused: an alias of aliases grows exponentially when it is expanded."""
-    if _nesting(text) > DEPTH_MAX:
+    """Aliases are refused: an alias of aliases grows exponentially when it is expanded. And PyYAML takes time that is
+    quadratic in the depth of brackets."""
+    depths = accumulate((sign in "[{") - (sign in "]}") for sign in text)
+    if max(depths, default=0) > DEPTH_MAX:
         raise ValueError("the brackets in the front matter are nested too deeply")
     try:
         aliases = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader))
@@ -48,11 +47,6 @@ def _yaml(text: str) -> Any:
             "the front matter has aliases (*name), which are not supported: write the values out"
         )
     return loaded
-
-
-def _nesting(text: str) -> int:
-    """The depth of brackets: PyYAML takes time quadratic in it."""
-    return max(accumulate((sign in "[{") - (sign in "]}") for sign in text), default=0)
 
 
 def format_of(front: Mapping[str, Any], path: PurePosixPath) -> str:
@@ -72,16 +66,13 @@ def text(front: Mapping[str, Any], name: str) -> str:
     return storable(str(value).strip(), f"“{name}” in the front matter")
 
 
-def difficulty(front: Mapping[str, Any]) -> str | None:
-    return text(front, "difficulty") or None
+def stored(front: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a document keeps."""
+    difficulty = text(front, "difficulty") or None
+    return {"module": _module(front), "difficulty": difficulty, "tags": tuple(_tags(front))}
 
 
-def label(front: Mapping[str, Any]) -> str:
-    """The label of the page in citations, if its author sets one."""
-    return text(front, "page")
-
-
-def module(front: Mapping[str, Any]) -> int | None:
+def _module(front: Mapping[str, Any]) -> int | None:
     given = front.get("module")
     if not isinstance(given, int) or isinstance(given, bool):
         return None
@@ -90,7 +81,7 @@ def module(front: Mapping[str, Any]) -> int | None:
     return given
 
 
-def tags(front: Mapping[str, Any]) -> Iterator[str]:
+def _tags(front: Mapping[str, Any]) -> Iterator[str]:
     """Tags are texts, or objects with a label."""
     given = front.get("tags")
     for tag in given if isinstance(given, list) else ():

@@ -4,9 +4,7 @@ It walks the tree with an explicit stack, because a page may be nested more deep
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
@@ -31,9 +29,7 @@ _LISTS = frozenset(_LIST_TAGS.split())
 _BLOCKS = frozenset(_BLOCK_TAGS.split()) | _LISTS
 _OUT = frozenset(_OUT_TAGS.split())
 _INVISIBLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
-_INVISIBLE_CHARACTERS = dict.fromkeys(
-    (0xAD, 0x200B, 0x2060, 0xFEFF)
-)  # soft hyphens, zero-width spaces and joiners
+_INVISIBLE_CHARACTERS = dict.fromkeys((0xAD, 0x200B, 0x2060, 0xFEFF))  # soft hyphens, zero-width spaces
 _RAISED = str.maketrans("0123456789+-−=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱ")  # noqa: RUF001
 _LOWERED = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")  # noqa: RUF001
 
@@ -81,7 +77,8 @@ class _HtmlWalk:
             return False
         elif tag in _HEADINGS or tag == "pre" or (tag == "table" and not _is_layout(node)):
             self._end_block()
-            _HANDLERS.get(tag, _HtmlWalk.heading)(self, node)
+            handle = {"pre": self.code, "table": self.table}.get(tag, self.heading)
+            handle(node)
         else:
             if tag in _BLOCKS:
                 self._end_block()
@@ -124,12 +121,6 @@ class _HtmlWalk:
                 self.builder.add(" | ".join(cells), "table", self.place)
 
 
-_HANDLERS: dict[str, Callable[[_HtmlWalk, LexborNode], None]] = {
-    "pre": _HtmlWalk.code,
-    "table": _HtmlWalk.table,
-}
-
-
 def read(content: bytes, path: PurePosixPath) -> Document:
     tree = LexborHTMLParser(_decoded(content))
     main = _main(tree)
@@ -138,13 +129,7 @@ def read(content: bytes, path: PurePosixPath) -> Document:
     page = _HtmlWalk(SectionBuilder(title), Place("", url.rstrip("/").rsplit("/", 1)[-1] or url))
     if main:
         page.walk(main)
-    return Document(
-        filename=path.as_posix(),
-        title=title,
-        url=url,
-        sha256=sha256(content).hexdigest(),
-        sections=page.builder.build(),
-    )
+    return page.builder.document(content, path.as_posix(), url)
 
 
 def _decoded(content: bytes) -> str:
@@ -152,10 +137,8 @@ def _decoded(content: bytes) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as wrong:
-        at = f"invalid byte at {wrong.start}"
-        raise UnreadableError(
-            f"is not {encoding.upper()} ({at}): declare its encoding, or save it as UTF-8"
-        ) from wrong
+        is_not = f"is not {encoding.upper()} (invalid byte at {wrong.start})"
+        raise UnreadableError(f"{is_not}: declare its encoding, or save it as UTF-8") from wrong
 
 
 def _encoding(content: bytes) -> str:

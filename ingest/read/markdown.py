@@ -5,9 +5,8 @@ text that a reader sees.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,7 +15,8 @@ from markdown_it.token import Token
 
 from ingest import sentences
 from ingest.read import address, front_matter, jsx, mdx
-from ingest.read.document import Document, Kind, Piece, Section
+from ingest.read.document import Document
+from ingest.read.text import Place, SectionBuilder
 
 TOP_LEVEL = 2  # `##` begins a top-level section
 
@@ -60,17 +60,8 @@ def read(content: bytes, path: PurePosixPath) -> Document:
         page = _page(content, path)
     except RecursionError as wrong:
         raise ValueError("brackets, quotes or lists are nested too deeply") from wrong
-    front = page.front
-    return Document(
-        filename=front_matter.storable(path.as_posix(), "the file's name"),
-        title=page.title,
-        url=page.url,
-        sha256=sha256(content).hexdigest(),
-        sections=tuple(Section(heading, tuple(pieces)) for heading, pieces in page.sections if pieces),
-        module=front_matter.module(front),
-        difficulty=front_matter.difficulty(front),
-        tags=tuple(front_matter.tags(front)),
-    )
+    filename = front_matter.storable(path.as_posix(), "the file's name")
+    return page.builder.document(content, filename, page.url, **front_matter.stored(page.front))
 
 
 def _page(content: bytes, path: PurePosixPath) -> "_MarkdownWalk":
@@ -81,7 +72,16 @@ def _page(content: bytes, path: PurePosixPath) -> "_MarkdownWalk":
     environment: dict[str, Any] = {}
     tokens = markdown.parse(body, environment)
     _check_depth(tokens)
-    page = _MarkdownWalk(markdown, environment, front, path, _first_heading(markdown, tokens, environment))
+    title = (
+        front_matter.text(front, "title")
+        or _first_heading(markdown, tokens, environment)
+        or front_matter.storable(address.base_id(path, front), "the page's id")
+    )
+    url = front_matter.storable(address.permalink(path, front), "the page's address")
+    is_entry = url.rstrip("/") == address.ROUTE
+    last = address.slug(title) or title if is_entry else url.rstrip("/").rsplit("/", 1)[-1]
+    label = front_matter.text(front, "page") or last
+    page = _MarkdownWalk(markdown, environment, front, url, SectionBuilder(title), Place("", label))
     if front.get("draft") is not True:
         page.walk(tokens)
     return page
@@ -97,15 +97,11 @@ class _MarkdownWalk:
     markdown: MarkdownIt
     environment: dict[str, Any]
     front: dict[str, Any]
-    path: PurePosixPath
-    first_heading: str
-    title: str = ""
-    url: str = ""
-    page: str = ""
+    url: str
+    builder: SectionBuilder
+    place: Place
     headings: list[Heading] = field(default_factory=list)
-    sections: list[tuple[str, list[Piece]]] = field(default_factory=list)
     anchors: address.Anchors = field(default_factory=address.Anchors)
-    block: int = 0
     lists: int = 0
     is_in_item: bool = False
     row: list[str] = field(default_factory=list)
@@ -115,21 +111,6 @@ class _MarkdownWalk:
     is_preformatted: bool = False
     notes: dict[str, list[Token]] = field(default_factory=dict)
     cited_notes: dict[str, None] = field(default_factory=dict)  # the names, in the order of the marks
-
-    def __post_init__(self) -> None:
-        name = address.base_id(self.path, self.front)
-        self.title = (
-            front_matter.text(self.front, "title")
-            or self.first_heading
-            or front_matter.storable(name, "the page's id")
-        )
-        self.url = front_matter.storable(address.permalink(self.path, self.front), "the page's address")
-        last = self.url.rstrip("/").rsplit("/", 1)[-1]
-        entry = self.url.rstrip("/") == address.ROUTE
-        self.page = front_matter.label(self.front) or (
-            address.slug(self.title) or self.title if entry else last
-        )
-        self.sections.append((self.title, []))
 
     def walk(self, tokens: Sequence[Token]) -> None:
         self.walk_blocks(self.without_notes(tokens))
@@ -144,8 +125,7 @@ class _MarkdownWalk:
 
     def without_notes(self, tokens: Sequence[Token]) -> list[Token]:
         """Sets footnotes aside, because a page shows them at its end. Of two with one name, the first counts."""
-        kept: list[Token] = []
-        opened: list[list[Token]] = [kept]
+        opened: list[list[Token]] = [[]]
         for token in tokens:
             if token.type == "note_open":
                 opened.append([])
@@ -154,7 +134,7 @@ class _MarkdownWalk:
                 opened.pop()
             else:
                 opened[-1].append(token)
-        return kept
+        return opened[0]
 
     def walk_blocks(self, tokens: Sequence[Token]) -> None:
         before = ""
@@ -167,7 +147,7 @@ class _MarkdownWalk:
                 case "flow":
                     self.flow(_items(token.meta["items"]))
                 case "html_block":
-                    self.flow(_html(token.content))
+                    self.flow(_items(jsx.html_items(token.content)))
                 case _:
                     self.open_or_close(token)
             before = token.type if token.type != "heading_open" else token.tag
@@ -181,14 +161,14 @@ class _MarkdownWalk:
                 self.lists -= 1
                 self.is_in_item = False
             case "list_item_open":
-                self.block += 1
+                self.builder.block += 1
                 self.is_in_item = True
             case "list_item_close" | "blockquote_open" | "blockquote_close":
                 self.is_in_item = False
             case "table_open":
                 self.new_block()
             case "tr_close":
-                self.add(" | ".join(self.row), "table")
+                self.builder.add(" | ".join(self.row).strip(), "table", self.place)
                 self.row = []
 
     def inline(self, token: Token, before: str) -> None:
@@ -224,8 +204,8 @@ class _MarkdownWalk:
         self.is_hidden = self.is_preformatted = False
         self.headings.append(heading)
         self.new_block()
-        if heading.level <= TOP_LEVEL:
-            self.sections.append((heading.text or self.title, []))
+        self.place = Place(heading.anchor, self.place.page)
+        self.builder.enter(heading.text or self.builder.title, top=heading.level <= TOP_LEVEL)
 
     def close_heading_tag(self) -> None:
         """A heading tag that was never closed is no heading: its words are text."""
@@ -286,26 +266,18 @@ class _MarkdownWalk:
             self.new_block()
             self.is_in_item = self.lists > 0
         for start, end in sentences.spans(text):
-            self.add(text[start:end], "list" if self.lists else "prose")
+            self.builder.add(text[start:end], "list" if self.lists else "prose", self.place)
 
     def code(self, text: str) -> None:
         self.close_heading_tag()
         self.new_block()
         lines = text.rstrip().split("\n")
         first = next((number for number, line in enumerate(lines) if line.strip()), 0)
-        self.add("\n".join(lines[first:]), "code")
+        self.builder.add("\n".join(lines[first:]), "code", self.place)
 
     def new_block(self) -> None:
-        self.block += 1
+        self.builder.block += 1
         self.is_in_item = False
-
-    def add(self, text: str, kind: Kind) -> None:
-        text = text if kind == "code" else text.strip()
-        if text:
-            heading = self.headings[-1] if self.headings else Heading(1, self.title, "")
-            self.sections[-1][1].append(
-                Piece(text, self.block, kind, heading.text or self.title, heading.anchor, self.page)
-            )
 
 
 # --- From tokens to words
@@ -343,21 +315,15 @@ def _atoms(token: Token) -> Iterator[_Text | jsx.Tag]:
                 yield _Text(token.content, "")
 
 
-def _items(items: Sequence[jsx.Item]) -> Iterator[_Text | jsx.Tag]:
+def _items(items: Iterable[jsx.Item | str]) -> Iterator[_Text | jsx.Tag]:
     for item in items:
         match item:
+            case str():
+                yield _Text(item, item)
             case jsx.Tag():
                 yield item
             case jsx.Expression(source):
                 yield _Text(jsx.literal(source) or "", source)
-
-
-def _html(content: str) -> Iterator[_Text | jsx.Tag]:
-    for item in jsx.html_items(content):
-        if isinstance(item, str):
-            yield _Text(item, item)
-        elif isinstance(item, jsx.Tag):
-            yield item
 
 
 def _inline_text(atom: _Text | jsx.Tag) -> str:

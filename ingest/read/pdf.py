@@ -8,13 +8,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from io import BytesIO
 from itertools import pairwise
 from math import hypot
 from pathlib import PurePosixPath
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
+from unicodedata import normalize
 
 from pypdf import PageObject, PasswordType, PdfReader, apply_configuration
 from pypdf.generic import Destination
@@ -25,9 +25,7 @@ from ingest.read.text import LIST_MARKER, Line, Place, SectionBuilder, begins_it
 Result = TypeVar("Result")
 
 EDGE_LINES = 2  # a running head or foot has no more lines
-NEAR_PAGES = (
-    6  # left and right pages differ, and so do chapters: a running head repeats on half of these pages …
-)
+NEAR_PAGES = 6  # left and right pages differ, and so do chapters: a running head repeats on half of them …
 REPEATED = 3  # … at the same height
 SAME_HEIGHT = 3.0  # points
 WIDE_GAP = 1.35  # times the usual distance of lines: a new paragraph
@@ -38,17 +36,7 @@ HEADING_LINES = 3  # a long heading is broken over so many
 HEADING_SLACK = 40  # letters that a number and a word such as "Chapter" may add
 SOFT_HYPHEN = "\u00ad"
 
-_LIGATURES = str.maketrans(
-    {
-        "\ufb00": "ff",
-        "\ufb01": "fi",
-        "\ufb02": "fl",
-        "\ufb03": "ffi",
-        "\ufb04": "ffl",
-        "\ufb05": "st",
-        "\ufb06": "st",
-    }
-)
+_LIGATURES = {code: normalize("NFKC", chr(code)) for code in range(0xFB00, 0xFB07)}  # "fi" is two letters
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # neither JSON nor the database can store them
 _DASHES = "- \u2013\u2014"
 _NUMBER = re.compile(r"\d{1,9}")
@@ -93,20 +81,14 @@ def read(content: bytes, path: PurePosixPath) -> Document:
             Place(f"page={number}", label) for number, label in enumerate(_labels(reader, len(pages)), 1)
         ]
         rows = _or_unreadable(lambda: [_rows(page, number) for number, page in enumerate(pages)])  # (2)
-        outline = _outline(reader)
+        outline = list(_entries(reader, _or_none(lambda: reader.outline) or [], 0))
         title = _title(reader) or path.stem
     if not any(rows):
         raise UnreadableError("has no text because its pages are images: run text recognition (OCR) first")
     kept = _without_running_heads(rows, [place.page for place in places], outline)  # (3)
     builder = SectionBuilder(title)
     _write(builder, kept, _placed(outline, kept), places)  # (4), (5)
-    return Document(
-        filename=path.as_posix(),
-        title=title,
-        url=site_path(path),
-        sha256=sha256(content).hexdigest(),
-        sections=builder.build(),
-    )
+    return builder.document(content, path.as_posix(), site_path(path))
 
 
 # (1) Open
@@ -153,10 +135,6 @@ def _labels(reader: PdfReader, count: int) -> list[str]:
 def _title(reader: PdfReader) -> str:
     title = _or_none(lambda: reader.metadata and reader.metadata.title)
     return _clean(title) if isinstance(title, str) else ""
-
-
-def _outline(reader: PdfReader) -> list[_Heading]:
-    return list(_entries(reader, _or_none(lambda: reader.outline) or [], 0))
 
 
 def _entries(reader: PdfReader, items: Sequence[Any], depth: int) -> Iterator[_Heading]:
@@ -206,10 +184,8 @@ class _RowCollector:
     def add_run(
         self, text: str, current: Sequence[float], matrix: Sequence[float], _font: Any, size: float
     ) -> None:
-        across, up = (
-            matrix[2] * current[0] + matrix[3] * current[2],
-            matrix[2] * current[1] + matrix[3] * current[3],
-        )
+        across = matrix[2] * current[0] + matrix[3] * current[2]
+        up = matrix[2] * current[1] + matrix[3] * current[3]
         x = matrix[4] * current[0] + matrix[5] * current[2] + current[4]
         y = matrix[4] * current[1] + matrix[5] * current[3] + current[5]
         for number, part in enumerate(text.split("\n")):

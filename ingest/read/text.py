@@ -1,4 +1,4 @@
-"""Reader for plain text, and the builder that the readers of text, HTML and PDF share. Pure.
+"""Reader for plain text, and the builder that all readers share. Pure.
 
 Plain text has no markup, so headings and list items are recognised by their form.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ingest import sentences
@@ -71,8 +71,9 @@ class SectionBuilder:
         for start, end in sentences.spans(text):
             self.add(text[start:end].strip(), kind, parts[bisect_right(starts, start) - 1].place)
 
-    def build(self) -> tuple[Section, ...]:
-        return tuple(Section(heading, tuple(pieces)) for heading, pieces in self.sections if pieces)
+    def document(self, content: bytes, filename: str, url: str, **front: Any) -> Document:
+        sections = tuple(Section(heading, tuple(pieces)) for heading, pieces in self.sections if pieces)
+        return Document(filename, self.title, url, sha256(content).hexdigest(), sections, **front)
 
 
 class _Block(NamedTuple):
@@ -92,13 +93,7 @@ def read(content: bytes, path: PurePosixPath) -> Document:
             builder.enter(block.lines[0].text, top=depth <= TOP_LEVEL)  # an underlined heading has no depth
         else:
             _write(builder, block.lines)
-    return Document(
-        filename=path.as_posix(),
-        title=title,
-        url=site_path(path.with_suffix("")),
-        sha256=sha256(content).hexdigest(),
-        sections=builder.build(),
-    )
+    return builder.document(content, path.as_posix(), site_path(path.with_suffix("")))
 
 
 def site_path(path: PurePosixPath) -> str:

@@ -27,16 +27,17 @@ from engine.answer import Asked
 from engine.errors import ConfigurationError, LimiterUnavailableError, RateLimitedError, RequestError
 from engine.house import House
 from engine.http.request_context import end_user
-from engine.models import RATE, Client, EndUser, Question, Rates, Trail
+from engine.models import RATE, Client, EndUser, Question, Trail
 from engine.outage.stale_cache import OPEN_S, CircuitBreaker
 from engine.ports import NullExchange
 from engine.providers.limits import MemoryLimits, RedisLimits, name_of
+from engine.settings import Limits
 from engine.storage.database import Database
 from tests.conftest import ROOT, Records, running
 from tests.in_process import application
 from tests.upstreams.redis_server import RedisServer, needs_redis, redis_server
 
-RATES = Rates(per_key="100/minute", anonymous="10/hour", authenticated="50/hour")
+RATES = Limits(per_key="100/minute", anonymous="10/hour", authenticated="50/hour", body_bytes=65536)
 SITE = Client("site", "0123456789", frozenset({"ask"}))
 READER = EndUser("user:7b1c4f0e-3f5a-4a52-9d0e-0a3c5c1f6b11", "authenticated")
 PASSER_BY = EndUser("anon:192.0.2.7", "anonymous")
@@ -126,12 +127,13 @@ async def test_redis_lets_exactly_as_many_through(shared: RedisLimits, reader: E
 ASK_500_TIMES = """
 import asyncio, json, sys, time
 from engine.outage.stale_cache import CircuitBreaker
-from engine.models import Rates
+from engine.settings import Limits
 from engine.models import Client
 from engine.providers.limits import RedisLimits
 
 async def main(url):
-    limits = RedisLimits(Rates("100/minute", "10/hour", "50/hour"), url, CircuitBreaker(time.monotonic))
+    rates = Limits(per_key="100/minute", anonymous="10/hour", authenticated="50/hour", body_bytes=65536)
+    limits = RedisLimits(rates, url, CircuitBreaker(time.monotonic))
     site = Client("site", "0123456789", frozenset({"ask"}))
     print("ready", flush=True)
     sys.stdin.readline()
@@ -189,7 +191,7 @@ async def test_a_reader_over_their_limit_takes_nothing_from_the_site() -> None:
 
 # Seen red without the look at the key beforehand.
 async def test_a_site_over_its_limit_takes_nothing_from_its_readers() -> None:
-    limits = MemoryLimits(replace(RATES, per_key="1/second"))
+    limits = MemoryLimits(RATES.model_copy(update={"per_key": "1/second"}))
     await limits.admit(SITE, None)
     for _ in range(100):
         found = await limits.admit(SITE, PASSER_BY)
@@ -276,7 +278,7 @@ async def nothing(_: Client, __: Trail) -> None: ...
 
 
 async def test_the_row_says_who_asked_and_what_was_decided(house: House, records: Records) -> None:
-    engine = replace(house.engine, limiter=MemoryLimits(replace(RATES, anonymous="1/hour")))
+    engine = replace(house.engine, limiter=MemoryLimits(RATES.model_copy(update={"anonymous": "1/hour"})))
     first, second = (asked(end_user=parse_end_user("anon:2001:DB8::7")) for _ in range(2))
     await engine.serve(first, nothing)
     with pytest.raises(RateLimitedError) as caught:
@@ -293,7 +295,7 @@ async def test_the_row_says_who_asked_and_what_was_decided(house: House, records
 
 
 async def test_a_name_that_is_none_is_told_and_counts_against_the_key(house: House, records: Records) -> None:
-    engine = replace(house.engine, limiter=MemoryLimits(replace(RATES, per_key="1/minute")))
+    engine = replace(house.engine, limiter=MemoryLimits(RATES.model_copy(update={"per_key": "1/minute"})))
     failures = []
     for _ in range(2):
         with pytest.raises(RequestError) as caught:
@@ -314,7 +316,7 @@ async def test_nothing_is_asked_of_any_provider_before_the_limit(house: House) -
         async def read(self) -> Question:
             raise AssertionError("The body was read")
 
-    limiter = MemoryLimits(replace(RATES, per_key="1/minute"))
+    limiter = MemoryLimits(RATES.model_copy(update={"per_key": "1/minute"}))
     await limiter.admit(SITE, None)
     parts: Any = {name: Untouchable() for name in ("library", "retriever", "generator")}
     engine = replace(house.engine, limiter=limiter, **parts)
@@ -364,7 +366,9 @@ async def test_a_reader_over_their_limit_is_told_when_to_come_back(
 ) -> None:
     async with wiring.open_keys(database) as keys:
         own = await keys.create("telling", ["ask"], None)
-    async with over_http(house, MemoryLimits(replace(RATES, authenticated="1/hour")), own) as client:
+    async with over_http(
+        house, MemoryLimits(RATES.model_copy(update={"authenticated": "1/hour"})), own
+    ) as client:
         client.headers["X-End-User"] = READER.name
         responses = [await client.post("/v1/query", json=IMU) for _ in range(2)]
     assert [response.status_code for response in responses] == [200, 429]
