@@ -26,6 +26,7 @@ from engine.models import Calibration, Candidate, Generation
 from engine.retrieval import calibrate, lexical
 from engine.retrieval.calibrate import Gate, Labelled, ProbeScores
 from engine.settings import Settings
+from engine.wiring.books import self_calibration_of
 from ingest.read.export import FILENAME as CONTENT_FILE
 from ingest.registry import Registry
 from ingest.self_calibration import SelfCalibration, echoes, headings
@@ -242,7 +243,7 @@ async def _asked(house: House, settings: Settings, labelled: LabelledSet) -> Boo
         (await house.library.passages(names)).values(),
         key=lambda passage: (order[passage.filename], passage.chunk_index),
     )
-    calibration = wiring.self_calibration_of(settings, Registry(house.pool), retriever.embedder, house.index)
+    calibration = self_calibration_of(settings, Registry(house.pool), retriever.embedder, house.index)
     assert isinstance(calibration, SelfCalibration)
     soundings = ProbeScores(
         probes=await calibration._scores(calibration.probes, generation),

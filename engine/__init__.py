@@ -51,8 +51,7 @@ Modules
         certify          supervised calibration
         figures          bootstrap confidence intervals (pure)
         targets          retrieval metrics
-        labelled_set     parser for labelled sets
-        labels           parser for JSON Lines of labelled questions
+        labelled_set     parser for labelled sets and other JSON Lines of labelled questions
         report           HTML templates (pure)
         charts           plots as SVG (pure)
     http/                the HTTP interface

@@ -15,7 +15,7 @@ from audit import auditor
 from audit.archive.archiver import Archiver, MonthOutcome
 from audit.archive.reader import ArchiveSource, LocalFiles
 from audit.archive.verify import verify_archive
-from audit.checking.evidence import LAST_MOMENT, Period
+from audit.checking.evidence import StoredEvidence
 from audit.checking.inspection import inspect
 from audit.checking.month_tiers import tier_rows
 from audit.checking.quotations import check_quotations
@@ -26,22 +26,8 @@ from audit.proof.archive_format import MANIFEST
 from audit.proof.keys import PublicKey, read_public_keys
 from audit.proof.verdict import Report
 from engine import signing, wiring
-from engine.cli.output import (
-    CSV,
-    FOUND_SOMETHING,
-    FROM,
-    JSON,
-    TO,
-    WRONG_USAGE,
-    Arguments,
-    Command,
-    argument,
-    print_found,
-    print_rows,
-    progress,
-    quiet,
-    say,
-)
+from engine.cli import output
+from engine.cli.output import CSV, FROM, JSON, TO, Arguments, Command, argument, say
 from engine.errors import ConfigurationError
 from engine.settings import Settings
 from engine.storage.database import Database
@@ -53,21 +39,22 @@ async def query(settings: Settings, arguments: Arguments) -> int:
     """Run SQL over all tiers of the log, in the auditor's role, which can only read records."""
     if arguments.personal != bool(arguments.basis):
         say("Personal data is shown only for a recorded reason: give --personal and --basis TEXT together.")
-        return WRONG_USAGE
-    async with wiring.open_database(settings, quiet) as database:
+        return output.WRONG_USAGE
+    async with wiring.open_database(settings) as database:
         if arguments.personal:
             await _record_access(database, arguments)
-        with wiring.open_tiers(settings, database, _period(arguments), is_open=arguments.personal) as tiers:
+        period, is_open = output.period(arguments), arguments.personal
+        with wiring.open_tiers(settings, database, period, is_open=is_open) as tiers:
             try:
                 found = await asyncio.to_thread(tiers.query, arguments.sql)
             except QueryError as wrong:
                 say(str(wrong))
-                return WRONG_USAGE
+                return output.WRONG_USAGE
             except (UnansweredError, asyncio.CancelledError) as failure:
                 tiers.interrupt()
                 say(str(failure) or "Interrupted: the statement was not finished.")
-                return FOUND_SOMETHING
-    print_found(found.names, found.rows, arguments)
+                return output.FOUND_SOMETHING
+    output.print_found(found.names, found.rows, arguments)
     if found.archived:
         say(f"Archived months in this period: {len(found.archived)}, read: {len(found.opened)}.")
     if found.opened and not arguments.personal:
@@ -86,25 +73,25 @@ async def _record_access(database: Database, arguments: Arguments) -> None:
 
 async def status(settings: Settings, arguments: Arguments) -> int:
     """Print the state of the log: records, months, seals and anchors, queued rows, gaps; exit 1 if there is a gap."""
-    async with wiring.open_database(settings, quiet) as database:
-        found = await wiring.status_of(settings, database, _period(arguments))
+    async with wiring.open_database(settings) as database:
+        found = await wiring.status_of(settings, database, output.period(arguments))
     missing = gaps(found, wiring.now())
     hot_from = wiring.now() - timedelta(days=settings.audit.hot_days)
-    months = tier_rows(found.months, _period(arguments), hot_from)
+    months = tier_rows(found.months, output.period(arguments), hot_from)
     if arguments.json:
         print(json.dumps(asdict(found) | {"months": months, "gaps": missing}, default=str))
     else:
-        print_rows(found.records, as_json=False, empty="No records yet.")
-        print_rows(found.evidence, as_json=False, empty="Nothing is sealed yet.")
-        print_rows(months, as_json=False, empty="No month has a record.")
+        output.print_rows(found.records, empty="No records yet.")
+        output.print_rows(found.evidence, empty="Nothing is sealed yet.")
+        output.print_rows(months, empty="No month has a record.")
         for name, value in [*summary(found), *(("GAP", gap) for gap in missing)]:
             print(f"{name:<12}  {value}")
-    return FOUND_SOMETHING if missing else 0
+    return output.FOUND_SOMETHING if missing else 0
 
 
 async def partitions(settings: Settings, _: Arguments) -> int:
     """Create the log's partitions for the coming months."""
-    async with wiring.open_database(settings, quiet) as database:
+    async with wiring.open_database(settings) as database:
         made = await wiring.make_months_ahead(database, wiring.now().date())
     print("\n".join(made) or "All partitions exist already.")
     return 0
@@ -121,17 +108,14 @@ async def seal(settings: Settings, arguments: Arguments) -> int:
 
 
 async def _seal_once(settings: Settings, arguments: Arguments) -> int:
-    async with (
-        wiring.open_database(settings, quiet) as database,
-        wiring.open_sealer(settings, database) as sealer,
-    ):
+    async with wiring.open_database(settings) as database, wiring.open_sealer(settings, database) as sealer:
         done = await sealer.seal_once()
     failures = {f"{month:%Y-%m}": message for month, message in sealer.failures.items()}
     if arguments.json:
         print(json.dumps(asdict(done) | {"failures": failures}))
     else:
         print(f"{done.rows} records sealed, {done.anchors} tree heads anchored.")
-    return FOUND_SOMETHING if failures else 0
+    return output.FOUND_SOMETHING if failures else 0
 
 
 async def key(settings: Settings, arguments: Arguments) -> int:
@@ -155,13 +139,7 @@ async def verify(settings: Settings, arguments: Arguments) -> int:
     if arguments.archive:
         vault, place = _archive_of(settings, arguments.archive)
         return await _check_in_thread(partial(verify_archive, vault, place, None, keys, None), arguments)
-    async with wiring.open_database(settings, quiet) as database:
-
-        def inspected(show: Progress) -> Report:
-            with wiring.open_evidence(settings, database, _period(arguments)) as evidence:
-                return inspect(evidence, keys, show)
-
-        return await _check_in_thread(inspected, arguments)
+    return await _check_log(settings, arguments, lambda evidence, show: inspect(evidence, keys, show))
 
 
 def _archive_of(settings: Settings, named: str) -> tuple[ArchiveSource, str]:
@@ -181,16 +159,16 @@ def _archive_of(settings: Settings, named: str) -> tuple[ArchiveSource, str]:
 
 async def prove(settings: Settings, arguments: Arguments) -> int:
     """Write the proof of one record, which anyone can check without this service."""
-    async with wiring.open_database(settings, quiet) as database, wiring.open_prover(database) as prover:
+    async with wiring.open_database(settings) as database, wiring.open_prover(database) as prover:
         try:
             content = await prover.prove(await prover.row(arguments.query_id))
         except UnprovenError as failure:
             say(f"{failure.verdict}: {failure}")
-            return FOUND_SOMETHING
+            return output.FOUND_SOMETHING
     report = auditor.check(content, _public_keys(settings, arguments))
     if report.verdict not in auditor.GOOD:  # never hand out a proof that does not verify
         say(str(report))
-        return FOUND_SOMETHING
+        return output.FOUND_SOMETHING
     if arguments.output:
         arguments.output.write_bytes(content)
     else:
@@ -200,20 +178,26 @@ async def prove(settings: Settings, arguments: Arguments) -> int:
 
 async def check(arguments: Arguments) -> int:
     """Check a proof, a receipt or an answer offline: without network, database or settings."""
-    return _print_verdict(
-        auditor.check_files(arguments.file, arguments.public_key, arguments.receipt), arguments
-    )
+    report = auditor.check_files(arguments.file, arguments.public_key, arguments.receipt)
+    return _print_verdict(report, arguments)
 
 
 async def reverify(settings: Settings, arguments: Arguments) -> int:
     """Extract every quotation again from the stored passages and compare it with the records."""
-    async with wiring.open_database(settings, quiet) as database:
+    one = arguments.query_id
+    return await _check_log(settings, arguments, lambda evidence, show: check_quotations(evidence, one, show))
 
-        def compared(show: Progress) -> Report:
-            with wiring.open_evidence(settings, database, _period(arguments)) as evidence:
-                return check_quotations(evidence, arguments.query_id, show)
 
-        return await _check_in_thread(compared, arguments)
+async def _check_log(
+    settings: Settings, arguments: Arguments, check: Callable[[StoredEvidence, Progress], Report]
+) -> int:
+    async with wiring.open_database(settings) as database:
+
+        def checked(show: Progress) -> Report:
+            with wiring.open_evidence(settings, database, output.period(arguments)) as evidence:
+                return check(evidence, show)
+
+        return await _check_in_thread(checked, arguments)
 
 
 async def archive(settings: Settings, arguments: Arguments) -> int:
@@ -240,7 +224,7 @@ async def _with_archiver(
     settings: Settings, arguments: Arguments, work: Callable[[Archiver], Awaitable[list[MonthOutcome]]]
 ) -> int:
     show, stop = _cancellable_progress()
-    async with wiring.open_database(settings, quiet) as database:
+    async with wiring.open_database(settings) as database:
         os.nice(NICE)
         try:
             outcomes = await work(wiring.archiver_of(settings, database, show, say))
@@ -249,10 +233,9 @@ async def _with_archiver(
     rows = [asdict(outcome) for outcome in outcomes]
     if not arguments.json:
         rows = [{name: value for name, value in row.items() if name != "is_well"} for row in rows]
-    print_rows(
-        rows, as_json=arguments.json, empty="No month is old enough to archive, and none is in progress."
-    )
-    return 0 if all(outcome.is_well for outcome in outcomes) else FOUND_SOMETHING
+    nothing = "No month is old enough to archive, and none is in progress."
+    output.print_rows(rows, as_json=arguments.json, empty=nothing)
+    return 0 if all(outcome.is_well for outcome in outcomes) else output.FOUND_SOMETHING
 
 
 async def _check_in_thread(work: Callable[[Progress], Report], arguments: Arguments) -> int:
@@ -262,14 +245,14 @@ async def _check_in_thread(work: Callable[[Progress], Report], arguments: Argume
         return _print_verdict(await asyncio.to_thread(work, show), arguments)
     except asyncio.CancelledError:
         say("Interrupted: there is no verdict.")
-        return FOUND_SOMETHING
+        return output.FOUND_SOMETHING
     finally:
         stop.set()
 
 
 def _cancellable_progress() -> tuple[Progress, threading.Event]:
     """A thread cannot be cancelled: once the event is set, its next progress report raises `InterruptedError`."""
-    show, stop = progress(), threading.Event()
+    show, stop = output.progress(), threading.Event()
 
     def show_or_stop(what: str, done: int, of: int) -> None:
         if stop.is_set():
@@ -281,22 +264,18 @@ def _cancellable_progress() -> tuple[Progress, threading.Event]:
 
 def _print_verdict(report: Report, arguments: Arguments) -> int:
     print(json.dumps(report.as_json()) if arguments.json else report)
-    return 0 if report.verdict in auditor.GOOD else FOUND_SOMETHING
+    return 0 if report.verdict in auditor.GOOD else output.FOUND_SOMETHING
 
 
 def _public_keys(settings: Settings, arguments: Arguments) -> list[PublicKey]:
     named = getattr(arguments, "public_key", None)
-    hint = (
-        "Give another file with --public-key." if named else "Create a key with `affidavit audit key --new`."
-    )
     try:
         return read_public_keys(named or signing.public_keys_file(settings))
     except KeyFileError as wrong:
+        hint = "Create a key with `affidavit audit key --new`."
+        if named:
+            hint = "Give another file with --public-key."
         raise ConfigurationError(f"{wrong} {hint}") from None
-
-
-def _period(arguments: Arguments) -> Period:
-    return Period(arguments.since or datetime.min.replace(tzinfo=UTC), arguments.until or LAST_MOMENT)
 
 
 def _month(text: str) -> date:

@@ -8,24 +8,14 @@ from pathlib import Path
 
 from engine import wiring
 from engine.answer import Asked
-from engine.cli.output import (
-    FOUND_SOMETHING,
-    JSON,
-    SCOPES,
-    Arguments,
-    Command,
-    argument,
-    print_rows,
-    progress,
-    quiet,
-    say,
-)
+from engine.cli import output
+from engine.cli.output import JSON, Arguments, Command, argument, print_rows, progress, say
 from engine.errors import RequestError
 from engine.http import v1
 from engine.models import Client, Question
 from engine.ports import NullExchange
 from engine.settings import Settings
-from ingest.pipeline import Ingest, IngestResult
+from ingest.pipeline import IngestResult
 
 
 async def ingest(settings: Settings, arguments: Arguments) -> int:
@@ -34,8 +24,9 @@ async def ingest(settings: Settings, arguments: Arguments) -> int:
         wiring.open_database(settings, say) as database,
         wiring.open_ingest(settings, database, progress()) as pipeline,
     ):
-        title = arguments.title or await _title(pipeline, arguments.book)
-        result = await pipeline.run(arguments.paths, arguments.book, title, dry_run=arguments.dry_run)
+        book = arguments.book
+        title = arguments.title or (await pipeline.registry.live_content(book)).title or book
+        result = await pipeline.run(arguments.paths, book, title, dry_run=arguments.dry_run)
         cost = pipeline.embedder.cost()
     if arguments.json:
         print(json.dumps(asdict(result)))
@@ -66,22 +57,14 @@ async def ask(settings: Settings, arguments: Arguments) -> int:
         book_id = arguments.book or settings.books.default
         return v1.question(body.encode(), book_id, None, settings.retrieval.top_k)
 
-    operator = Client("operator", None, frozenset(SCOPES))
-    async with (
-        wiring.open_database(settings, quiet) as database,
-        wiring.open_house(settings, database) as house,
-    ):
-        asked = Asked(
-            endpoint="affidavit ask",
-            request_id=str(house.engine.new_id()),
-            exchange=NullExchange(read),
-            operator=operator,
-        )
+    operator = Client("operator", None, frozenset(output.SCOPES))
+    async with wiring.open_database(settings) as database, wiring.open_house(settings, database) as house:
+        asked = Asked("affidavit ask", str(house.engine.new_id()), NullExchange(read), operator=operator)
         try:
             answer = await house.engine.answer(asked)
         except RequestError as failure:
             print(f"affidavit: {failure.detail} (query {failure.query_id})", file=sys.stderr)
-            return FOUND_SOMETHING
+            return output.FOUND_SOMETHING
     body = v1.response(answer)
     print(body.model_dump_json(indent=2) if arguments.json else _for_terminal(body))
     return 0
@@ -92,18 +75,10 @@ def _warn(warnings: Iterable[str]) -> None:
         say(f"WARNING: {warning}")
 
 
-async def _title(pipeline: Ingest, book_id: str) -> str:
-    """The book's current title, or its id if it has none."""
-    return (await pipeline.registry.live_content(book_id)).title or book_id
-
-
 def _ingested(result: IngestResult, *, dry_run: bool) -> str:
+    state = f"generation {result.generation}" if result.generation else "nothing changed, nothing published"
     if dry_run:
         state = "a dry run, nothing was changed"
-    else:
-        state = (
-            f"generation {result.generation}" if result.generation else "nothing changed, nothing published"
-        )
     return (
         f"{result.book}: {result.files_processed} files, {result.chunks_created} new passages,"
         f" {result.chunks_reused} unchanged, {result.chunks_removed} removed, {result.seconds} s; {state}"
@@ -114,12 +89,11 @@ def _for_terminal(body: v1.QueryResponse) -> str:
     lines = [body.answer, ""]
     lines += [f"  {item.n}. {item.chapter}, {item.section} ({item.url})" for item in body.citations]
     lines += [f"  nearest: {item.chapter}, {item.section} ({item.url})" for item in body.nearest]
-    verdict = (
-        f"confidence {body.confidence_score:.2f}, {body.confidence_level}" if body.citations else body.reason
-    )
-    return "\n".join(
-        [*lines, f"  {body.outcome} ({verdict}) in {body.timings.total_ms} ms, query {body.query_id}"]
-    )
+    verdict: str | None = body.reason
+    if body.citations:
+        verdict = f"confidence {body.confidence_score:.2f}, {body.confidence_level}"
+    lines += [f"  {body.outcome} ({verdict}) in {body.timings.total_ms} ms, query {body.query_id}"]
+    return "\n".join(lines)
 
 
 BOOK_COMMANDS: dict[str, Command] = {

@@ -3,10 +3,8 @@
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Literal
 
 from audit.checking.status import OVERDUE, spool_files
 from audit.errors import KeyFileError
@@ -14,7 +12,7 @@ from audit.ledger.partitions import MONTHS_AHEAD_MIN
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.vault import VaultState
 from engine import wiring
-from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command, quiet
+from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command
 from engine.settings import Settings
 from engine.storage.database import Database
 
@@ -34,7 +32,7 @@ QUIET = {
     "auto_explain.log_min_duration": ("-1",),
 }
 
-State = Literal["ok", "missing", "failed"]
+Check = Callable[[Settings, Database], Awaitable[VaultState]]  # the same result as the checks of a vault
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +40,13 @@ class CheckResult:
     """A line of the report."""
 
     part: str
-    state: State
+    state: str
     words: str
 
 
 async def doctor(settings: Settings, arguments: Arguments) -> int:
     """Check every part of the installation; print one line per part, and what to do about a failure."""
-    async with wiring.open_database(settings, quiet) as database:
+    async with wiring.open_database(settings) as database:
         findings = await examine(settings, database)
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings]))
@@ -60,7 +58,7 @@ async def doctor(settings: Settings, arguments: Arguments) -> int:
 
 async def examine(settings: Settings, database: Database) -> list[CheckResult]:
     """Runs every check, in the order in which a question needs the parts. A failed check does not stop the others."""
-    checks: dict[str, Callable[[Settings, Database], Awaitable[CheckResult]]] = {
+    checks: dict[str, Check] = {
         "data folder": _data_folder,
         "database": _database,
         "durability": _durability,
@@ -79,63 +77,68 @@ async def examine(settings: Settings, database: Database) -> list[CheckResult]:
         "keys": _keys,
         "generator": _generator,
     }
-    findings = []
-    for part, check in checks.items():
-        try:
-            findings.append(await check(settings, database))
-        except Exception as fault:  # noqa: BLE001  becomes a line of the report
-            findings.append(_fault(part, fault))
-    findings += [finding async for finding in _vault_findings(settings)]
-    return findings
+    findings = [await _result(part, check(settings, database)) for part, check in checks.items()]
+    try:
+        of_vault = wiring.vault_of(settings).checks()
+    except Exception as fault:  # noqa: BLE001  becomes a line of the report
+        return [*findings, _fault("vault", fault)]
+    return findings + [await _result(part, asyncio.to_thread(check)) for part, check in of_vault.items()]
 
 
-async def _data_folder(settings: Settings, _: Database) -> CheckResult:
+async def _result(part: str, check: Awaitable[VaultState]) -> CheckResult:
+    try:
+        return CheckResult(part, *await check)
+    except Exception as fault:  # noqa: BLE001  becomes a line of the report
+        return _fault(part, fault)
+
+
+def _fault(part: str, fault: Exception) -> CheckResult:
+    return CheckResult(part, "failed", f"{type(fault).__name__}: {str(fault).splitlines()[0]}")
+
+
+async def _data_folder(settings: Settings, _: Database) -> VaultState:
     free = shutil.disk_usage(settings.data_dir).free
     words = f"{settings.data_dir}, {free / 1024**3:.1f} GiB free"
     if free < FREE_BYTES_MIN:
-        return CheckResult("data folder", "missing", f"{words}: free some space, because records need it")
-    return CheckResult("data folder", "ok", words)
+        return "missing", f"{words}: free some space, because records need it"
+    return "ok", words
 
 
-async def _database(settings: Settings, database: Database) -> CheckResult:
+async def _database(settings: Settings, database: Database) -> VaultState:
     _names, rows = await database.read("affidavit_engine", "SHOW server_version")
     kind = "given" if settings.database.url.get_secret_value() else "embedded"
-    return CheckResult("database", "ok", f"PostgreSQL {rows[0][0].split()[0]}, {kind}")
+    return "ok", f"PostgreSQL {rows[0][0].split()[0]}, {kind}"
 
 
-async def _durability(_: Settings, database: Database) -> CheckResult:
+async def _durability(_: Settings, database: Database) -> VaultState:
     found = await wiring.weaknesses_of(database)
     if found:
-        return CheckResult("durability", "failed", " ".join(found))
-    return CheckResult("durability", "ok", "acknowledged records survive a power cut")
+        return "failed", " ".join(found)
+    return "ok", "acknowledged records survive a power cut"
 
 
-async def _server_log(_: Settings, database: Database) -> CheckResult:
+async def _server_log(_: Settings, database: Database) -> VaultState:
     """PostgreSQL's error messages may quote a row. On a given server its operator decides what the log keeps."""
     names = ", ".join(f"'{name}'" for name in QUIET)
     statement = f"SELECT name, setting FROM pg_settings WHERE name IN ({names}) ORDER BY name"  # noqa: S608  our own names
     _names, rows = await database.read("affidavit_engine", statement)
-    loud = [
-        f"{name} = {setting} (should be {QUIET[name][0]})"
-        for name, setting in rows
-        if setting not in QUIET[name]
-    ]
+    loud = ", ".join(
+        f"{name} = {value} (should be {QUIET[name][0]})" for name, value in rows if value not in QUIET[name]
+    )
     if loud:
-        return CheckResult(
-            "server log", "failed",
-            f"PostgreSQL's log may contain readers' questions: {', '.join(loud)}; correct them with ALTER DATABASE … SET",
-        )  # fmt: skip
-    return CheckResult("server log", "ok", "contains no row and no statement")
+        words = f"PostgreSQL's log may contain readers' questions: {loud}"
+        return "failed", f"{words}; correct them with ALTER DATABASE … SET"
+    return "ok", "contains no row and no statement"
 
 
-async def _migrations(_: Settings, database: Database) -> CheckResult:
+async def _migrations(_: Settings, database: Database) -> VaultState:
     pending = database.pending()
     if pending:
-        return CheckResult("migrations", "missing", f"{', '.join(pending)}: run `affidavit migrate`")
-    return CheckResult("migrations", "ok", "all of sql/ is applied")
+        return "missing", f"{', '.join(pending)}: run `affidavit migrate`"
+    return "ok", "all of sql/ is applied"
 
 
-async def _roles(_: Settings, database: Database) -> CheckResult:
+async def _roles(_: Settings, database: Database) -> VaultState:
     _names, rows = await database.read(
         "affidavit_engine",
         "SELECT privilege FROM unnest(ARRAY['SELECT', 'UPDATE', 'DELETE', 'TRUNCATE']) AS privilege"
@@ -143,181 +146,129 @@ async def _roles(_: Settings, database: Database) -> CheckResult:
     )
     if rows:
         verbs = ", ".join(row[0] for row in rows)
-        return CheckResult("roles", "failed", f"affidavit_engine has {verbs} on audit_logs: REVOKE it")
-    return CheckResult("roles", "ok", "the engine can insert records, but not read or change them")
+        return "failed", f"affidavit_engine has {verbs} on audit_logs: REVOKE it"
+    return "ok", "the engine can insert records, but not read or change them"
 
 
-async def _partitions(_: Settings, database: Database) -> CheckResult:
+async def _partitions(_: Settings, database: Database) -> VaultState:
     ahead = await wiring.count_months_ahead(database, wiring.now().date())
+    words = f"{ahead} future months have a partition"
     if ahead < MONTHS_AHEAD_MIN:
-        return CheckResult(
-            "partitions",
-            "missing",
-            f"{ahead} future months have a partition: run `affidavit audit partitions`",
-        )
-    return CheckResult("partitions", "ok", f"{ahead} future months have a partition")
+        return "missing", f"{words}: run `affidavit audit partitions`"
+    return "ok", words
 
 
-async def _drop_guard(_: Settings, database: Database) -> CheckResult:
+async def _drop_guard(_: Settings, database: Database) -> VaultState:
     _names, rows = await database.read(
         "affidavit_auditor",
         "SELECT evtname FROM pg_event_trigger WHERE evtname = 'audit_refuse_drop' AND evtevent = 'sql_drop' AND evtenabled IN ('O', 'A')",
     )
     if not rows:
-        return CheckResult(
-            "drop guard", "missing",
+        return "missing", (
             "a month that is not archived can be dropped; run as a superuser: CREATE EVENT TRIGGER audit_refuse_drop"
-            " ON sql_drop EXECUTE FUNCTION audit_guard.refuse_drop()",
-        )  # fmt: skip
-    return CheckResult(
-        "drop guard", "ok", "no month of the log can be dropped before it is archived and verified"
-    )
-
-
-async def _spool(settings: Settings, _: Database) -> CheckResult:
-    if not settings.audit.spool_dir:
-        return CheckResult("spool", "ok", "none: while the database is unavailable, no question is answered")
-    folder = settings.data_dir / settings.audit.spool_dir
-    waiting = [file for file in spool_files(folder) if file.entries]
-    if waiting:
-        entries = sum(file.entries for file in waiting)
-        return CheckResult(
-            "spool",
-            "missing",
-            f"{entries} entries in {folder} wait for the database: run `affidavit audit status`",
+            " ON sql_drop EXECUTE FUNCTION audit_guard.refuse_drop()"
         )
-    return CheckResult("spool", "ok", f"{folder}, empty")
+    return "ok", "no month of the log can be dropped before it is archived and verified"
 
 
-async def _embedder(settings: Settings, _: Database) -> CheckResult:
+async def _spool(settings: Settings, _: Database) -> VaultState:
+    if not settings.audit.spool_dir:
+        return "ok", "none: while the database is unavailable, no question is answered"
+    folder = settings.data_dir / settings.audit.spool_dir
+    entries = sum(file.entries for file in spool_files(folder))
+    if entries:
+        return "missing", f"{entries} entries in {folder} wait for the database: run `affidavit audit status`"
+    return "ok", f"{folder}, empty"
+
+
+async def _embedder(settings: Settings, _: Database) -> VaultState:
     embedder = wiring.embedder_of(settings)
     try:
         vector = await embedder.embed_query("Does the embedder work?")
     finally:
         await embedder.close()
-    return CheckResult("embedder", "ok", f"{embedder.name}, {len(vector)} dimensions")
+    return "ok", f"{embedder.name}, {len(vector)} dimensions"
 
 
-async def _index(settings: Settings, database: Database) -> CheckResult:
+async def _index(settings: Settings, database: Database) -> VaultState:
     async with wiring.open_house(settings, database) as house:
         books = [book for book in await house.library.books() if book.generation]
         held = [await house.index.count(book.generation) for book in books if book.generation]
     short = [book.book_id for book, points in zip(books, held, strict=True) if points != book.passages]
     if short:
-        return CheckResult(
-            "index", "failed", f"not all passages of {', '.join(short)} are indexed: ingest again"
-        )
-    return CheckResult(
-        "index", "ok", f"{settings.providers.index}, {sum(held)} passages of {len(books)} books"
-    )
+        return "failed", f"not all passages of {', '.join(short)} are indexed: ingest again"
+    return "ok", f"{settings.providers.index}, {sum(held)} passages of {len(books)} books"
 
 
-async def _books(settings: Settings, database: Database) -> CheckResult:
+async def _books(settings: Settings, database: Database) -> VaultState:
     async with wiring.open_registry(database) as registry:
         books = await registry.books()
-    if settings.books.default not in {book.book_id for book in books if book.generation}:
-        return CheckResult(
-            "books", "missing",
-            f"{settings.books.default} is not published: run `affidavit ingest PATH --book {settings.books.default}`",
-        )  # fmt: skip
-    return CheckResult(
-        "books", "ok", "; ".join(f"{book.book_id}, {book.passages} passages" for book in books)
-    )
+    default = settings.books.default
+    if default not in {book.book_id for book in books if book.generation}:
+        return "missing", f"{default} is not published: run `affidavit ingest PATH --book {default}`"
+    return "ok", "; ".join(f"{book.book_id}, {book.passages} passages" for book in books)
 
 
-async def _calibration(_: Settings, database: Database) -> CheckResult:
+async def _calibration(_: Settings, database: Database) -> VaultState:
     async with wiring.open_registry(database) as registry:
         books = [book for book in await registry.books() if book.generation]
     doubtful = [f"{book.book_id}: {warning}" for book in books for warning in book.warnings]
     if doubtful:
-        return CheckResult("calibration", "failed", " ".join(doubtful))
+        return "failed", " ".join(doubtful)
     curves = [f"{book.book_id}, {book.calibration_kind} ({book.calibration})" for book in books]
-    return CheckResult("calibration", "ok", "; ".join(curves) or "no book yet")
+    return "ok", "; ".join(curves) or "no book yet"
 
 
-async def _keys(_: Settings, database: Database) -> CheckResult:
+async def _keys(_: Settings, database: Database) -> VaultState:
     async with wiring.open_keys(database) as keys:
         valid = [key for key in await keys.all() if key.revoked_at is None or key.revoked_at > wiring.now()]
     if not valid:
-        return CheckResult(
-            "keys",
-            "missing",
-            "no valid API key, so no HTTP client is admitted: run `affidavit keys create --client NAME`",
-        )
-    return CheckResult("keys", "ok", f"{len(valid)} valid")
+        words = "no valid API key, so no HTTP client is admitted: run `affidavit keys create --client NAME`"
+        return "missing", words
+    return "ok", f"{len(valid)} valid"
 
 
-async def _generator(settings: Settings, _: Database) -> CheckResult:
+async def _generator(settings: Settings, _: Database) -> VaultState:
     embedder = wiring.embedder_of(settings)
     generator = wiring.generator_of(settings, embedder)
     await generator.close()
     await embedder.close()
-    return CheckResult("generator", "ok", f"{settings.providers.generator}: {generator.description}")
+    return "ok", f"{settings.providers.generator}: {generator.description}"
 
 
-async def _vault_findings(settings: Settings) -> AsyncIterator[CheckResult]:
-    """The vault's own health checks, which the vendor's module defines."""
-    checks: dict[str, Callable[[], VaultState]] = {}
-    try:
-        checks = wiring.vault_of(settings).checks()
-    except Exception as fault:  # noqa: BLE001  as in `examine`
-        yield _fault("vault", fault)
-    for part, check in checks.items():
-        try:
-            yield CheckResult(part, *await asyncio.to_thread(check))
-        except Exception as fault:  # noqa: BLE001
-            yield _fault(part, fault)
-
-
-def _fault(part: str, fault: Exception) -> CheckResult:
-    return CheckResult(part, "failed", f"{type(fault).__name__}: {str(fault).splitlines()[0]}")
-
-
-async def _signing_key(settings: Settings, _: Database) -> CheckResult:
+async def _signing_key(settings: Settings, _: Database) -> VaultState:
     path = settings.data_dir / settings.audit.signing_key_file
     if not path.exists():
         if not settings.database.url.get_secret_value():
-            return CheckResult("signing key", "ok", "created at first use")
-        return CheckResult(
-            "signing key", "missing", f"{path} does not exist: run `affidavit audit key --new`"
-        )
+            return "ok", "created at first use"
+        return "missing", f"{path} does not exist: run `affidavit audit key --new`"
     try:
         key, public = SigningKey.load(path), read_public_keys(public_file(path))
     except KeyFileError as wrong:
-        return CheckResult("signing key", "failed", str(wrong))
+        return "failed", str(wrong)
     if key.public not in public:
-        return CheckResult(
-            "signing key", "failed",
-            f"{public_file(path)} lacks {key.public}, so its signatures cannot be verified: add it as the last line",
-        )  # fmt: skip
-    return CheckResult(
-        "signing key", "ok", f"{key.key_id}, {len(public)} public keys in {public_file(path).name}"
-    )
+        words = f"{public_file(path)} lacks {key.public}, so its signatures cannot be verified"
+        return "failed", f"{words}: add it as the last line"
+    return "ok", f"{key.key_id}, {len(public)} public keys in {public_file(path).name}"
 
 
-async def _sealing(settings: Settings, database: Database) -> CheckResult:
+async def _sealing(settings: Settings, database: Database) -> VaultState:
     status = await wiring.status_of(settings, database)
-    now = wiring.now()
-    if status.unsealed.oldest and now - status.unsealed.oldest > OVERDUE:
-        return CheckResult(
-            "sealing", "failed",
-            f"{status.unsealed.count} records are not sealed, the oldest of {status.unsealed.oldest:%Y-%m-%d %H:%M:%S}"
-            " UTC: check that `affidavit audit seal` or the engine is running",
-        )  # fmt: skip
-    late = [month["month"] for month in status.evidence if _is_late(month["waiting_since"], now)]
-    if late:
-        return CheckResult(
-            "sealing", "failed", f"{', '.join(late)} not anchored: check that the vault can be written"
+    oldest, overdue = status.unsealed.oldest, wiring.now() - OVERDUE
+    if oldest and oldest < overdue:
+        return "failed", (
+            f"{status.unsealed.count} records are not sealed, the oldest of {oldest:%Y-%m-%d %H:%M:%S}"
+            " UTC: check that `affidavit audit seal` or the engine is running"
         )
+    waiting = [month for month in status.evidence if month["waiting_since"]]
+    late = [month["month"] for month in waiting if month["waiting_since"] < overdue]
+    if late:
+        return "failed", f"{', '.join(late)} not anchored: check that the vault can be written"
     if not status.evidence:
-        return CheckResult("sealing", "ok", "nothing to seal yet")
+        return "ok", "nothing to seal yet"
     last = status.evidence[-1]
     state = f"{last['month']}: {last['tree_size']} sealed, {last['anchored_size'] or 0} anchored"
-    return CheckResult("sealing", "ok", f"{state}, last at {last['sealed_at']:%Y-%m-%d %H:%M:%S} UTC")
-
-
-def _is_late(since: datetime | None, now: datetime) -> bool:
-    return since is not None and now - since > OVERDUE
+    return "ok", f"{state}, last at {last['sealed_at']:%Y-%m-%d %H:%M:%S} UTC"
 
 
 DOCTOR_COMMANDS: dict[str, Command] = {"doctor": Command(doctor, "affidavit doctor", (JSON,))}

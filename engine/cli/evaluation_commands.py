@@ -10,7 +10,6 @@ from pydantic import SecretStr
 from engine import wiring
 from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command, argument, print_rows, progress, say
 from engine.evaluation import certify, evaluate, evaluation_report, labelled_set
-from engine.evaluation.labels import LabelsError
 from engine.settings import Settings
 from ingest.read.export import FILENAME as CONTENT_FILE
 
@@ -33,7 +32,7 @@ async def evaluation(settings: Settings, arguments: Arguments) -> int:
         print(json.dumps(asdict(found)))
     else:
         print(evaluation_report.about(found))
-        print_rows(evaluation_report.rows(found), as_json=False, empty="")
+        print_rows(evaluation_report.rows(found))
     for failure in found.failures:
         say(f"  not measured: {failure['question']}: {failure['error']}")
     return FOUND_SOMETHING if found.failures else 0
@@ -57,20 +56,19 @@ async def calibration(settings: Settings, arguments: Arguments) -> int:
         print(json.dumps(asdict(certified)))
     else:
         print(certify.about(certified))
-        print_rows(certify.table(certified), as_json=False, empty="")
+        print_rows(certify.table(certified))
     return 0
 
 
 def _embedded(settings: Settings, data_dir: Path) -> Settings:
     """The same settings with a temporary database and index, so that a labelled set cannot touch a real book."""
-    return settings.model_copy(
-        update={
-            "data_dir": data_dir,
-            "database": settings.database.model_copy(update={"url": SecretStr("")}),
-            "providers": settings.providers.model_copy(update={"index": "edge", "limits": "memory"}),
-            "books": settings.books.model_copy(update={"default": EVALUATED_BOOK}),
-        }
-    )
+    own = {
+        "data_dir": data_dir,
+        "database": settings.database.model_copy(update={"url": SecretStr("")}),
+        "providers": settings.providers.model_copy(update={"index": "edge", "limits": "memory"}),
+        "books": settings.books.model_copy(update={"default": EVALUATED_BOOK}),
+    }
+    return settings.model_copy(update=own)
 
 
 async def _evaluated(
@@ -80,7 +78,7 @@ async def _evaluated(
         async with wiring.open_ingest(settings, database, progress()) as pipeline:
             result = await pipeline.run([content], EVALUATED_BOOK, labelled.name)
         if result.errors:
-            raise LabelsError(f"The corpus cannot be ingested: {result.errors[0]['error']}")
+            raise labelled_set.LabelsError(f"The corpus cannot be ingested: {result.errors[0]['error']}")
         async with wiring.open_house(settings, database) as house:
             library, engine = house.library, house.engine
             generation = await library.live(EVALUATED_BOOK)

@@ -7,17 +7,7 @@ from dataclasses import asdict
 from datetime import timedelta
 
 from engine import wiring
-from engine.cli.output import (
-    FOUND_SOMETHING,
-    JSON,
-    SCOPES,
-    Arguments,
-    Command,
-    argument,
-    print_rows,
-    quiet,
-    say,
-)
+from engine.cli.output import FOUND_SOMETHING, JSON, SCOPES, Arguments, Command, argument, print_rows, say
 from engine.models import BOOK_ID, RATE
 from engine.settings import Settings
 
@@ -26,14 +16,14 @@ _DURATION = re.compile(r"(?P<count>[0-9]{1,4})(?P<unit>[smhd])|0")
 
 async def keys_create(settings: Settings, arguments: Arguments) -> int:
     """Create a key. Its secret is printed once and not stored."""
-    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
+    async with wiring.open_database(settings) as database, wiring.open_keys(database) as keys:
         print(await keys.create(arguments.client, arguments.scope, arguments.limit, arguments.book))
     return 0
 
 
 async def keys_list(settings: Settings, arguments: Arguments) -> int:
     """List all keys, without their secrets."""
-    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
+    async with wiring.open_database(settings) as database, wiring.open_keys(database) as keys:
         found = [asdict(key) for key in await keys.all()]
     print_rows(found, as_json=arguments.json, empty="No keys yet. Try: affidavit keys create --client NAME")
     return 0
@@ -41,7 +31,7 @@ async def keys_list(settings: Settings, arguments: Arguments) -> int:
 
 async def keys_rotate(settings: Settings, arguments: Arguments) -> int:
     """Create a new secret for the same client, scopes and books. The old one stays valid for --overlap."""
-    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
+    async with wiring.open_database(settings) as database, wiring.open_keys(database) as keys:
         secret = await keys.rotate(arguments.key_id, arguments.overlap)
     if secret is None:
         say(f"There is no valid key {arguments.key_id}: run `affidavit keys list`.")
@@ -52,7 +42,7 @@ async def keys_rotate(settings: Settings, arguments: Arguments) -> int:
 
 async def keys_revoke(settings: Settings, arguments: Arguments) -> int:
     """Revoke a key: requests with it are refused from now on."""
-    async with wiring.open_database(settings, quiet) as database, wiring.open_keys(database) as keys:
+    async with wiring.open_database(settings) as database, wiring.open_keys(database) as keys:
         revoked = await keys.revoke(key_id=arguments.key_id)
     print("Revoked." if revoked else f"There is no valid key {arguments.key_id}: run `affidavit keys list`.")
     return 0 if revoked else FOUND_SOMETHING
@@ -60,7 +50,7 @@ async def keys_revoke(settings: Settings, arguments: Arguments) -> int:
 
 async def sessions_purge(settings: Settings, arguments: Arguments) -> int:
     """Delete sessions without activity for sessions.purge_days. Run it daily."""
-    async with wiring.open_database(settings, quiet) as database:
+    async with wiring.open_database(settings) as database:
         async with wiring.open_sessions(settings, database) as sessions:
             purged = await sessions.purge()
     days = settings.sessions.purge_days
@@ -84,9 +74,8 @@ def _rate(text: str) -> str:
 
 def _book(text: str) -> str:
     if not BOOK_ID.fullmatch(text):
-        raise argparse.ArgumentTypeError(
-            f"{text} is not a valid book ID: use lower-case letters, digits and hyphens"
-        )
+        wrong = f"{text} is not a valid book ID: use lower-case letters, digits and hyphens"
+        raise argparse.ArgumentTypeError(wrong)
     return text
 
 

@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from audit.checking.evidence import LAST_MOMENT, Period
 from audit.progress import Progress
 from engine.settings import Settings
 
@@ -61,7 +62,12 @@ DATA_DIR = argument(
 )
 
 
-def print_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, empty: str) -> None:
+def period(arguments: Arguments) -> Period:
+    """The period of --from and --to."""
+    return Period(arguments.since or datetime.min.replace(tzinfo=UTC), arguments.until or LAST_MOMENT)
+
+
+def print_rows(rows: Sequence[dict[str, Any]], *, as_json: bool = False, empty: str = "") -> None:
     if as_json:
         print(json.dumps(rows, default=str))
     elif not rows:
@@ -77,15 +83,17 @@ def print_found(names: Sequence[str], rows: Sequence[Sequence[Any]], arguments: 
     """Prints the result of an SQL statement, in the same format whichever database ran it."""
     found = [[plain(value) for value in row] for row in rows]
     if arguments.json:
-        print(json.dumps([dict(zip(_numbered(names), row, strict=True)) for row in found]))
+        print_rows(_named(names, found), as_json=True)
     elif arguments.csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(
-            [names, *([_text(value) for value in row] for row in found)]
-        )
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([names, *([_text(value, null="") for value in row] for row in found)])
     else:
-        cells = [["NULL" if value is None else _text(value) for value in row] for row in found]
-        shown = [dict(zip(_numbered(names), row, strict=True)) for row in cells]
-        print_rows(shown, as_json=False, empty="No rows.")
+        shown = [[_text(value, null="NULL") for value in row] for row in found]
+        print_rows(_named(names, shown), empty="No rows.")
+
+
+def _named(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(_numbered(names), row, strict=True)) for row in rows]
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
@@ -118,10 +126,10 @@ def _number(value: float | Decimal) -> int | float | str:
     return int(value) if value == int(value) else float(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, null: str) -> str:
     """A value in a line of text: JSON unless it is a string."""
     if value is None:
-        return ""
+        return null
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -139,9 +147,6 @@ def _cell(value: object) -> str:
 
 def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
-
-
-def quiet(_: str) -> None: ...
 
 
 def progress() -> Progress:

@@ -16,7 +16,6 @@ import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from audit import worker
 from engine import logs, wiring
-from engine.cli.output import FOUND_SOMETHING, quiet, say
+from engine.cli.output import FOUND_SOMETHING, say
 from engine.errors import AffidavitError
 from engine.http.app import create_app
 from engine.settings import Settings
@@ -40,9 +39,7 @@ ARRIVE_S = 10.0  # the timeout for a request to arrive completely; the engine it
 HEAD_BYTES_MAX = 16 * 1024  # a key, a request id and the headers that proxies add take less than 2 KiB
 RESTART_S = 1.0  # the backoff before a worker is restarted: the cause of its death may last
 HEARTBEAT_S = 1.0
-HUNG_S = (
-    30.0  # a worker that sends no heartbeat for so long has missed every deadline: it is killed and restarted
-)
+HUNG_S = 30.0  # a worker without a heartbeat for so long missed every deadline: it is killed and restarted
 SHUTDOWN_S = 20.0  # for a graceful shutdown: requests, their rows, a last seal
 
 READY = b"ready"
@@ -73,11 +70,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listening = socket.create_server((host, port), family=family)
     except OSError as failure:
-        raise OSError(
-            f"Port {port} cannot be used ({os.strerror(failure.errno or 0)}). Use another one: --port {port + 1}"
-        ) from None
-    no_delay = 1  # else each answer waits 40 ms for an acknowledgement
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, no_delay)
+        reason = os.strerror(failure.errno or 0)
+        raise OSError(f"Port {port} cannot be used ({reason}). Use another one: --port {port + 1}") from None
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for an ACK
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # else a client that stops reading keeps its connection for ever
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_S * 1000)
     return listening
@@ -89,7 +84,7 @@ async def _serve_here(
 ) -> bool:  # fmt: skip
     """Serves in this process. False if the server did not start."""
     async with wiring.open_house(settings, database) as house:
-        app = create_app(lambda: nullcontext(house), metrics_folder)
+        app = create_app(lambda: contextlib.nullcontext(house), metrics_folder)
         server = _Server(
             uvicorn.Config(
                 app, http=ReadTimeoutProtocol, ws="none", lifespan="on", log_config=None, access_log=False,
@@ -262,7 +257,7 @@ async def _serve_as_worker() -> bool:
     heartbeats = asyncio.create_task(worker.send_heartbeats(sink, HEARTBEAT_S, stop))
     try:
         with socket.socket(fileno=descriptor) as listening:
-            async with wiring.open_database(settings, quiet) as database:
+            async with wiring.open_database(settings) as database:
                 ready = partial(worker.notify, sink, READY)
                 return await _serve_here(settings, database, listening, ready, stop, folder)
     finally:

@@ -22,12 +22,11 @@ async def up(settings: Settings, arguments: Arguments) -> int:
         async with wiring.open_keys(database) as keys:
             await keys.revoke(client_id=DEMO_CLIENT)
             secret = await keys.create(DEMO_CLIENT, ["ask"], None)
-        return await serving.serve(
-            settings, database, listening,
+        ready = (
             f"Affidavit is ready at http://127.0.0.1:{arguments.port}\n"
-            f"Demo key: {secret}\n(The key is valid for this run. Press Ctrl-C to stop everything.)",
-            arguments.workers,
-        )  # fmt: skip
+            f"Demo key: {secret}\n(The key is valid for this run. Press Ctrl-C to stop everything.)"
+        )
+        return await serving.serve(settings, database, listening, ready, arguments.workers)
 
 
 async def serve(settings: Settings, arguments: Arguments) -> int:
@@ -35,10 +34,8 @@ async def serve(settings: Settings, arguments: Arguments) -> int:
     listening = serving.listen(arguments.host, arguments.port)
     logs.configure(logging.INFO)
     async with wiring.open_database(settings, say) as database:
-        return await serving.serve(
-            settings, database, listening,
-            f"Affidavit is ready at http://{arguments.host}:{arguments.port}", arguments.workers,
-        )  # fmt: skip
+        ready = f"Affidavit is ready at http://{arguments.host}:{arguments.port}"
+        return await serving.serve(settings, database, listening, ready, arguments.workers)
 
 
 async def migrate(settings: Settings, _: Arguments) -> int:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, StringConstraints
 
 from audit.progress import Progress
 from engine.evaluation import report
-from engine.evaluation.labels import LabelsError, rows
+from engine.evaluation.labelled_set import LabelsError, rows
 from engine.models import Curve, Generation
 from engine.retrieval import calibrate
 from engine.retrieval.calibrate import Certificate, Gate, LabelKind, Labelled
@@ -40,9 +40,8 @@ async def certificate(
     """Asks the book every question as readers would, and fits the calibration to the scores."""
     lines = list(rows(file, Line, _check))
     if not lines:
-        raise LabelsError(
-            f"{file} contains no questions. Add one JSON object per line, as in `affidavit calibrate --help`."
-        )
+        hint = "Add one JSON object per line, as in `affidavit calibrate --help`."
+        raise LabelsError(f"{file} contains no questions. {hint}")
     labelled = []
     for number, line in enumerate(lines, start=1):
         search = await retriever.prepare(line.text, generation)
@@ -54,35 +53,29 @@ async def certificate(
 
 def _check(line: Line) -> None:
     if line.answerable != (line.label() == "answerable"):
-        raise ValueError(
-            f"answerable is {str(line.answerable).lower()}, which contradicts the kind {line.kind}. Change one of them"
-        )
+        given = f"answerable is {str(line.answerable).lower()}"
+        raise ValueError(f"{given}, which contradicts the kind {line.kind}. Change one of them")
 
 
 def about(certified: Certificate) -> str:
     """The certificate in a few lines of text."""
-    asked = ", ".join(
-        f"{count:,} {kind.replace('_', ' ')}" for kind, count in certified.questions.items() if count
-    )
-    near = certified.near_misses_let_through
-    separation = certified.calibration.separation or 0.0
+    counts = [(kind.replace("_", " "), count) for kind, count in certified.questions.items() if count]
+    asked = ", ".join(f"{count:,} {kind}" for kind, count in counts)
+    near, separation = certified.near_misses_let_through, certified.calibration.separation or 0.0
+    misses = ""
+    if near is not None:
+        misses = f" ({near:.1%} of the near misses: only reading the passages can tell those)"
     return (
         f"Certificate {certified.calibration.calibration_id}: {asked}; AUROC {separation:.3f}.\n"
         f"On questions that the gate was not fitted to, it keeps {certified.kept:.1%} of the answerable ones and lets"
-        f" {certified.let_through:.1%} of the out-of-scope ones through"
-        + (
-            f" ({near:.1%} of the near misses: only reading the passages can tell those)."
-            if near is not None
-            else "."
-        )
+        f" {certified.let_through:.1%} of the out-of-scope ones through{misses}."
     )
 
 
 def table(certified: Certificate) -> list[dict[str, str]]:
     """Risk and coverage at some thresholds; the gate's threshold is marked."""
-    places = {round(step * SHOWN_STEP, 2) for step in range(round(1 / SHOWN_STEP) + 1)} | {
-        certified.threshold
-    }
+    steps = {round(step * SHOWN_STEP, 2) for step in range(round(1 / SHOWN_STEP) + 1)}
+    places = steps | {certified.threshold}
     points = [point for point in certified.risk_coverage if round(point["threshold"], 2) in places]
     return [
         {

@@ -5,7 +5,7 @@ Series differ in dash as well as in colour, because paper is often printed in gr
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -27,6 +27,7 @@ _STYLE = """
 .chart .axis,.chart .mark{stroke:var(--ink);fill:none}.chart .mark{stroke-dasharray:5 4}
 .chart .halo{paint-order:stroke;stroke:var(--paper);stroke-width:4px;stroke-linejoin:round}
 """
+_WIDE, _HIGH = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)  # where an axis starts and ends
 _DASHES = ("none", "7 4", "2 3", "10 3 2 3", "1 4", "14 4")
 
 
@@ -60,14 +61,6 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Values of a histogram."""
-
-    name: str
-    values: Sequence[float]
-
-
-@dataclass(frozen=True, slots=True)
 class _Scale:
     """A linear or logarithmic scale: maps values of an axis to coordinates."""
 
@@ -82,7 +75,12 @@ class _Scale:
         return self.start + (self.end - self.start) * min(1.0, max(0.0, (here - low) / (high - low)))
 
     def ticks(self) -> list[float]:
-        return _log_ticks(self.low, self.high) if self.axis.log else _ticks(self.low, self.high)
+        if self.axis.log:
+            first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high) + 1e-9)
+            return [10.0**power for power in range(first, last + 1)]
+        step = _step(self.high - self.low)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [number * step for number in range(first, last + 1)]
 
     def _own(self, value: float) -> float:
         return math.log10(max(value, self.low)) if self.axis.log else value
@@ -93,7 +91,8 @@ def line_chart(
 ) -> str:
     """Lines over two axes. `description` is read aloud by screen readers."""
     points = [point for item in series for point in item.points]
-    across, up = _across(x, [point[0] for point in points]), _upward(y, [point[1] for point in points])
+    across = _scale(x, [point[0] for point in points], *_WIDE)
+    up = _scale(y, [point[1] for point in points], *_HIGH)
     lines = [_line(number, item, across, up) for number, item in enumerate(series)]
     return _picture(
         title, description, [*_axes(across, up), *lines, *_marks(marks, across, up)],
@@ -102,19 +101,18 @@ def line_chart(
 
 
 def histogram(
-    title: str, description: str, groups: Sequence[Group], x: Axis, marks: Sequence[Mark] = (), bars: int = 40
-) -> str:
+    title: str, description: str, groups: Mapping[str, Sequence[float]], x: Axis, marks: Sequence[Mark] = (), bars: int = 40
+) -> str:  # fmt: skip
     """The distribution of each group, in shares of the group, because groups differ in size."""
-    values = [value for group in groups for value in group.values]
-    across = _across(x, values)
-    counted = [_shares(group.values, across, bars) for group in groups]
-    up = _upward(
-        Axis("share of the questions", low=0, share=True), [share for shares in counted for share in shares]
-    )
+    values = [value for group in groups.values() for value in group]
+    across = _scale(x, values, *_WIDE)
+    counted = [_shares(group, across, bars) for group in groups.values()]
+    y = Axis("share of the questions", low=0, share=True)
+    up = _scale(y, [share for shares in counted for share in shares], *_HIGH)
     drawn = [_bars(number, shares, across, up) for number, shares in enumerate(counted)]
     return _picture(
         title, description, [*_axes(across, up), *drawn, *_marks(marks, across, up)],
-        [f"{group.name} ({len(group.values)})" for group in groups], has_data=bool(values),
+        [f"{name} ({len(group)})" for name, group in groups.items()], has_data=bool(values),
     )  # fmt: skip
 
 
@@ -161,15 +159,12 @@ def _axes(across: _Scale, up: _Scale) -> Iterator[str]:
 
 
 def _line(number: int, item: Series, across: _Scale, up: _Scale) -> str:
-    places = [f"{across.at(x):.1f} {up.at(y):.1f}" for x, y in item.points if math.isfinite(x + y)]
+    places = [(f"{across.at(x):.1f}", f"{up.at(y):.1f}") for x, y in item.points if math.isfinite(x + y)]
     if not places:
         return ""
-    dots = "".join(_dot(number, *place.split()) for place in places) if item.marked else ""
-    return f'<path fill="none" {_stroke(number)} d="M{"L".join(places)}"/>{dots}'
-
-
-def _dot(number: int, x: str, y: str) -> str:
-    return f'<circle cx="{x}" cy="{y}" r="4" fill="{_colour(number)}"/>'
+    dots = [f'<circle cx="{x}" cy="{y}" r="4" fill="{_colour(number)}"/>' for x, y in places if item.marked]
+    path = "L".join(f"{x} {y}" for x, y in places)
+    return f'<path fill="none" {_stroke(number)} d="M{path}"/>{"".join(dots)}'
 
 
 def _bars(number: int, shares: Sequence[float], across: _Scale, up: _Scale) -> str:
@@ -195,12 +190,8 @@ def _marks(marks: Sequence[Mark], across: _Scale, up: _Scale) -> Iterator[str]:
             yield _text(x + side, y + 18, mark.label, anchor)
 
 
-def _across(axis: Axis, values: Sequence[float]) -> _Scale:
-    return _Scale(axis, *_limits(axis, values), LEFT, WIDTH - RIGHT)
-
-
-def _upward(axis: Axis, values: Sequence[float]) -> _Scale:
-    return _Scale(axis, *_limits(axis, values), HEIGHT - BOTTOM, TOP)
+def _scale(axis: Axis, values: Sequence[float], start: float, end: float) -> _Scale:
+    return _Scale(axis, *_limits(axis, values), start, end)
 
 
 def _limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
@@ -226,18 +217,6 @@ def _step(width: float) -> float:
     return float(power * next(times for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9)))
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    step = _step(high - low)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [number * step for number in range(first, last + 1)]
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    return [
-        10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high) + 1e-9) + 1)
-    ]
-
-
 def _shares(values: Sequence[float], across: _Scale, bars: int) -> list[float]:
     """The share of each bar. Values beyond the axis count in its first or last bar."""
     counts = [0] * bars
@@ -258,9 +237,8 @@ def _text(x: float, y: float, words: str, anchor: str) -> str:
 
 
 def _stroke(number: int, width: float = 2.0) -> str:
-    return (
-        f'stroke="{_colour(number)}" stroke-width="{width}" stroke-dasharray="{_DASHES[number % SERIES_MAX]}"'
-    )
+    dashes = _DASHES[number % SERIES_MAX]
+    return f'stroke="{_colour(number)}" stroke-width="{width}" stroke-dasharray="{dashes}"'
 
 
 def _colour(number: int) -> str:

@@ -139,9 +139,8 @@ async def _excerpts(question: Question, found: Retrieved, subject: Subject) -> t
 def _summary(
     labelled: LabelledSet, subject: Subject, marking: Marking, trials: Sequence[Trial], failures: list[dict[str, str]]
 ) -> Evaluation:  # fmt: skip
-    scores = {
-        kind: [trial.best_score for trial in trials if trial.kind == kind] for kind in ("answerable", *OTHERS)
-    }
+    kinds: Sequence[QuestionKind] = ("answerable", *OTHERS)
+    scores = {kind: [trial.best_score for trial in trials if trial.kind == kind] for kind in kinds}
     calibration = subject.generation.calibration
     return Evaluation(
         name=labelled.name,
@@ -188,12 +187,9 @@ def _figures(
 
 def _missed(trials: Sequence[Trial], subject: Subject, marking: Marking) -> list[Mistake]:
     """Answerable questions that were not found or stayed below the gate, worst first."""
-    missed = [
-        trial
-        for trial in trials
-        if trial.kind == "answerable"
-        and (trial.ranks["recall@5"] < 1 or trial.best_score < subject.threshold)
-    ]
+    answerable = (trial for trial in trials if trial.kind == "answerable")
+    threshold = subject.threshold
+    missed = [trial for trial in answerable if trial.ranks["recall@5"] < 1 or trial.best_score < threshold]
     missed.sort(key=lambda trial: (trial.ranks["ndcg@10"], trial.best_score))
     return [_mistake(trial, _expected(trial, marking), _fault(trial)) for trial in missed[:SHOWN]]
 

@@ -9,26 +9,14 @@ from engine.evaluation.figures import Figure
 MEANING = {
     "recall@5": ("recall@5", "the share of a question's targets that the first five passages hit"),
     "mrr@10": ("MRR@10", "1 / the rank of the first passage that hits a target"),
-    "ndcg@10": (
-        "nDCG@10",
-        "each target counts where it is hit first, by 1 / log2(1 + rank); as a share of what the best order gives",
-    ),
+    "ndcg@10": ("nDCG@10", "each target counts where it is hit first, by 1 / log2(1 + rank); as a share of what the best order gives"),
     "kept": ("kept by the gate", "the share of the answerable questions whose best score reaches the gate"),
     "let_through": ("let through", "the share of these questions whose best score reaches the gate"),
     "auroc": ("AUROC", "how often an answerable question scores higher than one of these; a tie counts half"),
-    "answered": (
-        "answered",
-        "the share of these questions that leave generation and verification with an answer",
-    ),
-    "citation_hit": (
-        "citation hit",
-        "of the answered questions with labelled spans, those with an excerpt that overlaps one",
-    ),
-    "excerpt_overlap": (
-        "excerpt overlap",
-        "of the same questions, the share of the letters of their spans that the excerpts cover",
-    ),
-}
+    "answered": ("answered", "the share of these questions that leave generation and verification with an answer"),
+    "citation_hit": ("citation hit", "of the answered questions with labelled spans, those with an excerpt that overlaps one"),
+    "excerpt_overlap": ("excerpt overlap", "of the same questions, the share of the letters of their spans that the excerpts cover"),
+}  # fmt: skip
 
 
 def rows(evaluation: Evaluation) -> list[dict[str, str]]:
@@ -76,13 +64,8 @@ def about(evaluation: Evaluation) -> str:
 
 def _figure_row(name: str, figure: Figure) -> list[object]:
     label, meaning = _named(name)
-    return [
-        label,
-        "-" if figure.value is None else figure.value,
-        _interval(figure),
-        figure.questions,
-        meaning,
-    ]
+    value = "-" if figure.value is None else figure.value
+    return [label, value, _interval(figure), figure.questions, meaning]
 
 
 def _named(name: str) -> tuple[str, str]:

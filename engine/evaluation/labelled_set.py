@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
-from engine.evaluation import labels
-from engine.evaluation.labels import LabelsError
+from engine.errors import AffidavitError
 
 SHOWN_CHARACTERS = 160  # of a text, in a message or in a cell of a table
 
 QuestionKind = Literal["answerable", "unanswerable", "out_of_scope"]
 OTHERS: tuple[QuestionKind, ...] = ("unanswerable", "out_of_scope")
 
-Row = TypeVar("Row", "CorpusDocument", "Query")
+Row = TypeVar("Row", bound=BaseModel)
+Named = TypeVar("Named", "CorpusDocument", "Query")
+
+
+class LabelsError(AffidavitError):
+    """A labelled set is invalid. The message names the file and the line."""
 
 
 class CorpusDocument(BaseModel):
@@ -106,15 +110,39 @@ def _page(document: CorpusDocument) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _by_name(file: Path, kind: type[Row], check: Callable[[Row], None] = lambda _: None) -> dict[str, Row]:
-    named: dict[str, Row] = {}
+def rows(file: Path, kind: type[Row], check: Callable[[Row], None] = lambda _: None) -> Iterator[Row]:
+    """Parses a file of JSON Lines. Every error names the file and the line."""
+    for number, line in _lines(file):
+        try:
+            row = kind.model_validate_json(line)
+            check(row)
+        except ValidationError as wrong:
+            first = wrong.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise LabelsError(f"{file}:{number}: {f'{where}: ' if where else ''}{first['msg']}") from None
+        except ValueError as wrong:
+            raise LabelsError(f"{file}:{number}: {wrong}") from None
+        yield row
 
-    def check_all(row: Row) -> None:
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines with their numbers, from 1 on, without empty ones."""
+    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+        if line.strip():
+            yield number, line.rstrip(b"\r")
+
+
+def _by_name(
+    file: Path, kind: type[Named], check: Callable[[Named], None] = lambda _: None
+) -> dict[str, Named]:
+    named: dict[str, Named] = {}
+
+    def check_all(row: Named) -> None:
         if row.name in named:
             raise ValueError(f"the _id {row.name} is used twice; give each line its own")
         check(row)
 
-    for row in labels.rows(file, kind, check_all):
+    for row in rows(file, kind, check_all):
         named[row.name] = row
     return named
 
@@ -125,27 +153,25 @@ def _check_spans(query: Query, documents: Mapping[str, CorpusDocument]) -> None:
             raise ValueError(f"a span names the document {span.doc}, which is not in corpus.jsonl")
         held = documents[span.doc].text[span.start : span.end]
         if not held.strip() or span.text not in {None, held}:
-            raise ValueError(
-                f"a span does not match its document: {span.doc} has {held[:SHOWN_CHARACTERS]!r} from {span.start} to {span.end}"
-            )
+            place = f"{held[:SHOWN_CHARACTERS]!r} from {span.start} to {span.end}"
+            raise ValueError(f"a span does not match its document: {span.doc} has {place}")
 
 
 def _relevant(
     file: Path, documents: Mapping[str, CorpusDocument], queries: Mapping[str, Query]
 ) -> defaultdict[str, set[str]]:
     found = defaultdict[str, set[str]](set)
-    for number, line in labels.lines(file) if file.is_file() else ():
+    for number, line in _lines(file) if file.is_file() else ():
         try:
             query, document, score = line.decode().split("\t")
             is_relevant = (query, document) != ("query-id", "corpus-id") and float(score) > 0
         except ValueError:
-            raise LabelsError(
-                f"{file}:{number}: a line needs three columns, separated by tabs: query-id, corpus-id, score"
-            ) from None
-        if is_relevant and (query not in queries or document not in documents):
-            raise LabelsError(
-                f"{file}:{number}: {query} or {document} is not in queries.jsonl or corpus.jsonl"
-            )
-        if is_relevant:
-            found[query].add(document)
+            columns = "three columns, separated by tabs: query-id, corpus-id, score"
+            raise LabelsError(f"{file}:{number}: a line needs {columns}") from None
+        if not is_relevant:
+            continue
+        if query not in queries or document not in documents:
+            unknown = f"{query} or {document} is not in queries.jsonl or corpus.jsonl"
+            raise LabelsError(f"{file}:{number}: {unknown}")
+        found[query].add(document)
     return found

@@ -86,11 +86,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, int | float):
-        return (
-            f'<td class="number">{escape(f"{value:.3f}" if isinstance(value, float) else f"{value:,}")}</td>'
-        )
-    return f"<td>{escape(str(value))}</td>"
+    if isinstance(value, float):
+        return f"<td{_RIGHT}>{value:.3f}</td>"
+    return f"<td{_RIGHT}>{value:,}</td>" if isinstance(value, int) else f"<td>{escape(str(value))}</td>"
 
 
 # --- The gate, as every report about scores shows it
@@ -146,7 +144,7 @@ def score_histogram(scores: Mapping[str, Sequence[float]], threshold: float) -> 
             f"{_words(kind)}: {_share_from(sorted(values), threshold):.1%} reach the gate"
             for kind, values in scores.items()
         ),
-        [charts.Group(_words(kind), values) for kind, values in scores.items()],
+        {_words(kind): values for kind, values in scores.items()},
         charts.Axis("best score", 0, 1),
         [charts.Mark(f"gate {threshold:.2f}", threshold)],
     )

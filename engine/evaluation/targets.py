@@ -82,10 +82,8 @@ class Marking:
 
     def _reachable(self, targets: Sequence[Target]) -> list[set[int]]:
         documents = {target if isinstance(target, str) else target.document for target in targets}
-        hits = (
-            _hit(place, targets) for document in sorted(documents) for place in self._of_document[document]
-        )
-        return [hit for hit in hits if hit]
+        places = [place for document in sorted(documents) for place in self._of_document[document]]
+        return [hit for place in places if (hit := _hit(place, targets))]
 
     def _spans(self, query: Query) -> list[Place]:
         spans = []
@@ -111,14 +109,12 @@ def _places(passages: Sequence[Passage]) -> dict[str, Place]:
         name: [0, *accumulate(counted[number] for number in sorted(counted))]
         for name, counted in sentences.items()
     }
-    return {
-        passage.chunk_id: Place(
-            passage.filename,
-            starts[passage.filename][passage.start_sentence],
-            starts[passage.filename][passage.end_sentence + 1],
-        )
-        for passage in passages
-    }
+    places = {}
+    for passage in passages:
+        of_file = starts[passage.filename]
+        start, end = of_file[passage.start_sentence], of_file[passage.end_sentence + 1]
+        places[passage.chunk_id] = Place(passage.filename, start, end)
+    return places
 
 
 def _letters_before(text: str) -> list[int]:

@@ -1,10 +1,6 @@
-"""Application factory: middleware, error handlers and routes around a `House` that opens when the server starts.
-
-routes.py has the routes; engine/answer.py has the pipeline of a question.
-"""
+"""Application factory: middleware, error handlers and routes around a `House` that opens when the server starts."""
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -24,9 +20,21 @@ from engine.http.middleware import RateLimitHeaders, RequestLog
 def create_app(
     open_house: Callable[[], AbstractAsyncContextManager[House]], metrics_folder: Path | None = None
 ) -> FastAPI:
-    """The application. `open_house` is called at start-up and closed at shutdown; server workers share their metrics in
-    `metrics_folder`."""
+    """`open_house` is called at start-up and closed at shutdown; server workers share metrics in `metrics_folder`."""
     figures = Figures()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        """Start-up and shutdown: the house and the metrics, as the state of every request."""
+        async with open_house() as house:
+            measured = Metrics(figures, house.standing, metrics_folder)
+            sharing = asyncio.create_task(measured.share())
+            try:
+                yield {"house": house, "metrics": measured}
+            finally:
+                sharing.cancel()
+                await asyncio.wait([sharing])
+
     app = FastAPI(
         title="Affidavit",
         version="1",
@@ -34,7 +42,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect would be a response without a row
-        lifespan=functools.partial(_lifespan, open_house, figures, metrics_folder),
+        lifespan=lifespan,
     )
     app.add_middleware(RateLimitHeaders)
     app.add_middleware(RequestLog, figures=figures)
@@ -44,21 +52,3 @@ def create_app(
     routes.add_routes(app)
     app.openapi = openapi.of(app)  # type: ignore[method-assign]  # the framework's hook for a document of one's own
     return app
-
-
-@asynccontextmanager
-async def _lifespan(
-    open_house: Callable[[], AbstractAsyncContextManager[House]],
-    figures: Figures,
-    folder: Path | None,
-    _: FastAPI,
-) -> AsyncIterator[dict[str, Any]]:
-    """Start-up and shutdown: the house and the metrics, as the state of every request."""
-    async with open_house() as house:
-        measured = Metrics(figures, house.standing, folder)
-        sharing = asyncio.create_task(measured.share())
-        try:
-            yield {"house": house, "metrics": measured}
-        finally:
-            sharing.cancel()
-            await asyncio.wait([sharing])

@@ -88,12 +88,11 @@ async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
 def _target(asked: ErasureRequest) -> ErasureTarget:
     if (asked.user_id is None) == (asked.query_id is None):
         raise InvalidFieldError("user_id: give exactly one of user_id and query_id.", field="user_id")
+    field = "user_id"
     try:
         target = ErasureTarget(spellings(asked.user_id) if asked.user_id else (), asked.query_id)
-    except ValueError as wrong:
-        raise InvalidFieldError(f"user_id: {wrong}", field="user_id") from None
-    try:
+        field = "basis"
         check_basis(asked.basis, target)
     except ValueError as wrong:
-        raise InvalidFieldError(f"basis: {wrong}", field="basis") from None
+        raise InvalidFieldError(f"{field}: {wrong}", field=field) from None
     return target

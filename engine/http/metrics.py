@@ -11,7 +11,7 @@ import json
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,21 +24,8 @@ GAUGES_S = 15.0  # the gauges of the log are cached for so long, however often w
 GAUGES_TIMEOUT_S = 2.0  # a monitoring system does not wait for an unavailable database
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 2.5, 5.0)  # the budget's limits among them
-SCORES = (
-    0.1,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.55,
-    0.58,
-    0.6,
-    0.62,
-    0.65,
-    0.7,
-    0.8,
-    0.9,
-)  # finer around the gate's threshold
+# Finer around the gate's threshold.
+SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7, 0.8, 0.9)
 
 FAMILIES = {
     "affidavit_requests_total": ("counter", "Requests by endpoint, outcome, reason and HTTP status; status 0: the client disconnected."),
@@ -73,7 +60,9 @@ class Figures:
         self._observe("affidavit_request_seconds", SECONDS, seconds, endpoint=endpoint)
         if trail:
             self._count_stages(trail)
-            self._count_limits(trail)
+            decision = "refused" if trail.error_type == "rate_limit" else trail.limit_decision
+            if decision:
+                self._add("affidavit_limiter_decisions_total", decision=decision.split(" ")[0])
 
     def _count_stages(self, trail: Trail) -> None:
         stages = {"retrieval": trail.retrieval_latency_ms, "generation": trail.generation_latency_ms}
@@ -85,13 +74,6 @@ class Figures:
         for direction, tokens in (("input", trail.tokens_input), ("output", trail.tokens_output)):
             if tokens:
                 self._add("affidavit_tokens_total", tokens, direction=direction)
-
-    def _count_limits(self, trail: Trail) -> None:
-        decision = (
-            "refused" if trail.error_type == "rate_limit" else (trail.limit_decision or "").split(" ")[0]
-        )
-        if decision:
-            self._add("affidavit_limiter_decisions_total", decision=decision)
 
     def _add(self, family: str, value: float = 1, **labels: object) -> None:
         self.families[family][_series(family, labels)] += value
@@ -192,8 +174,5 @@ def _lines(families: Mapping[str, Series]) -> Iterator[str]:
 
 
 def _series(name: str, labels: Mapping[str, object]) -> str:
-    return f"{name}{{{_joined(labels.items())}}}" if labels else name
-
-
-def _joined(labels: Iterable[tuple[str, object]]) -> str:
-    return ",".join(f'{name}="{value}"' for name, value in labels)
+    joined = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{name}{{{joined}}}" if labels else name

@@ -12,7 +12,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from audit.proof.record import Trail
 from engine.http import problems, request_context
 from engine.http.metrics import Figures
 from engine.models import Quota
@@ -36,8 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """The outermost middleware: request id, security headers, log line, metrics. An exception that reaches it becomes a
-    problem document like any other failure."""
+    """The outermost middleware. An exception that reaches it becomes a problem document like any other failure."""
 
     def __init__(self, app: ASGIApp, figures: Figures) -> None:
         self._app = app
@@ -56,7 +54,10 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                _add_headers(message, request_id)
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                for name, value in _SECURITY.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
@@ -76,8 +77,15 @@ class RequestLog:
         if trail and trail.outcome == "client_gone":
             status = CLIENT_GONE
         self._figures.count(endpoint, status, seconds, trail)
-        if endpoint not in PROBES:
-            _log(endpoint, status, seconds, scope["state"]["request_id"], trail)
+        if endpoint in PROBES:
+            return
+        fields = {"endpoint": endpoint, "status": status, "ms": round(seconds * 1000)}
+        fields["request_id"] = scope["state"]["request_id"]
+        if trail:
+            fields |= {"query_id": str(trail.query_id), "outcome": trail.outcome}
+            if reason := trail.reason or trail.error_type:
+                fields["reason"] = reason
+        log.info("Request", extra=fields)
 
 
 def _endpoint(scope: Scope) -> str:
@@ -88,25 +96,8 @@ def _endpoint(scope: Scope) -> str:
     return DOCUMENT if scope["path"] == DOCUMENT else request_context.NO_ENDPOINT
 
 
-def _add_headers(message: Message, request_id: str) -> None:
-    headers = MutableHeaders(scope=message)
-    headers["X-Request-ID"] = request_id
-    for name, value in _SECURITY.items():
-        headers.setdefault(name, value)
-
-
-def _log(endpoint: str, status: int, seconds: float, request_id: str, trail: Trail | None) -> None:
-    fields = {"endpoint": endpoint, "status": status, "ms": round(seconds * 1000), "request_id": request_id}
-    if trail:
-        fields |= {"query_id": str(trail.query_id), "outcome": trail.outcome}
-        if reason := trail.reason or trail.error_type:
-            fields["reason"] = reason
-    log.info("Request", extra=fields)
-
-
 class RateLimitHeaders:
-    """Adds `RateLimit-Limit`, `-Remaining` and `-Reset`, which many clients read, and the IETF draft's two headers to every
-    response that was counted, also to a refused one and to a stream."""
+    """Adds the headers to every response that was counted, also to a refused one and to a stream."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -122,6 +113,7 @@ class RateLimitHeaders:
 
 
 def _quota_headers(quota: Quota) -> dict[str, str]:
+    """The three that many clients read, and the two of the IETF's draft."""
     return {
         "RateLimit-Limit": str(quota.limit),
         "RateLimit-Remaining": str(quota.remaining),

@@ -1,12 +1,12 @@
 """OpenAPI document (`/openapi.json`): the framework's document, completed with a schema and an example for every response."""
 
+import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
 from engine import errors
 from engine.errors import RequestError
@@ -20,10 +20,8 @@ _REQUEST_ID: Json = {
     "schema": {"type": "string"},
 }
 _RETRY_AFTER: Json = {"description": "Seconds to wait before retrying", "schema": {"type": "integer"}}
-_PROBLEM: Json = {
-    "description": "An internal error",
-    "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-}
+_PROBLEM_SCHEMA: Json = {"schema": {"$ref": "#/components/schemas/Problem"}}
+_PROBLEM: Json = {"description": "An internal error", "content": {problems.MEDIA_TYPE: _PROBLEM_SCHEMA}}
 _INVALID: Json = _PROBLEM | {"description": "A part of the address is invalid"}
 _QUERY_ID = "5f0c3a52-7f0e-4c2e-9d55-0b8a4c1f6a10"
 _CHUNK_ID = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
@@ -154,27 +152,15 @@ _LINKS: Json = {
 
 def of(app: FastAPI) -> Callable[[], Json]:
     """Builds the document on the first call and caches it."""
-
-    def document() -> Json:
-        if app.openapi_schema is None:
-            found = get_openapi(
-                title=app.title, version=app.version, description=app.description, routes=app.routes
-            )
-            app.openapi_schema = whole(found)
-        return app.openapi_schema
-
-    return document
+    return functools.cache(lambda: whole(FastAPI.openapi(app)))
 
 
 def whole(document: Json) -> Json:
     schemas = document["components"]["schemas"]
-    for name in (
-        "HTTPValidationError",
-        "ValidationError",
-    ):  # the framework's own; we answer with a problem instead
+    for name in ("HTTPValidationError", "ValidationError"):  # the framework's own; we answer with a problem
         schemas.pop(name, None)
     document["components"]["securitySchemes"] = {"key": SECURITY}
-    for operation in _operations(document):
+    for operation in (operation for path in document["paths"].values() for operation in path.values()):
         _share_parts(operation, schemas)
         _move_key(operation)
         _drop_null(operation)
@@ -185,11 +171,6 @@ def whole(document: Json) -> Json:
         for status, response in responses.items():
             _complete(int(status), response)
     return document
-
-
-def _operations(document: Json) -> Iterator[Json]:
-    for path in document["paths"].values():
-        yield from path.values()
 
 
 def _move_key(operation: Json) -> None:
@@ -225,8 +206,8 @@ def _complete(status: int, response: Json) -> None:
     content = response.get("content", {})
     if problems.MEDIA_TYPE in content:
         content.pop("application/json", None)  # the framework's guess of the problem's media type
-        content[problems.MEDIA_TYPE] = {"schema": {"$ref": "#/components/schemas/Problem"}}
-        content[problems.MEDIA_TYPE]["example"] = problems.example(_TYPICAL[status]())
+        example = problems.problem(_TYPICAL[status](), "3f6c1d0e-5b7a-4f43-9d7e-6a1f0c2b8e94")
+        content[problems.MEDIA_TYPE] = _PROBLEM_SCHEMA | {"example": example.model_dump(mode="json")}
         if _TYPICAL[status].retry_after_s:
             response["headers"]["Retry-After"] = _RETRY_AFTER
         return

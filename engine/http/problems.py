@@ -3,7 +3,7 @@
 No other module turns a failure into bytes for a client.
 """
 
-from typing import Any
+from http import HTTPStatus
 from uuid import UUID
 
 from fastapi import Request
@@ -13,14 +13,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from engine.errors import (
-    ErrorType,
-    InvalidFieldError,
-    NotFoundError,
-    RequestError,
-    UnexpectedError,
-    WrongMethodError,
-)
+from engine import errors
+from engine.errors import ErrorType, RequestError
 from engine.http import request_context
 
 MEDIA_TYPE = "application/problem+json"
@@ -45,63 +39,53 @@ class Problem(BaseModel):
 
 async def on_request_error(request: Request, failure: Exception) -> JSONResponse:
     assert isinstance(failure, RequestError)
-    return _problem(await _on_record(failure, request), request)
+    return await _rejected(failure, request)
 
 
 async def on_http_exception(request: Request, failure: Exception) -> JSONResponse:
     """Rejections by the framework: unknown address, wrong method."""
     assert isinstance(failure, HTTPException)
-    known: dict[int, type[RequestError]] = {404: NotFoundError, 405: WrongMethodError}
-    recorded = await _on_record(known.get(failure.status_code, UnexpectedError)(), request)
-    response = _problem(recorded, request)
-    if recorded.status == 405:  # noqa: PLR2004
-        response.headers["Allow"] = ", ".join(_methods(request))
-    return response
-
-
-def _methods(request: Request) -> list[str]:
-    """All methods of the address; the framework would name only those of the first route."""
-    path = getattr(
-        request.scope.get("route"), "path", request.scope["path"]
-    )  # the framework's own routes have no path here
-    routes = [route for route in request.app.routes if isinstance(route, Route) and route.path == path]
-    return sorted({method for route in routes for method in route.methods or ()})
+    known: dict[int, type[RequestError]] = {404: errors.NotFoundError, 405: errors.WrongMethodError}
+    return await _rejected(known.get(failure.status_code, errors.UnexpectedError)(), request)
 
 
 async def on_invalid_request(request: Request, failure: Exception) -> JSONResponse:
     """An invalid part of the address. Its text is not repeated: it is the client's."""
     assert isinstance(failure, RequestValidationError)
     name = str(failure.errors()[0]["loc"][-1])
-    wrong = InvalidFieldError(f"{name}: is not valid in this address.", field=name)
-    return _problem(await _on_record(wrong, request), request)
+    wrong = errors.InvalidFieldError(f"{name}: is not valid in this address.", field=name)
+    return await _rejected(wrong, request)
 
 
 async def on_fault(request: Request) -> JSONResponse:
     """An unexpected exception outside the engine. The log has the traceback; the client gets a plain 500."""
-    return _problem(await _on_record(UnexpectedError(), request), request)
+    return await _rejected(errors.UnexpectedError(), request)
 
 
-async def _on_record(failure: RequestError, request: Request) -> RequestError:
-    """Writes the row of a request that failed before it reached the engine."""
-    if request_context.is_on_record(request):
-        return failure
-    engine = request_context.house(request).engine
-    return await engine.reject(
-        request_context.asked(request, request.headers.get("Authorization"), scopes=frozenset()), failure
-    )
+async def _rejected(failure: RequestError, request: Request) -> JSONResponse:
+    """The response to a failed request; one that failed before it reached the engine gets its row here."""
+    if not hasattr(request.state, "is_on_record"):
+        asked = request_context.asked(request, request.headers.get("Authorization"), scopes=frozenset())
+        failure = await request_context.house(request).engine.reject(asked, failure)
+    headers = {"Retry-After": str(failure.retry_after_s)} if failure.retry_after_s else {}
+    if failure.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if failure.status == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_methods(request))
+    body = problem(failure, request_context.request_id(request)).model_dump(mode="json")
+    return JSONResponse(body, failure.status, headers, MEDIA_TYPE)
 
 
-def problem(failure: RequestError, request: Request) -> Problem:
+def _methods(request: Request) -> list[str]:
+    """All methods of the address; the framework would name only those of the first route."""
+    matched = request.scope.get("route")
+    path = getattr(matched, "path", request.scope["path"])  # the framework's own routes have no path here
+    routes = [route for route in request.app.routes if isinstance(route, Route) and route.path == path]
+    return sorted({method for route in routes for method in route.methods or ()})
+
+
+def problem(failure: RequestError, request_id: str) -> Problem:
     """The problem document of a failure: a user-safe message, never the cause."""
-    return _document(failure, request_context.request_id(request), failure.query_id)
-
-
-def example(failure: RequestError) -> dict[str, Any]:
-    """An example for the OpenAPI document."""
-    return _document(failure, "3f6c1d0e-5b7a-4f43-9d7e-6a1f0c2b8e94", None).model_dump(mode="json")
-
-
-def _document(failure: RequestError, request_id: str, query_id: UUID | None) -> Problem:
     return Problem(
         type=f"urn:affidavit:problem:{type(failure).__name__.strip('_').removesuffix('Error')}",
         title=failure.title,
@@ -112,14 +96,6 @@ def _document(failure: RequestError, request_id: str, query_id: UUID | None) -> 
         user_safe_message=failure.detail,
         retry_able=failure.retryable,
         request_id=request_id,
-        query_id=query_id,
+        query_id=failure.query_id,
         field=failure.field,
     )
-
-
-def _problem(failure: RequestError, request: Request) -> JSONResponse:
-    body = problem(failure, request)
-    headers = {"Retry-After": str(failure.retry_after_s)} if failure.retry_after_s else {}
-    if failure.status == 401:  # noqa: PLR2004
-        headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(body.model_dump(mode="json"), failure.status, headers, MEDIA_TYPE)

@@ -50,10 +50,6 @@ def asked(
     )
 
 
-def is_on_record(request: Request) -> bool:
-    return hasattr(request.state, "is_on_record")
-
-
 def house(request: Request) -> House:
     found = request.state.house
     assert isinstance(found, House)

@@ -8,20 +8,22 @@ nothing of a book and no personal data, and are requested every few seconds: `/h
 import base64
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from fastapi import FastAPI, Header, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from audit.errors import ProofUnavailableError, UnprovenError, UnsealedRecordError
 from engine.admission.end_user import user_id_of
-from engine.admission.sessions import Owner, Turn
+from engine.admission.sessions import Owner, Sessions, Turn
+from engine.answer import ASK
 from engine.errors import (
     DatabaseUnavailableError,
     NotSealedError,
@@ -41,53 +43,45 @@ _CHUNK_ID = re.compile(r"[0-9a-f]{64}")
 AUDIT = "audit"
 _MAY_READ = frozenset({"ask", AUDIT})
 
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"description": description, "content": {problems.MEDIA_TYPE: {}}, "model": problems.Problem}
-    for status, description in {
-        400: "The body is not valid JSON in UTF-8, has a NUL character, or has a key twice",
-        401: "No API key, or an unknown, revoked or expired one",
-        403: "The key is valid but lacks the scope",
-        404: "No such book or passage",
-        413: "The body is larger than the limit (64 KiB by default)",
-        422: "A field is invalid",
-        429: "Too many requests",
-        500: "An internal error",
-        502: "The language model failed",
-        503: "A required part is unavailable, or the record cannot be written",
-        504: "The request took too long",
-    }.items()
-}
+Result = TypeVar("Result")
 
-_LOOKED_UP: dict[int | str, dict[str, Any]] = {
-    status: _PROBLEMS[status] for status in (401, 403, 404, 429, 500, 503, 504)
-}
+Responses = dict[int | str, dict[str, Any]]
 
-_ERASED: dict[int | str, dict[str, Any]] = {
-    409: {
-        "description": "Some of the records are not sealed yet, and nothing was erased: retry after Retry-After seconds",
-        "content": {problems.MEDIA_TYPE: {}},
-        "model": problems.Problem,
-    },
+
+def _problem(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {problems.MEDIA_TYPE: {}}, "model": problems.Problem}
+
+
+_PROBLEMS: Responses = {
+    400: _problem("The body is not valid JSON in UTF-8, has a NUL character, or has a key twice"),
+    401: _problem("No API key, or an unknown, revoked or expired one"),
+    403: _problem("The key is valid but lacks the scope"),
+    404: _problem("No such book or passage"),
+    413: _problem("The body is larger than the limit (64 KiB by default)"),
+    422: _problem("A field is invalid"),
+    429: _problem("Too many requests"),
+    500: _problem("An internal error"),
+    502: _problem("The language model failed"),
+    503: _problem("A required part is unavailable, or the record cannot be written"),
+    504: _problem("The request took too long"),
+}
+_LOOKED_UP: Responses = {status: _PROBLEMS[status] for status in (401, 403, 404, 429, 500, 503, 504)}
+_CONVERSED: Responses = _LOOKED_UP | {422: _PROBLEMS[422]}
+_ERASED: Responses = {
+    409: _problem(
+        "Some of the records are not sealed yet, and nothing was erased: retry after Retry-After seconds"
+    ),
     **{status: _PROBLEMS[status] for status in (400, 401, 403, 404, 413, 422, 429, 500, 503, 504)},
 }
-
-_PROVEN: dict[int | str, dict[str, Any]] = {
+_PROVEN: Responses = {
     200: {
         "description": "The proof bundle: save these exact bytes for `affidavit audit check`",
         "content": {"application/json": {"schema": {"type": "object"}}},
     },
-    409: {
-        "description": "The record is not sealed yet: retry after Retry-After seconds",
-        "content": {problems.MEDIA_TYPE: {}},
-        "model": problems.Problem,
-    },
+    409: _problem("The record is not sealed yet: retry after Retry-After seconds"),
 }
-
-_UNREADY: dict[int | str, dict[str, Any]] = {
-    503: {"description": "A part is not ready", "model": dict[str, str]}
-}
-
-_ANSWERED: dict[int | str, dict[str, Any]] = {
+_UNREADY: Responses = {503: {"description": "A part is not ready", "model": dict[str, str]}}
+_ANSWERED: Responses = {
     200: {
         "description": "Answered or refused. With `Accept: text/event-stream` as events: `sources`, each proven `sentence`,"
         " then `done` with this object, or `error` with a problem if the request fails after the stream has started.",
@@ -115,34 +109,24 @@ SessionToken = Annotated[
 
 def add_routes(app: FastAPI) -> None:
     """Each address with its handler, its schemas and its problems."""
-    body = {
-        "required": True,
-        "content": {"application/json": {"schema": v1.QueryRequest.model_json_schema()}},
-    }
     for path, endpoint in (
         ("/v1/query", query), ("/v1/books/{book_id}/query", query_book), ("/chat/book/{book_id}/query", query_book),
     ):  # fmt: skip
         app.post(
             path, response_model=v1.QueryResponse, responses=_ANSWERED | _PROBLEMS,
-            openapi_extra={"requestBody": body},
+            openapi_extra=_request_body(v1.QueryRequest),
         )(endpoint)  # fmt: skip
     for contract in widget_contracts.CONTRACTS:
         app.post(
-            contract.path, summary=contract.summary, response_model=contract.says, openapi_extra=contract.request_body(),
-            responses=contract.streamed() | _PROBLEMS,
+            contract.path, summary=contract.summary, response_model=contract.says,
+            openapi_extra=_request_body(contract.asks), responses=contract.streamed() | _PROBLEMS,
         )(_endpoint(contract))  # fmt: skip
-    app.get("/v1/sessions/{session_id}", responses=_LOOKED_UP | {422: _PROBLEMS[422]})(session)
-    app.delete("/v1/sessions/{session_id}", responses=_LOOKED_UP | {422: _PROBLEMS[422]})(delete_session)
+    app.get("/v1/sessions/{session_id}", responses=_CONVERSED)(session)
+    app.delete("/v1/sessions/{session_id}", responses=_CONVERSED)(delete_session)
     app.get("/v1/chunks/{chunk_id}", responses=_LOOKED_UP)(passage)
     app.get("/v1/receipts/{query_id}", response_class=Response, responses=_PROVEN | _LOOKED_UP)(receipt)
-    app.post(
-        "/v1/erasures", responses=_ERASED,
-        openapi_extra={
-            "requestBody": body | {
-                "content": {"application/json": {"schema": erasures.ErasureRequest.model_json_schema()}}
-            }
-        },
-    )(erase)  # fmt: skip
+    erasing = _request_body(erasures.ErasureRequest)
+    app.post("/v1/erasures", responses=_ERASED, openapi_extra=erasing)(erase)
     app.get("/v1/signing-keys")(signing_keys)
     app.get("/healthz")(alive)
     app.get("/readyz", responses=_UNREADY)(ready)
@@ -157,8 +141,8 @@ async def query(
     session_token: SessionToken = None,
 ) -> Response:
     """Ask the default book of the settings."""
-    house = request_context.house(request)
-    return _ask(request, house.default_book, authorization, end_user, turn=house.turn(session_token))
+    default_book = request_context.house(request).default_book
+    return await query_book(request, default_book, authorization, end_user, session_token)
 
 
 async def query_book(
@@ -181,18 +165,12 @@ async def session(
     session_token: SessionToken = None,
 ) -> v1.SessionBody:
     """The messages of a session, for its owner."""
-    sessions = request_context.house(request).sessions
 
     async def serve(client: Client, trail: Trail) -> dict[str, Any]:
-        trail.session_id = session_id
-        if sessions is None:
-            raise UnknownSessionError
+        sessions = _sessions(request, session_id, trail)
         return await sessions.read(session_id, Owner(client.client_id, user_id_of(end_user), session_token))
 
-    found = await request_context.house(request).engine.serve(
-        request_context.asked(request, authorization), serve
-    )
-    return v1.SessionBody.model_validate(found)
+    return v1.SessionBody.model_validate(await _serve(request, authorization, serve))
 
 
 async def delete_session(
@@ -203,33 +181,30 @@ async def delete_session(
     session_token: SessionToken = None,
 ) -> v1.DeletedBody:
     """Delete a session with all its messages. The audit log keeps its record of each question."""
-    sessions = request_context.house(request).sessions
 
     async def serve(client: Client, trail: Trail) -> None:
-        trail.session_id = session_id
-        if sessions is None:
-            raise UnknownSessionError
+        sessions = _sessions(request, session_id, trail)
         await sessions.delete(session_id, Owner(client.client_id, user_id_of(end_user), session_token))
 
-    await request_context.house(request).engine.serve(request_context.asked(request, authorization), serve)
+    await _serve(request, authorization, serve)
     return v1.DeletedBody(id=session_id)
 
 
 async def passage(request: Request, chunk_id: str, authorization: Authorization = None) -> v1.PassageBody:
     """A passage as it was cited. `start` and `end` of a citation are character offsets into its text."""
-    engine = request_context.house(request).engine
+    library = request_context.house(request).engine.library
 
     async def serve(client: Client, trail: Trail) -> Passage:
         if not _CHUNK_ID.fullmatch(chunk_id):
             raise UnknownPassageError
         trail.chunks_returned = [{"chunk_id": chunk_id}]
-        found = await engine.library.passages([chunk_id])
+        found = await library.passages([chunk_id])
         if chunk_id not in found or not client.may_ask(found[chunk_id].book_id):
             raise UnknownPassageError
         trail.book_id = found[chunk_id].book_id
         return found[chunk_id]
 
-    cited = await engine.serve(request_context.asked(request, authorization, scopes=_MAY_READ), serve)
+    cited = await _serve(request, authorization, serve, scopes=_MAY_READ)
     return v1.PassageBody(
         chunk_id=cited.chunk_id, book_id=cited.book_id, chapter=cited.chapter, section=cited.section,
         filename=cited.filename, page=cited.start_page, url=cited.url, text=cited.text,
@@ -238,13 +213,12 @@ async def passage(request: Request, chunk_id: str, authorization: Authorization 
 
 async def receipt(request: Request, query_id: UUID, authorization: Authorization = None) -> Response:
     """The proof of a record, for the client whose question it is and for auditors."""
-    house = request_context.house(request)
 
     async def serve(client: Client, trail: Trail) -> bytes:
         trail.details = {"query_id": str(query_id)}
-        return await _proof(house, query_id, client)
+        return await _proof(request_context.house(request), query_id, client)
 
-    content = await house.engine.serve(request_context.asked(request, authorization, scopes=_MAY_READ), serve)
+    content = await _serve(request, authorization, serve, scopes=_MAY_READ)
     return Response(content, media_type="application/json")
 
 
@@ -252,13 +226,12 @@ async def erase(request: Request, authorization: Authorization = None) -> erasur
     """Erase a reader, or one query, from all records. Needs the scope `erase`. All proofs stay valid."""
     house = request_context.house(request)
     asked = request_context.asked(request, authorization, scopes=erasures.ERASE)
+    unnamed = replace(asked, end_user=None)  # the record of an erasure must not name the reader again
 
     async def serve(client: Client, _: Trail) -> erasures.ErasureBody:
         return await erasures.erased(house, await _body(request, house.body_bytes_max), client)
 
-    return await house.engine.serve(
-        replace(asked, end_user=None), serve
-    )  # the record of an erasure must not name the reader again
+    return await house.engine.serve(unnamed, serve)
 
 
 async def signing_keys(request: Request) -> dict[str, list[str]]:
@@ -291,6 +264,12 @@ async def page(request: Request) -> HTMLResponse:
     return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
 
 
+def _request_body(kind: type[BaseModel]) -> dict[str, Any]:
+    """For the OpenAPI document: we parse the body, not the framework."""
+    schema = kind.model_json_schema()
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
 def _endpoint(contract: widget_contracts.Contract) -> Callable[..., Any]:
     async def ask(
         request: Request, authorization: Authorization = None, end_user: EndUser = None
@@ -318,7 +297,25 @@ def _ask(
 
     exchange = QuestionExchange(request, read, form, turn)
     asked = request_context.asked(request, authorization, exchange)
-    return Answering(house.engine, asked, exchange, form)
+    return Answering(house.engine, asked, exchange)
+
+
+async def _serve(
+    request: Request,
+    authorization: str | None,
+    work: Callable[[Client, Trail], Awaitable[Result]],
+    scopes: frozenset[str] = ASK,
+) -> Result:
+    asked = request_context.asked(request, authorization, scopes=scopes)
+    return await request_context.house(request).engine.serve(asked, work)
+
+
+def _sessions(request: Request, session_id: UUID, trail: Trail) -> Sessions:
+    trail.session_id = session_id
+    sessions = request_context.house(request).sessions
+    if sessions is None:
+        raise UnknownSessionError
+    return sessions
 
 
 async def _proof(house: House, query_id: UUID, client: Client) -> bytes:

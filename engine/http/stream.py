@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -31,11 +32,7 @@ _HEADERS = {
     "Cache-Control": "no-cache, no-transform",  # a proxy that compresses would hold every event back until the end
     "X-Accel-Buffering": "no",
 }
-_START: Message = {
-    "type": "http.response.start",
-    "status": 200,
-    "headers": [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()],
-}
+_START: Message = {"type": "http.response.start", "status": 200, "headers": Headers(_HEADERS).raw}
 _WEIGHT = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)")
 
 # JSON may contain these unescaped, and many clients treat them as line ends.
@@ -82,15 +79,11 @@ class QuestionExchange(HttpExchange):
     """The exchange of one question: its body, the turn of its session, and its stream if the client accepts events."""
 
     def __init__(
-        self,
-        request: Request,
-        read: Callable[[], Awaitable[Question]],
-        form: Format = V1,
-        turn: Turn | None = None,
+        self, request: Request, read: Callable[[], Awaitable[Question]], form: Format, turn: Turn | None
     ) -> None:
         super().__init__(request, read)
         self._turn = turn
-        self.request = request
+        self.form = form
         self.has_read = asyncio.Event()
         accepted = ",".join(request.headers.getlist("Accept"))
         self.outbox = Outbox(form.events()) if form.events and prefers_events(accepted) else None
@@ -120,12 +113,11 @@ class QuestionExchange(HttpExchange):
 class Answering(Response):
     """A response that is computed while the connection is watched."""
 
-    def __init__(self, engine: Engine, asked: Asked, exchange: QuestionExchange, form: Format = V1) -> None:
+    def __init__(self, engine: Engine, asked: Asked, exchange: QuestionExchange) -> None:
         self._engine = engine
         self._asked = asked
         self._exchange = exchange
         self._outbox = exchange.outbox
-        self._format = form
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,7 +136,7 @@ class Answering(Response):
             return
         if isinstance(ended, RequestError):
             raise ended
-        body = self._format.body(ended).model_dump_json()
+        body = self._exchange.form.body(ended).model_dump_json()
         await Response(body, media_type="application/json", headers=_proof(ended))(scope, receive, send)
 
     async def _answer(self) -> Answer | RequestError:
@@ -166,7 +158,7 @@ class Answering(Response):
         if isinstance(ended, Answer):
             outbox.put(outbox.events.done(ended))
         elif ended and outbox.is_used:
-            outbox.put(outbox.events.failed(problems.problem(ended, self._exchange.request)))
+            outbox.put(outbox.events.failed(problems.problem(ended, self._asked.request_id)))
         outbox.close()
 
 
@@ -175,9 +167,7 @@ class Outbox:
 
     def __init__(self, events: Events) -> None:
         self.events = events
-        self._queue: asyncio.Queue[bytes] = (
-            asyncio.Queue()
-        )  # unbounded, but it never holds more than one answer
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()  # unbounded, but it holds one answer at most
         self.is_used = False
 
     def put(self, lines: str) -> None:
@@ -215,7 +205,7 @@ def _event(name: str, data: dict[str, Any]) -> str:
 
 def _proof(answer: Answer) -> dict[str, str]:
     """The receipt as headers: the bodies of some contracts have no field for it."""
-    receipt = v1.receipt(answer.receipt).model_dump_json()
+    receipt = v1.receipt(answer).model_dump_json()
     return {"X-Query-ID": str(answer.trail.query_id), "X-Receipt": receipt}
 
 

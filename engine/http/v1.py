@@ -10,28 +10,8 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from engine.errors import (
-    HalfCharacterError,
-    InvalidFieldError,
-    KeyTwiceError,
-    NotJsonError,
-    NotUtf8Error,
-    NulError,
-    TooDeepError,
-    TooManyItemsError,
-    UnknownBookError,
-)
-from engine.models import (
-    BOOK_ID,
-    Answer,
-    Excerpt,
-    Filters,
-    Question,
-    Quoted,
-    Receipt,
-    Refusal,
-    RetrievedPassage,
-)
+from engine import errors
+from engine.models import BOOK_ID, Answer, Excerpt, Filters, Question, Quoted, Refusal, RetrievedPassage
 from engine.refusals import RefusalReason
 
 QUESTION_CHARACTERS_MAX = 1000  # spec 002, decision 5
@@ -57,12 +37,16 @@ _MESSAGES = {
     "model_attributes_type": "must be an object",
 }
 
+# The fields of a response that are columns of its record.
+_AS_RECORDED = (
+    "query_id", "answer_id", "book_id", "outcome", "reason", "confidence_score", "confidence_level",
+    "retrieval_confidence", "generation_confidence", "source_mode", "model_used", "session_id", "filter_message",
+)  # fmt: skip
+
 Body = TypeVar("Body", bound=BaseModel)
 
-
-_INK = (
-    r"[^\s\u001c-\u001f\u0085]"  # not whitespace to Python; other languages do not count U+001C as whitespace
-)
+# Not whitespace to Python; other languages do not count U+001C as whitespace.
+_INK = r"[^\s\u001c-\u001f\u0085]"
 
 
 def fitting(characters_min: int) -> Any:
@@ -72,9 +56,8 @@ def fitting(characters_min: int) -> Any:
     def fits(text: str) -> str:
         characters = len(text.strip())
         if not characters_min <= characters <= QUESTION_CHARACTERS_MAX:
-            raise ValueError(
-                f"must have {characters_min} to {QUESTION_CHARACTERS_MAX} characters, but has {characters}"
-            )
+            allowed = f"{characters_min} to {QUESTION_CHARACTERS_MAX} characters"
+            raise ValueError(f"must have {allowed}, but has {characters}")
         return text
 
     said = {
@@ -252,15 +235,14 @@ def question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Que
     """Parses the body of a query. The error names the invalid field."""
     check_book_id(book_id)
     asked = read(body, QueryRequest)
-    filters = asked.filters or QueryFilters()
+    given = asked.filters or QueryFilters()
+    filters = Filters(given.chapter, given.section, given.module, given.difficulty, tuple(given.tags or ()))
     return Question(
         text=asked.query,
         book_id=book_id,
         top_k=asked.top_k or top_k,
         selected_text=asked.selected_text,
-        filters=Filters(
-            filters.chapter, filters.section, filters.module, filters.difficulty, tuple(filters.tags or ())
-        ),
+        filters=filters,
         session_id=asked.session_id,
         end_user=end_user or (f"user:{asked.user_id}" if asked.user_id else None),
     )
@@ -268,7 +250,7 @@ def question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Que
 
 def check_book_id(book_id: str) -> None:
     if not BOOK_ID.fullmatch(book_id):
-        raise UnknownBookError
+        raise errors.UnknownBookError
 
 
 def read(body: bytes, kind: type[Body]) -> Body:
@@ -279,33 +261,22 @@ def read(body: bytes, kind: type[Body]) -> Body:
         first = wrong.errors(include_input=False, include_url=False, include_context=False)[0]
     name = _name(first["loc"])
     what = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
-    said = (
-        "A field" if first["type"] == "extra_forbidden" else name
-    )  # the message is recorded, and the client chose this name
-    raise InvalidFieldError(f"{said}: {what}.", field=name)
+    # The message is recorded, and the client chose the name of an unknown field.
+    said = "A field" if first["type"] == "extra_forbidden" else name
+    raise errors.InvalidFieldError(f"{said}: {what}.", field=name)
 
 
 def response(answer: Answer) -> QueryResponse:
-    trail, outcome = answer.trail, answer.outcome
-    refused = outcome if isinstance(outcome, Refusal) else None
+    trail = answer.trail
     tokens_input, tokens_output = trail.tokens_input or 0, trail.tokens_output or 0
+    refused = answer.outcome if isinstance(answer.outcome, Refusal) else None
     return QueryResponse.model_validate(
-        {
-            "query_id": trail.query_id,
-            "answer_id": trail.answer_id,
-            "book_id": trail.book_id,
-            "outcome": trail.outcome,
-            "reason": trail.reason,
+        {name: getattr(trail, name) for name in _AS_RECORDED}
+        | {
             "answer": trail.answer_text,
             "citations": trail.citations or [],
-            "sources": [_cited(item) for item in (() if isinstance(outcome, Refusal) else outcome.excerpts)],
+            "sources": [_cited(item) for item in excerpts(answer)],
             "confidence": share(trail.confidence_score),
-            "confidence_score": trail.confidence_score,
-            "confidence_level": trail.confidence_level,
-            "retrieval_confidence": trail.retrieval_confidence,
-            "generation_confidence": trail.generation_confidence,
-            "source_mode": trail.source_mode,
-            "model_used": trail.model_used,
             "tokens_used": {
                 "input": tokens_input, "output": tokens_output, "total": tokens_input + tokens_output
             },
@@ -315,17 +286,20 @@ def response(answer: Answer) -> QueryResponse:
                 "audit_ms": answer.audit_latency_ms,
                 "total_ms": answer.took_ms,
             },
-            "session_id": trail.session_id,
             "session_token": answer.session_token,
             "session_message": answer.session_message,
-            "filter_message": trail.filter_message,
             "nearest": [_nearest(item) for item in refused.nearest] if refused else [],
-            "receipt": receipt(answer.receipt),
+            "receipt": receipt(answer),
         }
     )  # fmt: skip
 
 
-def receipt(given: Receipt) -> ReceiptBody:
+def excerpts(answer: Answer) -> tuple[Excerpt, ...]:
+    return () if isinstance(answer.outcome, Refusal) else answer.outcome.excerpts
+
+
+def receipt(answer: Answer) -> ReceiptBody:
+    given = answer.receipt
     return ReceiptBody(
         log_id=given.log_id, leaf_hash=given.leaf_hash, issued_at=given.issued_at.isoformat(), key_id=given.key_id,
         signature=given.signature,
@@ -360,13 +334,13 @@ def _json_object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body.decode("utf-8"), object_pairs_hook=_no_key_twice, parse_constant=_no_number)
     except UnicodeDecodeError:
-        raise NotUtf8Error from None
+        raise errors.NotUtf8Error from None
     except RecursionError:
-        raise TooDeepError from None
+        raise errors.TooDeepError from None
     except ValueError:  # not JSON, or a number with thousands of digits
-        raise NotJsonError from None
+        raise errors.NotJsonError from None
     if not isinstance(value, dict):
-        raise NotJsonError
+        raise errors.NotJsonError
     _check(value, ())
     return value
 
@@ -375,7 +349,7 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise KeyTwiceError(field=_name([name]))
+            raise errors.KeyTwiceError(field=_name([name]))
         found[name] = value
     return found
 
@@ -388,12 +362,12 @@ def _no_number(name: str) -> None:
 def _check(value: Any, path: tuple[str | int, ...]) -> None:
     """Rejects values that no field of any contract may contain, at any depth."""
     if len(path) > JSON_DEPTH_MAX:
-        raise TooDeepError(field=_name(path[:1]))
+        raise errors.TooDeepError(field=_name(path[:1]))
     if isinstance(value, str):
         _check_text(value, path)
     elif isinstance(value, list | dict):
         if len(value) > JSON_ITEMS_MAX:
-            raise TooManyItemsError(field=_name(path))
+            raise errors.TooManyItemsError(field=_name(path))
         for name, part in value.items() if isinstance(value, dict) else enumerate(value):
             _check_text(str(name), path)
             _check(part, (*path, name))
@@ -402,9 +376,9 @@ def _check(value: Any, path: tuple[str | int, ...]) -> None:
 def _check_text(text: str, path: tuple[str | int, ...]) -> None:
     """Rejects characters that PostgreSQL cannot store and no reader can have typed."""
     if "\x00" in text:
-        raise NulError(field=_name(path))
+        raise errors.NulError(field=_name(path))
     if _HALF.search(text):
-        raise HalfCharacterError(field=_name(path))
+        raise errors.HalfCharacterError(field=_name(path))
 
 
 def _name(path: Iterable[str | int]) -> str | None:
@@ -414,11 +388,7 @@ def _name(path: Iterable[str | int]) -> str | None:
 
 
 def _nearest(item: RetrievedPassage) -> dict[str, Any]:
-    first = item.passage.sentences[0]
-    url = f"{item.passage.url}#{first.anchor}" if first.anchor else item.passage.url
-    return {
-        "section": item.passage.section,
-        "chapter": item.passage.chapter,
-        "url": url,
-        "score": round(item.candidate.score, 4),
-    }
+    passage, score = item.passage, round(item.candidate.score, 4)
+    anchor = passage.sentences[0].anchor
+    url = f"{passage.url}#{anchor}" if anchor else passage.url
+    return {"section": passage.section, "chapter": passage.chapter, "url": url, "score": score}

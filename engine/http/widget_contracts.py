@@ -15,14 +15,12 @@ from pydantic import BaseModel, Field
 from engine.grounding.cite import LOW_MARK
 from engine.http import problems, v1
 from engine.http.stream import MEDIA_TYPE, Format, data_line
-from engine.http.v1 import Body, fitting
+from engine.http.v1 import fitting
 from engine.models import Answer, Excerpt, Passage, Question, Quoted, Refusal, Sources
 
 SOURCES_MAX = 5  # spec 000
 ASKED_CHARACTERS_MIN = 3  # spec 004
-ASKED_TOP_K_MAX = (
-    20  # spec 004: more than /v1 allows, but fewer than the candidates that the index returns anyway
-)
+ASKED_TOP_K_MAX = 20  # spec 004: more than /v1 allows, but fewer than the candidates that the index returns
 EXCERPT_CHARACTERS_MAX = 200  # spec 004
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -36,14 +34,14 @@ class Contract:
     path: str
     summary: str
     asks: type[BaseModel]
+    question_fields: Callable[[Any], dict[str, Any]]  # what the body says of our question
     says: type[BaseModel]
-    question: Callable[[bytes, str, str | None, int], Question]
     form: Format
 
-    def request_body(self) -> dict[str, Any]:
-        """The body for the OpenAPI document, because we and not the framework parse it."""
-        schema = self.asks.model_json_schema()
-        return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    def question(self, body: bytes, book_id: str, end_user: str | None, top_k: int) -> Question:
+        v1.check_book_id(book_id)
+        fields = {"top_k": top_k} | self.question_fields(v1.read(body, self.asks))
+        return Question(book_id=book_id, end_user=end_user, **fields)
 
     def streamed(self) -> dict[int | str, dict[str, Any]]:
         if self.form.events is None:
@@ -123,16 +121,20 @@ def found(answer: Answer) -> FoundBody:
 
 
 def reply(answer: Answer) -> ReplyBody:
-    places = [f"{item.chapter}/{item.section}" for item in _excerpts(answer)]
+    places = [f"{item.chapter}/{item.section}" for item in v1.excerpts(answer)]
     return ReplyBody(answer=_text(answer), sources=list(dict.fromkeys(places)))
 
 
 def cited_answer(answer: Answer) -> ToldBody:
-    return ToldBody(
-        answer=_text(answer),
-        citations=_references(answer),
-        confidence=v1.share(answer.trail.confidence_score),
-    )
+    citations = [
+        ReferenceBody(
+            chapter=item.chapter_id, chapter_title=item.chapter, source_file=item.filename,
+            excerpt=_beginning(item.excerpt),
+        )
+        for item in v1.excerpts(answer)
+    ]  # fmt: skip
+    confidence = v1.share(answer.trail.confidence_score)
+    return ToldBody(answer=_text(answer), citations=citations, confidence=confidence)
 
 
 class DataChunks:
@@ -151,9 +153,8 @@ class DataChunks:
             if self._has_text:
                 return _chunk(last.model_copy(update={"error": whole.answer}))
             return self._text_chunk(whole.answer) + _chunk(last)
-        if answer.outcome.confidence_level == "low":
-            return self._text_chunk(LOW_MARK) + _chunk(last)
-        return _chunk(last)
+        mark = self._text_chunk(LOW_MARK) if answer.outcome.confidence_level == "low" else ""
+        return mark + _chunk(last)
 
     def failed(self, problem: problems.Problem) -> str:
         return _chunk(StreamChunk(content="", done=True, error=problem.detail))
@@ -164,33 +165,9 @@ class DataChunks:
         return _chunk(StreamChunk(content=space + text))
 
 
-def _asked_for(kind: type[Body], question: Callable[..., Question]) -> Callable[..., Question]:
-    def read(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Question:
-        v1.check_book_id(book_id)
-        return question(v1.read(body, kind), book_id=book_id, end_user=end_user, top_k=top_k)
-
-    return read
-
-
-def _search(body: SearchBody, **about: Any) -> Question:
-    return Question(text=body.query, selected_text=body.selected_text, **about)
-
-
-def _message(body: MessageBody, **about: Any) -> Question:
-    return Question(text=body.question, **about)
-
-
-def _ask(body: AskBody, **about: Any) -> Question:
-    return Question(text=body.question, **about | {"top_k": body.top_k})
-
-
 def _text(answer: Answer) -> str:
     assert answer.trail.answer_text
     return answer.trail.answer_text
-
-
-def _excerpts(answer: Answer) -> tuple[Excerpt, ...]:
-    return () if isinstance(answer.outcome, Refusal) else answer.outcome.excerpts
 
 
 def _sections(answer: Answer) -> list[SectionBody]:
@@ -198,19 +175,17 @@ def _sections(answer: Answer) -> list[SectionBody]:
     outcome = answer.outcome
     if isinstance(outcome, Refusal):
         near = [_section(item.passage, item.candidate.score) for item in outcome.nearest]
-        return _once(near) or [_nowhere(answer)]
+        book = answer.trail.book_id or "none"
+        nowhere = SectionBody(chapter=book, section="No section of this book", filename="none", score=0.0)
+        return _once(near) or [nowhere]
     return _once(_section(item, item.score) for item in outcome.excerpts)
 
 
 def _section(place: Passage | Excerpt, score: float) -> SectionBody:
     """Text without a heading takes the name of its chapter, or else of its file."""
     chapter = place.chapter or place.filename
-    return SectionBody(
-        chapter=chapter,
-        section=place.section or chapter,
-        filename=place.filename,
-        score=v1.share(score),
-    )
+    section = place.section or chapter
+    return SectionBody(chapter=chapter, section=section, filename=place.filename, score=v1.share(score))
 
 
 def _once(sections: Iterable[SectionBody]) -> list[SectionBody]:
@@ -222,29 +197,12 @@ def _once(sections: Iterable[SectionBody]) -> list[SectionBody]:
     return list(best.values())[:SOURCES_MAX]
 
 
-def _nowhere(answer: Answer) -> SectionBody:
-    return SectionBody(
-        chapter=answer.trail.book_id or "none", section="No section of this book", filename="none", score=0.0
-    )
-
-
-def _references(answer: Answer) -> list[ReferenceBody]:
-    return [
-        ReferenceBody(
-            chapter=item.chapter_id, chapter_title=item.chapter, source_file=item.filename,
-            excerpt=_beginning(item.excerpt),
-        )
-        for item in _excerpts(answer)
-    ]  # fmt: skip
-
-
 def _beginning(excerpt: str) -> str:
     """Truncates after the last whole word that fits, so that the rest is still a slice of the book."""
     if len(excerpt) <= EXCERPT_CHARACTERS_MAX:
         return excerpt
-    cut = excerpt[:EXCERPT_CHARACTERS_MAX]
     whole = re.match(r".*\S(?=\s)", excerpt[: EXCERPT_CHARACTERS_MAX + 1], re.DOTALL)
-    return whole[0] if whole else cut
+    return whole[0] if whole else excerpt[:EXCERPT_CHARACTERS_MAX]
 
 
 def _chunk(chunk: StreamChunk) -> str:
@@ -254,15 +212,18 @@ def _chunk(chunk: StreamChunk) -> str:
 
 CONTRACTS = (
     Contract(
-        "/api/query", "Ask the default book of the settings (spec 000).", SearchBody, FoundBody,
-        _asked_for(SearchBody, _search), Format(found, None),
+        "/api/query", "Ask the default book of the settings (spec 000).",
+        SearchBody, lambda body: {"text": body.query, "selected_text": body.selected_text},
+        FoundBody, Format(found, None),
     ),
     Contract(
-        "/api/ask", "Ask the default book of the settings (spec 004).", AskBody, ToldBody,
-        _asked_for(AskBody, _ask), Format(cited_answer, DataChunks),
+        "/api/ask", "Ask the default book of the settings (spec 004).",
+        AskBody, lambda body: {"text": body.question, "top_k": body.top_k},
+        ToldBody, Format(cited_answer, DataChunks),
     ),
     Contract(
-        "/query", "Ask the default book of the settings (spec 003).", MessageBody, ReplyBody,
-        _asked_for(MessageBody, _message), Format(reply, None),
+        "/query", "Ask the default book of the settings (spec 003).",
+        MessageBody, lambda body: {"text": body.question},
+        ReplyBody, Format(reply, None),
     ),
 )  # fmt: skip

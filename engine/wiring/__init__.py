@@ -1,7 +1,4 @@
-"""The composition root (dependency injection by hand): it assembles concrete parts, and only the command line imports it.
-
-One file for each kind of thing that is assembled; callers use the names below.
-"""
+"""The composition root (dependency injection by hand): it assembles concrete parts, and only the command line imports it."""
 
 from engine.wiring.audit_log import (
     archiver_of,
@@ -20,21 +17,13 @@ from engine.wiring.audit_log import (
     status_of,
     weaknesses_of,
 )
-from engine.wiring.books import (
-    SAMPLE_BOOK,
-    SAMPLE_TITLE,
-    gate_of,
-    open_ingest,
-    open_registry,
-    open_sessions,
-    self_calibration_of,
-)
+from engine.wiring.books import SAMPLE_BOOK, SAMPLE_TITLE, gate_of, open_ingest, open_registry, open_sessions
 from engine.wiring.house import open_database, open_house
-from engine.wiring.providers import LIMITERS, embedder_of, generator_of, index_of, now, vault_of
+from engine.wiring.providers import LIMITERS, embedder_of, generator_of, now, vault_of
 
 __all__ = [
-    "LIMITERS", "SAMPLE_BOOK", "SAMPLE_TITLE", "archiver_of", "count_months_ahead", "embedder_of", "gate_of", "generator_of", "index_of",
+    "LIMITERS", "SAMPLE_BOOK", "SAMPLE_TITLE", "archiver_of", "count_months_ahead", "embedder_of", "gate_of", "generator_of",
     "ledger_of", "make_months_ahead", "now", "open_database", "open_eraser", "open_evidence", "open_house", "open_ingest", "open_keys",
     "open_ledger", "open_prover", "open_registry", "open_sealer", "open_sessions", "open_tiers", "operator_events_of", "sealing",
-    "self_calibration_of", "status_of", "vault_of", "weaknesses_of",
+    "status_of", "vault_of", "weaknesses_of",
 ]  # fmt: skip

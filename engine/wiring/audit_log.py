@@ -5,13 +5,7 @@ Each opens its connections in the one role whose rights it needs.
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import (
-    AsyncExitStack,
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from datetime import date, timedelta
 from functools import partial
 from importlib.metadata import version
@@ -38,16 +32,8 @@ from engine.admission.operator_events import OperatorEvents
 from engine.errors import ConfigurationError
 from engine.settings import Settings
 from engine.signing import public_keys_file, signing_key_of
-from engine.storage.database import (
-    ARCHIVER,
-    AUDITOR,
-    Database,
-    as_login,
-    as_role,
-    changing,
-    open_lazily,
-    reading,
-)
+from engine.storage import database as databases
+from engine.storage.database import ARCHIVER, AUDITOR, Database, reading
 from engine.wiring.providers import now, vault_of
 
 if TYPE_CHECKING:
@@ -55,19 +41,17 @@ if TYPE_CHECKING:
     from audit.query.tiers import TieredLog
 
 ERASING_S = 1.5  # of a request's five seconds, for records that are still on their way
-
 PATIENCE_S = 20.0  # the same at a terminal: a request ends within five seconds, and is sealed within ten
-
 CHECK_S = 5.0  # a cold index worker starts well within it
 
 
 @asynccontextmanager
 async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[Sealer]:
     key, audit = signing_key_of(settings), settings.audit
-    public = public_keys_file(settings)
+    public_keys = partial(read_public_keys, public_keys_file(settings))
     async with database.pool("affidavit_sealer") as pool:
         yield Sealer(
-            pool, key, lambda: read_public_keys(public), vault_of(settings),
+            pool, key, public_keys, vault_of(settings),
             seal_every_s=audit.seal_every_s, anchor_every_s=audit.anchor_every_s, clock=now, monotonic=time.monotonic,
         )  # fmt: skip
 
@@ -81,13 +65,12 @@ async def sealing(settings: Settings, database: Database) -> AsyncIterator[None]
 
 @asynccontextmanager
 async def open_keys(database: Database) -> AsyncIterator[ApiKeys]:
-    """The repository of keys for a command. Each change is recorded through a ledger of its own, in the engine's role."""
     async with database.pool("affidavit_owner") as pool:
-        yield ApiKeys(pool, OperatorEvents(partial(open_ledger, database), now, uuid4))
+        yield ApiKeys(pool, operator_events_of(database))
 
 
 def operator_events_of(database: Database) -> OperatorEvents:
-    """The audit trail of a command's actions; each event is recorded through a ledger of its own."""
+    """The audit trail of a command's actions; each is recorded through a ledger of its own, in the engine's role."""
     return OperatorEvents(partial(open_ledger, database), now, uuid4)
 
 
@@ -104,11 +87,9 @@ async def open_ledger(database: Database) -> AsyncIterator[Ledger]:
 
 
 def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
-    """The ledger of this process. With an empty spool_dir it has no spool: while the database is unavailable, no question is answered."""
-    audit = settings.audit
-    spooling = (
-        SpoolSettings(settings.data_dir / audit.spool_dir, audit.spool_bytes_max) if audit.spool_dir else None
-    )
+    """With an empty spool_dir there is no spool: while the database is unavailable, no question is answered."""
+    folder = _spool_folder(settings)
+    spooling = SpoolSettings(folder, settings.audit.spool_bytes_max) if folder else None
     return Ledger(pool, signing_key_of(settings), now, within_s=settings.budget.audit_s, spooling=spooling)
 
 
@@ -132,7 +113,8 @@ async def open_eraser(settings: Settings, database: Database) -> AsyncIterator[t
 @asynccontextmanager
 async def open_eraser_within(database: Database, within_s: float) -> AsyncIterator[Eraser]:
     settings = database.settings
-    async with open_lazily(database.url, ARCHIVER, size_max=2, wait_s=settings.budget.audit_s) as pool:
+    wait_s = settings.budget.audit_s
+    async with databases.open_lazily(database.url, ARCHIVER, size_max=2, wait_s=wait_s) as pool:
         eraser = Eraser(
             pool, signing_key_of(settings), _spool_folder(settings), within_s=within_s, monotonic=time.monotonic,
             new_id=uuid4,
@@ -149,15 +131,14 @@ def archiver_of(
     from audit.archive.archiver import Archiver
 
     database.check_schema()
-    public = public_keys_file(settings)
     return Archiver(
-        connect=partial(changing, database.url, ARCHIVER),
+        connect=partial(databases.changing, database.url, ARCHIVER),
         reading=partial(reading, database.url, ARCHIVER),
         vault=vault_of(settings),
         key=signing_key_of(settings),
-        public_keys=lambda: read_public_keys(public),
+        public_keys=partial(read_public_keys, public_keys_file(settings)),
         seal=partial(_try_seal, settings, database),
-        event=OperatorEvents(partial(open_ledger, database), now, uuid4).event,
+        event=operator_events_of(database).event,
         folder=settings.data_dir / "archiving",
         warm=timedelta(days=settings.audit.warm_days),
         grace=timedelta(days=settings.archive.grace_days),
@@ -199,14 +180,14 @@ def open_tiers(
         if is_open:
             row_keys = partial(read_row_keys, stack.enter_context(reading(database.url, ARCHIVER)))
         is_given = bool(settings.database.url.get_secret_value())
-        login = as_role if is_given else as_login
+        login = databases.as_role if is_given else databases.as_login
         yield TieredLog(login(database.url, AUDITOR), vault_of(settings), period, row_keys)
 
 
 @asynccontextmanager
 async def open_prover(database: Database) -> AsyncIterator[Prover]:
     wait_s = database.settings.budget.audit_s
-    async with open_lazily(database.url, AUDITOR, size_max=2, wait_s=wait_s) as pool:
+    async with databases.open_lazily(database.url, AUDITOR, size_max=2, wait_s=wait_s) as pool:
         yield Prover(pool)
 
 

@@ -1,14 +1,8 @@
-"""Factories of what publishes books, and of the calibration that a new edition gets.
-
-Commands use them without opening the whole engine.
-"""
+"""Factories of what publishes books, without opening the whole engine, and of the calibration of a new edition."""
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import (
-    AsyncExitStack,
-    asynccontextmanager,
-)
+from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import uuid4
 
 from audit.progress import Progress
@@ -17,16 +11,18 @@ from engine.errors import ConfigurationError
 from engine.ports import Embedder, Index
 from engine.retrieval.calibrate import Gate, Weights
 from engine.settings import CONFIG, Settings
-from engine.storage.database import (
-    Database,
-)
+from engine.storage.database import Database
 from engine.wiring.providers import closed_by, embedder_of, index_of
 from ingest.pipeline import Ingest
 from ingest.registry import Registry
 from ingest.self_calibration import SelfCalibration, read_probes
 from ingest.split import Size
 
+SAMPLE_BOOK = CONFIG / "sample-book"
+SAMPLE_TITLE = "Physical AI and Humanoid Robotics: A Short Introduction"
 PROBES_MIN = 50  # "nine in ten of them" needs some to count
+
+_PROBES_HINT = 'Name a file with one question a line, or set it to "" for the curve shipped for the embedder.'
 
 
 @asynccontextmanager
@@ -66,31 +62,21 @@ def gate_of(settings: Settings) -> Gate:
     return Gate(Weights(retrieval.weight_semantic, retrieval.weight_lexical), retrieval.threshold)
 
 
-_PROBES_HINT = 'Name a file with one question a line, or set it to "" for the curve shipped for the embedder.'
-
-
 def self_calibration_of(
     settings: Settings, registry: Registry, embedder: Embedder, index: Index
 ) -> SelfCalibration | None:
     if not settings.calibration.probes_file:
         return None
     file = CONFIG / settings.calibration.probes_file
+    place = f"calibration.probes_file: {file}"
     try:
         probes = read_probes(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as wrong:
-        raise ConfigurationError(
-            f"calibration.probes_file: {file} cannot be read: {wrong}. {_PROBES_HINT}"
-        ) from None
+        raise ConfigurationError(f"{place} cannot be read: {wrong}. {_PROBES_HINT}") from None
     if len(probes) < PROBES_MIN:
-        raise ConfigurationError(
-            f"calibration.probes_file: {file} has {len(probes)} questions; {PROBES_MIN} are needed. {_PROBES_HINT}"
-        )
+        short = f"{len(probes)} questions; {PROBES_MIN} are needed"
+        raise ConfigurationError(f"{place} has {short}. {_PROBES_HINT}")
     return SelfCalibration(
         probes, settings.calibration.probes_refused, gate_of(settings), settings.retrieval.candidates,
         registry, embedder, index,
     )  # fmt: skip
-
-
-SAMPLE_BOOK = CONFIG / "sample-book"
-
-SAMPLE_TITLE = "Physical AI and Humanoid Robotics: A Short Introduction"

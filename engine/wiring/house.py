@@ -1,17 +1,9 @@
-"""Assembles the engine for serving, and closes its parts in the reverse order.
-
-The composition root proper: everything that a request needs meets here.
-"""
+"""Assembles the engine for serving from everything that a request needs, and closes the parts in the reverse order."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    nullcontext,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
@@ -29,41 +21,23 @@ from engine.grounding.verify import SENTINEL, Instructions
 from engine.house import House, check_books
 from engine.outage.cached_library import CachedKeyring, CachedLibrary
 from engine.outage.stale_cache import CircuitBreaker
-from engine.ports import Embedder, Index, Library, Reranker
 from engine.providers.postgres import EmbeddedPostgres
 from engine.retrieval.library import StoredLibrary
 from engine.retrieval.retrieve import Retriever
 from engine.settings import PROMPT, Settings
 from engine.signing import public_keys_of
 from engine.storage import database as databases
-from engine.storage.database import (
-    Database,
-)
-from engine.wiring.audit_log import (
-    ERASING_S,
-    ledger_of,
-    open_eraser_within,
-    open_prover,
-    sealing,
-    standing_of,
-)
+from engine.storage.database import Database
+from engine.wiring import audit_log, providers
 from engine.wiring.books import gate_of
-from engine.wiring.providers import (
-    closed_by,
-    embedder_of,
-    generator_of,
-    index_of,
-    limiter_of,
-    now,
-    reranker_of,
-)
+from engine.wiring.providers import closed_by, now
 
-READY_MIN = (
-    3  # connections that the first readers after a quiet time need not wait for; settings ask for as many
-)
+READY_MIN = 3  # connections for the first readers after a quiet time; the settings ask for at least as many
 
 
-def open_database(settings: Settings, say: Callable[[str], None]) -> AbstractAsyncContextManager[Database]:
+def open_database(
+    settings: Settings, say: Callable[[str], None] = lambda _: None
+) -> AbstractAsyncContextManager[Database]:
     return databases.open_database(settings, EmbeddedPostgres, say)
 
 
@@ -72,10 +46,14 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
     """The assembled engine. Refuses to start on a book that another embedder made, or on an older schema."""
     await asyncio.to_thread(database.check_schema)
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(_engine_pool(settings, database))
+        enter, size_max = stack.enter_async_context, settings.database.connections_max
+        pool = await enter(
+            database.pool("affidavit_engine", size_max, has_autocommit=True, size_min=READY_MIN)
+        )
         await partitions.make_months_ahead(pool, now().date())
         library = StoredLibrary(pool)
         engine = await _open_engine(settings, database, pool, library, stack)
+        sessions = Sessions(pool, settings.sessions.purge_days, uuid4)
         house = House(
             engine=engine,
             library=library,
@@ -85,13 +63,11 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             top_k=settings.retrieval.top_k,
             body_bytes_max=settings.limits.body_bytes,
             page_enabled=settings.page.enabled,
-            prover=await stack.enter_async_context(open_prover(database)),
+            prover=await enter(audit_log.open_prover(database)),
             public_keys=partial(public_keys_of, settings),
-            standing=partial(standing_of, settings, database, pool),
-            sessions=(
-                Sessions(pool, settings.sessions.purge_days, uuid4) if settings.sessions.enabled else None
-            ),
-            eraser=await stack.enter_async_context(open_eraser_within(database, ERASING_S)),
+            standing=partial(audit_log.standing_of, settings, database, pool),
+            sessions=sessions if settings.sessions.enabled else None,
+            eraser=await enter(audit_log.open_eraser_within(database, audit_log.ERASING_S)),
             operator_events=OperatorEvents(lambda: nullcontext(engine.ledger), now, uuid4),
         )
         await house.parts()
@@ -106,12 +82,12 @@ async def _open_engine(
     stack: AsyncExitStack,
 ) -> Engine:
     """The parts of a request. The stack closes them in the reverse order."""
-    embedder = closed_by(stack, embedder_of(settings))
-    index = closed_by(stack, index_of(settings))
-    reranker = reranker_of(settings)
+    embedder = closed_by(stack, providers.embedder_of(settings))
+    index = closed_by(stack, providers.index_of(settings))
+    reranker = providers.reranker_of(settings)
     if reranker:
         closed_by(stack, reranker)
-    generator = closed_by(stack, generator_of(settings, embedder))
+    generator = closed_by(stack, providers.generator_of(settings, embedder))
     await check_books(stored, embedder)
     breaker, keys = CircuitBreaker(time.monotonic), ApiKeys(pool)
     uses = closed_by(stack, KeyUses(keys.note_uses, now))
@@ -119,42 +95,31 @@ async def _open_engine(
     library = closed_by(stack, CachedLibrary(stored, breaker))
     library.preload([book.book_id for book in await stored.books()])
     if settings.audit.seal_in_serve:
-        await stack.enter_async_context(sealing(settings, database))
-    ledger = ledger_of(settings, pool)
+        await stack.enter_async_context(audit_log.sealing(settings, database))
+    ledger = audit_log.ledger_of(settings, pool)
     await ledger.start()
     stack.push_async_callback(ledger.stop)
     within_s = settings.budget.audit_s
     return Engine(
         keyring=keyring,
         flood=closed_by(stack, FloodCounter(ledger, now, time.monotonic, within_s=within_s)),
-        limiter=closed_by(stack, limiter_of(settings)),
+        limiter=closed_by(stack, providers.limiter_of(settings)),
         library=library,
-        retriever=_retriever(settings, embedder, index, library, reranker),
+        retriever=Retriever(
+            embedder=embedder,
+            index=index,
+            library=library,
+            reranker=reranker,
+            weights=gate_of(settings).weights,
+            candidates_each=settings.retrieval.candidates,
+            within_s=settings.budget.retrieval_s,
+        ),
         generator=generator,
         ledger=ledger,
         rules=_rules(settings),
         clock=now,
         new_id=uuid4,
         monotonic=time.monotonic,
-    )
-
-
-def _engine_pool(settings: Settings, database: Database) -> AbstractAsyncContextManager[AsyncConnectionPool]:
-    connections_max = settings.database.connections_max
-    return database.pool("affidavit_engine", connections_max, has_autocommit=True, size_min=READY_MIN)
-
-
-def _retriever(
-    settings: Settings, embedder: Embedder, index: Index, library: Library, reranker: Reranker | None
-) -> Retriever:
-    return Retriever(
-        embedder=embedder,
-        index=index,
-        library=library,
-        reranker=reranker,
-        weights=gate_of(settings).weights,
-        candidates_each=settings.retrieval.candidates,
-        within_s=settings.budget.retrieval_s,
     )
 
 

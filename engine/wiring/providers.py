@@ -1,12 +1,7 @@
-"""Provider registry: the only file that names concrete vendors.
-
-A new vendor is a new file in engine/providers and one line here.
-"""
+"""Provider registry, the only file that names vendors: a new one is a new file in engine/providers and one line here."""
 
 from collections.abc import Callable
-from contextlib import (
-    AsyncExitStack,
-)
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, Protocol, TypeVar

@@ -113,9 +113,9 @@ def test_nobody_of_the_house_can_take_the_guard_away(log: SealedLog) -> None:
 
 async def test_doctor_says_whether_the_guard_stands(log: SealedLog) -> None:
     settings = log.database.settings
-    assert (await doctor._drop_guard(settings, log.database)).state == "ok"
+    assert (await doctor._drop_guard(settings, log.database))[0] == "ok"
     with psycopg.connect(log.url) as connection:
         connection.execute("ALTER EVENT TRIGGER audit_refuse_drop DISABLE")
-    assert (await doctor._drop_guard(settings, log.database)).state == "missing"
+    assert (await doctor._drop_guard(settings, log.database))[0] == "missing"
     with psycopg.connect(log.url) as connection:
         connection.execute("ALTER EVENT TRIGGER audit_refuse_drop ENABLE")

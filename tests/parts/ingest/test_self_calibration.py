@@ -169,8 +169,8 @@ async def test_a_generation_calibrates_itself_and_every_report_names_it(
     async with wiring.open_registry(shelf) as registry:
         (row,) = [row for row in await registry.books() if row.book_id == book]
     assert (row.calibration_kind, row.calibration) == ("self", calibration.calibration_id)
-    finding = await doctor._calibration(shelf_settings, shelf)
-    assert f"{book}, self ({calibration.calibration_id})" in finding.words
+    _state, words = await doctor._calibration(shelf_settings, shelf)
+    assert f"{book}, self ({calibration.calibration_id})" in words
     record = await asked(shelf_settings, shelf, book, "What holds tea?")
     assert (record["calibration_kind"], record["calibration_id"]) == ("self", calibration.calibration_id)
     assert (record["outcome"], record["best_score"] >= record["threshold"]) == ("answered", True)

@@ -170,8 +170,8 @@ async def test_a_certificate_is_one_object_in_force_and_in_every_report(
     books = {row["book_id"]: row for row in json.loads((await run(shelf_settings, "books", "--json")).out)}
     assert (books[BOOK]["calibration_kind"], books[BOOK]["calibration"]) == ("labelled", name)
     assert (books[TINY]["calibration_kind"], books[BOOK]["warnings"]) == ("self", [])
-    finding = await doctor._calibration(shelf_settings, shelf)
-    assert (finding.state, f"{BOOK}, labelled ({name})" in finding.words) == ("ok", True)
+    state, words = await doctor._calibration(shelf_settings, shelf)
+    assert (state, f"{BOOK}, labelled ({name})" in words) == ("ok", True)
     again = await calibrate(shelf_settings, file, "--json")
     assert json.loads(again.out) == certified
     assert certificates(shelf) == 1
@@ -316,8 +316,8 @@ async def test_a_certificate_for_something_else_is_not_used_and_that_is_said_lou
     assert (await live(shelf)).calibration == own
     says = f"The certificate {unused} is not used: it was made for the {name} {OTHER[name]}, not "
     assert f"WARNING: {TINY}: {says}" in (await run(shelf_settings, "books")).err
-    finding = await doctor._calibration(shelf_settings, shelf)
-    assert (finding.state, f"{TINY}: {says}" in finding.words) == ("failed", True)
+    state, words = await doctor._calibration(shelf_settings, shelf)
+    assert (state, f"{TINY}: {says}" in words) == ("failed", True)
     said = await run(shelf_settings, "ingest", cups(tmp_path, f"Of {name}."), "--book", TINY)
     assert f"WARNING: {says}" in said.err
 

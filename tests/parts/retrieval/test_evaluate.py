@@ -23,8 +23,7 @@ from engine.errors import IndexUnavailableError
 from engine.evaluation import evaluate, evaluation_report, figures, labelled_set, report, targets
 from engine.evaluation.evaluate import Subject
 from engine.evaluation.figures import Figure
-from engine.evaluation.labelled_set import AnswerSpan, CorpusDocument, LabelledSet, Query
-from engine.evaluation.labels import LabelsError
+from engine.evaluation.labelled_set import AnswerSpan, CorpusDocument, LabelledSet, LabelsError, Query
 from engine.evaluation.targets import Marking, Place
 from engine.models import (
     Calibration,

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from engine.evaluation.charts import Axis, Group, Mark, Series, histogram, line_chart
+from engine.evaluation.charts import Axis, Mark, Series, histogram, line_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = """</title><script>alert('"&</text>"""
@@ -36,7 +36,7 @@ def test_says_what_it_shows_to_who_cannot_see_it() -> None:
 def test_hostile_words_stay_words() -> None:
     axes, marks = (Axis(HOSTILE), Axis(HOSTILE)), [Mark(HOSTILE, 0.5)]
     lines = line_chart(HOSTILE, HOSTILE, [Series(HOSTILE, [(0, 0), (1, 1)])], *axes, marks)
-    bars = histogram(HOSTILE, HOSTILE, [Group(HOSTILE, [1.0])], axes[0], marks)
+    bars = histogram(HOSTILE, HOSTILE, {HOSTILE: [1.0]}, axes[0], marks)
     assert "<script" not in lines + bars
     assert words(lines).count(HOSTILE) == 5
     assert words(bars).count(HOSTILE) == 3
@@ -76,12 +76,12 @@ def test_ticks_are_round_numbers_that_hold_the_data(low: float, high: float, sho
 
 def test_nothing_to_draw_says_so() -> None:
     assert "no data" in words(line_chart("Nothing", "", [], Axis("x"), Axis("y", log=True)))
-    assert "no data" in words(histogram("Nothing", "", [Group("none", [])], Axis("x")))
+    assert "no data" in words(histogram("Nothing", "", {"none": []}, Axis("x")))
 
 
 def test_bars_are_shares_of_their_own_group_and_lose_nobody() -> None:
     svg = histogram(
-        "Scores", "", [Group("many", [0.1] * 30 + [0.9] * 10), Group("few", [-3.0, 0.5, 0.5, 1.0, 7.0])],
+        "Scores", "", {"many": [0.1] * 30 + [0.9] * 10, "few": [-3.0, 0.5, 0.5, 1.0, 7.0]},
         Axis("score", 0, 1), bars=10,
     )  # fmt: skip
     outlines = [path.get("d", "") for path in drawn(svg).iter(f"{SVG}path") if path.get("fill-opacity")]
@@ -120,6 +120,6 @@ def test_what_is_not_a_number_does_not_reach_the_axis() -> None:
 
 
 def test_legend_entries_follow_one_another() -> None:
-    svg = histogram("Scores", "", [Group("a long name", [1.0]), Group("b", [2.0])], Axis("x"))
+    svg = histogram("Scores", "", {"a long name": [1.0], "b": [2.0]}, Axis("x"))
     starts = [float(line.get("x1", "")) for line in drawn(svg).iter(f"{SVG}line") if not line.get("class")]
     assert all(after - before > 60 for before, after in pairwise(starts))
