@@ -1,7 +1,4 @@
-"""PostgreSQL connection of the writer: writes each batch of entries in one transaction. Idempotent by `log_id`.
-
-And the check of the settings that a durable commit needs.
-"""
+"""Connection of the writer: one transaction a batch, idempotent by `log_id`; and the settings that a durable commit needs."""
 
 import asyncio
 import contextlib

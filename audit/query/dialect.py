@@ -155,7 +155,6 @@ def _check_table(node: Tree, known: Collection[str]) -> None:
 
 
 def _cte_names(node: Tree) -> Iterator[str]:
-    """The names of the query's own CTEs."""
     if node.get("cte_name"):
         yield node["cte_name"]
     for entry in (node.get("cte_map") or {}).get("map", ()):

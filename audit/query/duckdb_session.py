@@ -67,8 +67,6 @@ CREATE MACRO to_char(moment, form) AS strftime(moment, replace(replace(replace(r
 
 @dataclass(frozen=True, slots=True)
 class ReadableTable:
-    """A table or view that auditors may read, with its columns and their types in PostgreSQL."""
-
     name: str
     columns: Mapping[str, str]
     definition: str | None  # of a view
@@ -199,7 +197,6 @@ def _parse(session: duckdb.DuckDBPyConnection, statement: str) -> str:
 
 
 def attach_log(session: duckdb.DuckDBPyConnection, url: str) -> None:
-    """Attach the database with the auditor's login, read-only."""
     session.execute(f"LOAD {literal(str(_EXTENSION))}")
     session.execute(f"ATTACH {literal(url)} AS log (TYPE postgres, READ_ONLY)")
     session.execute(_POSTGRES_SEMANTICS)
