@@ -19,25 +19,22 @@ Modules
         ledger           open, note, close; start with this one
         entry            one step of a request as text
         group_commit     group commit: one transaction for all entries that wait
-        database_writer  connection of the writer
+        database_writer  connection of the writer, and the settings that a durable commit needs
         spool            write-ahead spool, while the database is unavailable
         orphans          closes requests of dead processes
         partitions       makes the months of audit_logs ahead
-        durability       checks the settings that a durable commit needs
     sealing/             gives rows their place in the month's Merkle tree
         sealer           background loop: seal, anchor, retry
         tree_growth      appends leaves and signs the new head
         anchors          copies signed heads into the vault
-        log_checkpoints  signs and opens the checkpoints of this log
-        log_tables       queries and locks
+        log_tables       queries, locks and checkpoints of this log
     checking/            verifies a whole log
         inspection       the verifier (pure)
         evidence         data access for it
         prover           builds the proof of one record
         quotations       cuts recorded quotations again
-        status           status report
+        status           status report, and gauges for metrics
         month_tiers      which storage tier holds each month
-        log_gauges       gauges for metrics
     archive/             months leave the database and come back
         archiver         state machine of an archived month
         month_table      a month's table, detached, rebuilt, dropped
@@ -50,8 +47,7 @@ Modules
     query/               one table over all storage tiers
         tiers            the query engine
         dialect          SQL allowlist and dialect translation (pure)
-        duckdb_session   DuckDB session, locked down
-        union_view       SQL of the one view
+        duckdb_session   DuckDB session, locked down, and its one view over all tiers
         archived_rows    archived months as an Arrow dataset
     erasure/             forgets a person; every proof stays valid
         erase            empties records and destroys keys

@@ -23,13 +23,12 @@ from audit.proof.checkpoint import open_note, receipt_text
 from audit.proof.keys import PublicKey, read_public_keys
 from audit.proof.merkle import is_included
 from audit.proof.record import leaf_hash
-from audit.proof.verdict import Finding, Report, Verdict
+from audit.proof.verdict import PROVEN, Finding, Report, Verdict
 
 RECEIPT_FIELDS = {"log_id", "leaf_hash", "issued_at", "key_id", "signature"}
 FORGED_RECEIPT = (
     "The signature is not valid under any given key: the receipt was altered, or another key signed it"
 )
-GOOD = frozenset({Verdict.VALID, Verdict.ERASED})
 
 
 def main() -> None:
@@ -44,7 +43,7 @@ def main() -> None:
     given = parser.parse_args()
     report = check_files(given.file, given.public_key, given.receipt)
     print(json.dumps(report.as_json()) if given.json else report)
-    sys.exit(0 if report.verdict in GOOD else 1)
+    sys.exit(0 if report.verdict in PROVEN else 1)
 
 
 def check_files(file: Path, public_key: Path, receipt: Path | None = None) -> Report:
@@ -61,14 +60,13 @@ def check_files(file: Path, public_key: Path, receipt: Path | None = None) -> Re
 def check(content: bytes, keys: Sequence[PublicKey], receipt: bytes | None = None) -> Report:
     """The verdict on a bundle or a receipt; with a receipt beside it, on whether the bundle is of the same record."""
     if not keys:
-        return _reported(
-            Verdict.CANNOT_TELL, "key", "There is no public key to verify with. Give one with --public-key."
-        )
+        message = "There is no public key to verify with. Give one with --public-key."
+        return _reported(Verdict.CANNOT_TELL, "key", message)
     alone = _receipt_of(content)
     if alone is not None:
         return _check_receipt(alone, keys)
     report = _check_bundle(content, keys)
-    if receipt is not None and report.verdict in GOOD:
+    if receipt is not None and report.verdict in PROVEN:
         _compare(bundle.decode(content), receipt, keys, report)
     return report
 
@@ -89,16 +87,8 @@ def _check_bundle(content: bytes, keys: Sequence[PublicKey]) -> Report:
         message = f"The record is not of the checkpoint's month, {checkpoint.month:%Y-%m}"
         return _reported(Verdict.TAMPERED, "checkpoint", message, **place)
     if not is_included(leaf, proven.leaf_index, checkpoint.size, proven.proof, checkpoint.root):
-        return _reported(
-            Verdict.TAMPERED,
-            "row",
-            "The record is not the one that was sealed at this place: it was altered, or the proof is of another one",
-            **place,
-        )
-    return _proven(proven, place)
-
-
-def _proven(proven: Bundle, place: dict[str, Any]) -> Report:
+        message = "The record is not the one that was sealed at this place: it was altered, or the proof is of another one"
+        return _reported(Verdict.TAMPERED, "row", message, **place)
     report = Report(checked=1)
     if proven.commitments is not None:
         message = "The record is proven; its personal data was erased"
@@ -109,8 +99,7 @@ def _proven(proven: Bundle, place: dict[str, Any]) -> Report:
 def _check_receipt(receipt: dict[str, Any], keys: Sequence[PublicKey]) -> Report:
     log_id = str(receipt["log_id"])
     if not _is_signed(receipt, keys):
-        message = FORGED_RECEIPT
-        return _reported(Verdict.TAMPERED, "receipt", message, log_id=log_id)
+        return _reported(Verdict.TAMPERED, "receipt", FORGED_RECEIPT, log_id=log_id)
     message = "The receipt is genuine, so the record must exist. Get its proof: GET /v1/receipts/{query_id}"
     report = _reported(Verdict.UNSEALED, "receipt", message, log_id=log_id)
     report.checked = 1
@@ -126,9 +115,8 @@ def _compare(proven: Bundle, content: bytes, keys: Sequence[PublicKey], report: 
         message = f"The proof is not of the receipt's record, {receipt['log_id']}"
     else:
         return
-    report.add(
-        Finding(Verdict.TAMPERED, "receipt", message, proven.month, proven.leaf_index, proven.row["log_id"])
-    )
+    place = (proven.month, proven.leaf_index, proven.row["log_id"])
+    report.add(Finding(Verdict.TAMPERED, "receipt", message, *place))
 
 
 def _receipt_of(content: bytes) -> dict[str, Any] | None:

@@ -42,81 +42,61 @@ class AuditError(Exception):
     """Base of all that this package raises on purpose."""
 
 
-class LedgerUnavailableError(AuditError):
-    """The record could not be made durable, so nothing may be answered."""
+class LedgerUnavailableError(AuditError): ...
 
 
-class TransientWriteError(AuditError):
-    """The database or the spool takes no entries now, and may later."""
+class TransientWriteError(AuditError): ...
 
 
-class MissingMonthError(TransientWriteError):
-    """There is no partition for one of the rows; one can be made."""
+class MissingMonthError(TransientWriteError): ...
 
 
-class PermanentWriteError(AuditError):
-    """The database will never take this entry."""
+class PermanentWriteError(AuditError): ...
 
 
-class ArchivedMonthError(PermanentWriteError):
-    """One of the rows is of a month that is archived and takes no more rows."""
+class ArchivedMonthError(PermanentWriteError): ...
 
 
-class KeyFileError(AuditError):
-    """The message says what is wrong with the file and what to do about it."""
+class KeyFileError(AuditError): ...
 
 
-class KeyExistsError(KeyFileError):
-    """A key is never overwritten."""
+class KeyExistsError(KeyFileError): ...
 
 
-class FormatError(AuditError, ValueError):
-    """Bytes that are not in our canonical format. The message says what is wrong."""
+class FormatError(AuditError, ValueError): ...
 
 
-class NoteError(FormatError):
-    """Not a checkpoint of ours: damaged, written in another way, or not signed by a given key."""
+class NoteError(FormatError): ...
 
 
-class UnknownKeyError(NoteError):
-    """The signature may be good, but its key was not given: the key is new, or it is not ours."""
+class UnknownKeyError(NoteError): ...
 
 
-class BundleError(FormatError):
-    """The file is not a bundle as we write them."""
+class BundleError(FormatError): ...
 
 
-class UnknownVersionError(FormatError):
-    """The record was written by rules that this program does not know."""
+class UnknownVersionError(FormatError): ...
 
 
-class ArchiveError(FormatError):
-    """The file is not a valid archive of ours, or it differs from what was sealed."""
+class ArchiveError(FormatError): ...
 
 
-class VaultError(AuditError):
-    """The vault failed or refused the request. Its objects are unchanged, and a retry is safe."""
+class VaultError(AuditError): ...
 
 
-class VaultConflictError(VaultError):
-    """The key holds other bytes already, and they stay."""
+class VaultConflictError(VaultError): ...
 
 
-class VaultDamagedError(VaultError):
-    """The bytes read are not the bytes written."""
+class VaultDamagedError(VaultError): ...
 
 
-class TreeMismatchError(AuditError):
-    """The stored tree is not what was signed. The message names the month, the size and what does not match."""
+class TreeMismatchError(AuditError): ...
 
 
-class UnfamiliarKeyError(TreeMismatchError):
-    """The signing key is not in our public file: it may have been rotated elsewhere a moment ago, so the check is retried."""
+class UnfamiliarKeyError(TreeMismatchError): ...
 
 
 class UnprovenError(AuditError):
-    """There is no proof, and the message says why."""
-
     verdict: ClassVar[Literal["CANNOT_TELL", "MISSING", "UNSEALED"]] = "CANNOT_TELL"
 
 
@@ -128,36 +108,28 @@ class UnsealedRecordError(UnprovenError):
     verdict = "UNSEALED"
 
 
-class ProofUnavailableError(UnprovenError):
-    """The database cannot be read now."""
+class ProofUnavailableError(UnprovenError): ...
 
 
-class ErasureTooEarlyError(AuditError):
-    """Some of the records are not sealed yet, so nothing was erased."""
+class ErasureTooEarlyError(AuditError): ...
 
 
-class ErasureUnavailableError(AuditError):
-    """The database does not answer now. A retry is safe."""
+class ErasureUnavailableError(AuditError): ...
 
 
-class NothingToEraseError(AuditError):
-    """There is no record of this query, and there never was."""
+class NothingToEraseError(AuditError): ...
 
 
-class QueryError(AuditError):
-    """The statement is refused, or cannot be answered as it is written. The message says why."""
+class QueryError(AuditError): ...
 
 
-class UnansweredError(AuditError):
-    """The statement may be right, but what it needs cannot be read now."""
+class UnansweredError(AuditError): ...
 
 
-class ExportError(AuditError):
-    """The month differs from what was sealed, or is incomplete. The message says where."""
+class ExportError(AuditError): ...
 
 
-class MonthNotReadyError(AuditError):
-    """The month cannot take its next step yet. The message says why, and what to do."""
+class MonthNotReadyError(AuditError): ...
 
 
 class WorkerEndedError(AuditError):

@@ -5,7 +5,7 @@ Writes are idempotent: a second write of the same bytes under a key succeeds, of
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
@@ -30,9 +30,8 @@ class Stored:
     size: int
 
 
-VaultState = tuple[
-    Literal["ok", "missing", "failed"], str
-]  # of a health check, with what was found and what to do
+# Of a health check, with what was found and what to do.
+VaultState = tuple[Literal["ok", "missing", "failed"], str]
 
 
 class Vault(Protocol):
@@ -90,9 +89,8 @@ class FolderVault:
 
     def keys(self, prefix: str = "") -> list[str]:
         files = (path for path in self._folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-        return sorted(
-            key for path in files if (key := path.relative_to(self._folder).as_posix()).startswith(prefix)
-        )
+        keys = (path.relative_to(self._folder).as_posix() for path in files)
+        return sorted(key for key in keys if key.startswith(prefix))
 
     def checks(self) -> dict[str, Callable[[], VaultState]]:
         return {"vault": self._check_write}
@@ -106,23 +104,21 @@ class FolderVault:
     def _put(self, key: str, source: BinaryIO) -> Stored:
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(
-            f".{path.name}.{uuid4().hex}"
-        )  # a name of its own: after a crash it may be a hard link of the file
+        # A name of its own: after a crash it may be a hard link of the file.
+        draft = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
             digest, size = _write_durably(draft, source)
             os.link(draft, path)  # fails if the key exists: the file system's If-None-Match
         except FileExistsError:
-            if self._digest(key) != digest:
-                raise VaultConflictError(f"{key} exists already in the vault with other content") from None
+            with path.open("rb") as stored:
+                if digest_of(stored) != digest:
+                    raise VaultConflictError(
+                        f"{key} exists already in the vault with other content"
+                    ) from None
         finally:
             draft.unlink(missing_ok=True)
         _sync_folders(path.parent, self._folder)
         return Stored(key, digest, digest, size)
-
-    def _digest(self, key: str) -> str:
-        with self.open(key) as file:
-            return digest_of(file)
 
     def _path(self, key: str) -> Path:
         path = (self._folder / key).resolve() if is_key(key) else self._folder
@@ -137,14 +133,9 @@ def is_key(name: str) -> bool:
     return _KEY.fullmatch(name) is not None
 
 
-def pieces(source: BinaryIO) -> Iterator[bytes]:
-    while piece := source.read(PIECE_BYTES):
-        yield piece
-
-
 def digest_of(source: BinaryIO) -> str:
     digest = sha256()
-    for piece in pieces(source):
+    while piece := source.read(PIECE_BYTES):
         digest.update(piece)
     return digest.hexdigest()
 
@@ -153,7 +144,7 @@ def _write_durably(path: Path, source: BinaryIO) -> tuple[str, int]:
     """Write and fsync; returns the digest and the size."""
     digest = sha256()
     with path.open("xb") as file:
-        for piece in pieces(source):
+        while piece := source.read(PIECE_BYTES):
             digest.update(piece)
             file.write(piece)
         file.flush()
@@ -166,10 +157,14 @@ def _write_durably(path: Path, source: BinaryIO) -> tuple[str, int]:
 def _sync_folders(folder: Path, top: Path) -> None:
     """fsync the folders too: a new folder is an entry of its parent, which must survive a power cut."""
     for each in (folder, *folder.parents):
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(each)
         if each == top.resolve().parent:
             return
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from audit.archive.export import export
 from audit.archive.verify import verify_archive
-from audit.proof.archive_format import MANIFEST, object_key, sign_manifest
+from audit.proof.archive_format import MANIFEST, StoredFile, object_key, sign_manifest
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.proof.record import Trail, hashed, row_of
 from audit.proof.verdict import Verdict
@@ -197,7 +197,10 @@ def _archived(url: str, folder: str, key_file: str) -> dict[str, float]:
         began = time.perf_counter()
         exported = export(connection, BEGIN.date(), out, keys, "bench", _quiet)
         export_s = time.perf_counter() - began
-        files = {name: vault.put_file(_key(name, path), path) for name, path in exported.files.items()}
+        stored_files = (
+            (name, vault.put_file(_key(name, path), path)) for name, path in exported.files.items()
+        )
+        files = {name: StoredFile(**asdict(stored)) for name, stored in stored_files}
         (out / MANIFEST).write_bytes(sign_manifest(exported, files, key))
         stored = vault.put_file(_key(MANIFEST, out / MANIFEST), out / MANIFEST)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from psycopg_pool import AsyncConnectionPool
 
-from audit.checking.log_gauges import LogGauges
 from audit.checking.prover import Prover
+from audit.checking.status import LogGauges
 from audit.erasure.erase import Eraser
 from audit.ledger import partitions
 from engine.admission.operator_events import OperatorEvents

@@ -16,44 +16,40 @@ loses the lock stops.
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, asynccontextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path
 
 import psycopg
 from psycopg import AsyncConnection
 
+from audit import errors
 from audit.archive import month_table
 from audit.archive.export import export
-from audit.archive.month_table import ManifestPlace, Month, RestoredRow
+from audit.archive.month_table import ManifestPlace, Month, RestoredRow, State
 from audit.archive.reader import read_rows
 from audit.archive.verify import verify_archive
-from audit.checking.evidence import next_month
-from audit.errors import (
-    ArchiveError,
-    ExportError,
-    LedgerUnavailableError,
-    MonthNotReadyError,
-    VaultError,
-    WorkerEndedError,
-)
+from audit.errors import ArchiveError, MonthNotReadyError
+from audit.ledger.partitions import next_month
 from audit.progress import Progress
-from audit.proof.archive_format import MANIFEST, Manifest, object_key, open_manifest, sign_manifest
+from audit.proof import archive_format
+from audit.proof.archive_format import MANIFEST, Manifest, StoredFile
 from audit.proof.keys import PublicKey, SigningKey
 from audit.proof.record import Row, bytes_of, leaf_hash
-from audit.proof.verdict import Report, Verdict
-from audit.vault import Stored, Vault
+from audit.proof.verdict import PROVEN, Report
+from audit.vault import Vault
 
 CLOSED_FOR = timedelta(days=1)  # by then, entries spooled at the end of a month have arrived
 SEALER_S = 60.0  # a running sealer needs seconds
 SEALER_PAUSE_S = 1.0
-SOUND = {Verdict.VALID, Verdict.ERASED}
 NOT_VERIFIED = {None, "frozen", "uploaded"}
 _EXPECTED = (
-    MonthNotReadyError, VaultError, ArchiveError, ExportError, WorkerEndedError, FileNotFoundError, LedgerUnavailableError,
+    MonthNotReadyError, ArchiveError, FileNotFoundError, errors.VaultError, errors.ExportError, errors.WorkerEndedError,
+    errors.LedgerUnavailableError,
 )  # fmt: skip
 EMPTY = "has no records, so nothing was done"
 
@@ -62,8 +58,6 @@ Event = Callable[..., AbstractAsyncContextManager[object]]
 
 @dataclass(frozen=True, slots=True)
 class MonthOutcome:
-    """The result for one month: a line of the report."""
-
     month: str
     rows: int
     state: str
@@ -97,20 +91,16 @@ class Archiver:
             # An interrupted detach hides the rows of its month until it is finished.
             hidden = [month for month in months if month.is_pending]
             repaired = [await self._with_lock(connection, month.month, _do_nothing) for month in hidden]
-            done = [
-                await self._with_lock(connection, month.month, self._advance)
-                for month in months
-                if self._is_due(month, before)
-            ]
+            due = [month for month in months if self._is_due(month, before)]
+            done = [await self._with_lock(connection, month.month, self._advance) for month in due]
             return [*(outcome for outcome in repaired if not outcome.is_well), *done]
 
     async def dry_run(self, before: date | None) -> list[MonthOutcome]:
         """Dry run: the same months, and the step that each would take. Changes nothing."""
         async with self.connect() as connection:
             months = await month_table.list_months(connection)
-            return [
-                await self._forecast(connection, month) for month in months if self._is_due(month, before)
-            ]
+            due = [month for month in months if self._is_due(month, before)]
+            return [await self._forecast(connection, month) for month in due]
 
     async def restore(self, month: date) -> MonthOutcome:
         """Bring an archived month back into the log, read-only."""
@@ -118,7 +108,6 @@ class Archiver:
             return await self._with_lock(connection, month, self._restore)
 
     async def end_restore(self, month: date) -> MonthOutcome:
-        """End a restore: the month leaves the log again."""
         async with self.connect() as connection:
             return await self._with_lock(connection, month, self._end)
 
@@ -131,9 +120,8 @@ class Archiver:
         """Run the work under the month's lock. A failure is that month's outcome and does not stop the others."""
         async with month_table.lock(connection, month) as is_locked:
             if not is_locked:
-                return _outcome(
-                    await month_table.read_month(connection, month), "another archiver is working on it"
-                )
+                busy = await month_table.read_month(connection, month)
+                return _outcome(busy, "another archiver is working on it")
             try:
                 await self._repair(connection, await month_table.read_month(connection, month))
                 words, is_well = await work(connection, await month_table.read_month(connection, month)), True
@@ -160,7 +148,7 @@ class Archiver:
         return next_month(month.month) <= (self.clock() - max(age, CLOSED_FOR)).date()
 
     async def _advance(self, connection: AsyncConnection, month: Month) -> str:
-        if month.state is None and not await self._has_records(connection, month):
+        if month.state is None and (await month_table.count(connection, month.month)).is_empty:
             return EMPTY
         while (step := self._next(month)) is not None:
             await step(connection, month)
@@ -204,27 +192,33 @@ class Archiver:
             place = await asyncio.to_thread(self._export_and_upload, month)
         await month_table.record_step(connection, month.month, "uploaded", month.rows, place)
 
+    @asynccontextmanager
+    async def _step(
+        self, connection: AsyncConnection, month: Month, state: State, command: str = "audit archive"
+    ) -> AsyncIterator[None]:
+        """One step of a month whose files are in the vault, done in the block and then recorded."""
+        async with self.event(command, month=str(month), step=state):
+            yield
+        await month_table.record_step(connection, month.month, state, month.rows, month.manifest)
+
     async def _verify(self, connection: AsyncConnection, month: Month) -> None:
-        async with self.event("audit archive", month=str(month), step="verified"):
+        async with self._step(connection, month, "verified"):
             await self._prove(connection, month)
-        await month_table.record_step(connection, month.month, "verified", month.rows, month.manifest)
 
     async def _detach(
         self, connection: AsyncConnection, month: Month, command: str = "audit archive"
     ) -> None:
-        async with self.event(command, month=str(month), step="detached"):
+        async with self._step(connection, month, "detached", command):
             if month.table:
                 await month_table.compare(connection, month, (await self._manifest(month)).root)
             await month_table.detach(connection, month)
-        await month_table.record_step(connection, month.month, "detached", month.rows, month.manifest)
 
     async def _drop(self, connection: AsyncConnection, month: Month) -> None:
         """Verify once more before the drop: the last verification may be old, and a drop cannot be undone."""
-        async with self.event("audit archive", month=str(month), step="dropped"):
+        async with self._step(connection, month, "dropped"):
             if month.table:
                 await self._prove(connection, month)
                 await month_table.drop(connection, month)
-        await month_table.record_step(connection, month.month, "dropped", month.rows, month.manifest)
 
     async def _restore(self, connection: AsyncConnection, month: Month) -> str:
         if month.state == "restored" and month.is_attached:
@@ -232,30 +226,25 @@ class Archiver:
         if month.state in NOT_VERIFIED or (month.state == "verified" and month.is_attached):
             reason = "its records are in the log" if month.table else "the log has no such month"
             raise MonthNotReadyError(f"{reason}, so there is nothing to restore")
-        async with self.event("audit restore", month=str(month), step="restored"):
-            await self._bring_back(connection, month)
-        await month_table.record_step(connection, month.month, "restored", month.rows, month.manifest)
+        async with self._step(connection, month, "restored", "audit restore"):
+            if not month.table:
+                await self._rebuild(connection, month)
+            elif not month.is_attached:
+                await month_table.compare(connection, month, (await self._manifest(month)).root)
+                await month_table.attach(connection, month)
         return "can be read in the log until `affidavit audit restore --end`"
-
-    async def _bring_back(self, connection: AsyncConnection, month: Month) -> None:
-        if not month.table:
-            await self._rebuild(connection, month)
-        elif not month.is_attached:
-            await month_table.compare(connection, month, (await self._manifest(month)).root)
-            await month_table.attach(connection, month)
 
     async def _rebuild(self, connection: AsyncConnection, month: Month) -> None:
         """Build the table from the evidence. Erasures are blocked during the comparison, because it fails if a key is lost."""
-        await self._prove_archive(month)
-        root = (await self._manifest(month)).root
+        manifest = await self._prove_archive(month)
         async with (
             month_table.rebuilding(connection, month) as rebuilt,
-            aclosing(self._read_rows(month)) as batches,
+            aclosing(self._read_rows(manifest)) as batches,
         ):
             async for rows in batches:
                 await month_table.fill(connection, rebuilt, rows)
             await month_table.block_erasures(connection)
-            await month_table.compare(connection, rebuilt, root)
+            await month_table.compare(connection, rebuilt, manifest.root)
 
     async def _end(self, connection: AsyncConnection, month: Month) -> str:
         if month.state != "restored":
@@ -265,21 +254,22 @@ class Archiver:
 
     async def _prove(self, connection: AsyncConnection, month: Month) -> None:
         """Verify that the archive is complete, can be decrypted, and contains all that the table contains."""
-        await self._prove_archive(month)
-        await month_table.compare(connection, month, (await self._manifest(month)).root)
+        manifest = await self._prove_archive(month)
+        await month_table.compare(connection, month, manifest.root)
 
-    async def _prove_archive(self, month: Month) -> None:
-        await self._manifest(month)
+    async def _prove_archive(self, month: Month) -> Manifest:
+        manifest = await self._manifest(month)
         report = await asyncio.to_thread(self._run_verification, month)
-        if report.verdict not in SOUND:
+        if report.verdict not in PROVEN:
             raise ArchiveError(f"its archive is damaged or incomplete, so nothing was removed. {report}")
+        return manifest
 
     def _run_verification(self, month: Month) -> Report:
         assert month.manifest
         with self.reading() as reading:
             return verify_archive(
                 self.vault, month.manifest.key, month.manifest.version, self.public_keys(),
-                lambda log_ids: month_table.read_row_keys(reading, log_ids), self.progress,
+                partial(month_table.read_row_keys, reading), self.progress,
             )  # fmt: skip
 
     async def _manifest(self, month: Month) -> Manifest:
@@ -290,7 +280,7 @@ class Archiver:
             content = await asyncio.to_thread(self.vault.get, place.key, place.version)
         except (OSError, ValueError) as wrong:  # ValueError: not a key of a vault
             raise ArchiveError(f"its manifest cannot be read, so nothing was removed: {wrong}") from None
-        found = open_manifest(content)
+        found = archive_format.open_manifest(content)
         if sha256(content).hexdigest() != place.sha256 or not found.is_signed_by(self.public_keys()):
             raise ArchiveError(
                 "its manifest in the vault differs from the one that was written, so nothing was removed"
@@ -311,36 +301,31 @@ class Archiver:
                 )  # fmt: skip
             files = {name: self._put(month, name, path) for name, path in exported.files.items()}
             path = folder / MANIFEST
-            path.write_bytes(sign_manifest(exported, files, self.key))
+            path.write_bytes(archive_format.sign_manifest(exported, files, self.key))
             stored = self._put(month, MANIFEST, path)
         finally:
             shutil.rmtree(folder)
         return ManifestPlace(stored.key, stored.version, stored.sha256)
 
-    def _put(self, month: Month, name: str, path: Path) -> Stored:
+    def _put(self, month: Month, name: str, path: Path) -> StoredFile:
         with path.open("rb") as file:
             digest = file_digest(file, "sha256").hexdigest()
-        return self.vault.put_file(object_key(month.month, name, digest), path)
+        stored = self.vault.put_file(archive_format.object_key(month.month, name, digest), path)
+        return StoredFile(**asdict(stored))
 
-    async def _read_rows(self, month: Month) -> AsyncGenerator[Sequence[RestoredRow]]:
-        found = await self._manifest(month)
+    async def _read_rows(self, manifest: Manifest) -> AsyncGenerator[Sequence[RestoredRow]]:
         with self.reading() as reading:
-            batches = read_rows(
-                self.vault, found, lambda log_ids: month_table.read_row_keys(reading, log_ids), self.progress
-            )
+            row_keys = partial(month_table.read_row_keys, reading)
+            batches = read_rows(self.vault, manifest, row_keys, self.progress)
             while batch := await asyncio.to_thread(next, batches, None):
                 yield [RestoredRow(_check_leaf(row), commitments) for row, commitments in batch]
-
-    async def _has_records(self, connection: AsyncConnection, month: Month) -> bool:
-        now = await month_table.count(connection, month.month)
-        return bool(now.rows or now.leaves)
 
     async def _forecast(self, connection: AsyncConnection, month: Month) -> MonthOutcome:
         if month.state is not None:
             next_step = "would take its next step"
             return _outcome(month, self._describe(month) if self._next(month) is None else next_step)
         now = await month_table.count(connection, month.month)
-        if not (now.rows or now.leaves):
+        if now.is_empty:
             return _outcome(month, EMPTY)
         if now.is_sealed and now.obstacle:
             return _outcome(month, f"not now: {now.obstacle}", is_well=False)

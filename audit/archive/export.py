@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +15,13 @@ import psycopg
 from psycopg import IsolationLevel, sql
 
 from audit.archive.parquet import TYPES, SortedWriter
-from audit.archive.rows import SealedRecords, encode_records
+from audit.archive.rows import Records, encode_records
 from audit.archive.worker_process import in_order
 from audit.checking.evidence import COLUMNS, rows_statement
 from audit.errors import ArchiveError, ExportError, NoteError, WorkerEndedError
 from audit.progress import Progress
-from audit.proof.archive_format import (
-    CHECKPOINT,
-    EVIDENCE,
-    KEYS,
-    LEAVES,
-    NAMES,
-    PARQUET,
-    SPECIFICATION,
-    SPECIFICATION_FILE,
-    Exported,
-)
+from audit.proof import archive_format
+from audit.proof.archive_format import Exported
 from audit.proof.bundle import are_commitments
 from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
@@ -85,26 +77,27 @@ def export(
         raise ExportError(
             f"The leaves of {month:%Y-%m} do not have the root of its last checkpoint. Run `affidavit audit verify`"
         )
-    (folder / CHECKPOINT).write_text(note, "utf-8")
-    (folder / KEYS).write_text("".join(f"{key}\n" for key in public_keys), "utf-8")
-    (folder / SPECIFICATION).write_bytes(SPECIFICATION_FILE.read_bytes())
+    (folder / archive_format.CHECKPOINT).write_text(note, "utf-8")
+    (folder / archive_format.KEYS).write_text("".join(f"{key}\n" for key in public_keys), "utf-8")
+    (folder / archive_format.SPECIFICATION).write_bytes(archive_format.SPECIFICATION_FILE.read_bytes())
     return Exported(
         origin, month, tree.size, checkpoint.root, sorted(versions), columns, code_version,
-        {name: folder / name for name in NAMES},
+        {name: folder / name for name in archive_format.NAMES},
     )  # fmt: skip
 
 
 def _write_rows(
-    batches: Iterator[SealedRecords], columns: dict[str, str], folder: Path, progress: Callable[[int], None]
+    batches: Iterator[Records], columns: dict[str, str], folder: Path, progress: Callable[[int], None]
 ) -> tuple[Frontier, set[int]]:
     tree = Frontier()
     versions: set[int] = set()
     with (
-        (folder / EVIDENCE).open("xb") as evidence, (folder / LEAVES).open("xb") as leaves,
-        SortedWriter(folder / PARQUET, columns) as rows,
-    ):  # fmt: skip
+        (folder / archive_format.EVIDENCE).open("xb") as evidence,
+        (folder / archive_format.LEAVES).open("xb") as leaves,
+        SortedWriter(folder / archive_format.PARQUET, columns) as rows,
+    ):
         try:
-            for encoded in in_order(encode_records, batches):
+            for encoded in in_order(partial(encode_records, columns), batches):
                 evidence.write(encoded.evidence)
                 leaves.write(b"".join(encoded.leaves))
                 rows.add(encoded.batch)
@@ -119,7 +112,7 @@ def _write_rows(
 
 def _read_batches(
     connection: psycopg.Connection, table: str, month: date, columns: dict[str, str], size: int
-) -> Iterator[SealedRecords]:
+) -> Iterator[Records]:
     """Read a range of leaves at a time, so that no large sort is needed."""
     records = sql.SQL(table)  # quoted by PostgreSQL itself
     leaves, rows, has_erasures = _fetch(connection, sql.SQL(_COUNTS).format(records=records), (month,))[0]
@@ -138,7 +131,7 @@ def _read_batches(
             raise ExportError(
                 f"Some leaves of {month:%Y-%m} from {begin} on are missing or duplicated. Run `affidavit audit verify`"
             )
-        yield SealedRecords(columns, _select_commitments(connection, columns, found))
+        yield _select_commitments(connection, columns, found)
 
 
 def _select_commitments(
@@ -148,14 +141,8 @@ def _select_commitments(
     place = FIRST_COLUMN + list(columns).index("log_id")
     many = [row[place] for row in found if len(row[ERASURE] or ()) > 1]
     hashed = _rows_as_hashed(connection, many) if many else {}
-    return [
-        (
-            *row[:ERASURE],
-            _matching_commitments(row[ERASURE], hashed.get(row[place]), row[LEAF]),
-            *row[FIRST_COLUMN:],
-        )
-        for row in found
-    ]
+    chosen = [_matching_commitments(row[ERASURE], hashed.get(row[place]), row[LEAF]) for row in found]
+    return [(*row[:ERASURE], text, *row[FIRST_COLUMN:]) for row, text in zip(found, chosen, strict=True)]
 
 
 def _rows_as_hashed(connection: psycopg.Connection, log_ids: list[str]) -> dict[str, Row]:

@@ -9,15 +9,16 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import date, datetime
-from typing import Any, Literal, TypeVar
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from psycopg import AsyncConnection, Connection
 from psycopg.errors import LockNotAvailable
 
-from audit.checking.evidence import next_month
 from audit.errors import MonthNotReadyError
+from audit.ledger.partitions import next_month, partition_name
 from audit.proof.merkle import Frontier
 from audit.proof.record import Row
 
@@ -83,16 +84,15 @@ FROM {table} r
 LEFT JOIN audit_leaves l ON l.log_id = r.log_id AND l.month = %(month)s AND l.leaf_hash = r.leaf_hash
 LEFT JOIN audit_row_keys k ON k.log_id = r.log_id
 """
-_LEAVES = (
-    "SELECT leaf_hash FROM audit_leaves WHERE month = %s AND leaf_index >= %s ORDER BY leaf_index LIMIT %s"
-)
+_LEAVES = """
+SELECT leaf_hash FROM audit_leaves WHERE month = %s AND leaf_index >= %s ORDER BY leaf_index LIMIT %s
+"""
 _KEYS_OF = "SELECT log_id::text, key FROM audit_row_keys WHERE log_id = ANY(%s::uuid[])"
 _ERASED_AT = "SELECT DISTINCT ON (log_id) log_id::text, erased_at::text FROM audit_erasures WHERE log_id = ANY(%s::uuid[])"
 _KEEP_COMMITMENTS = "SELECT audit_keep_commitments(%s, %s)"
 _DETACH = "ALTER TABLE audit_logs DETACH PARTITION {table} {how}"
 _ATTACH = "ALTER TABLE audit_logs ATTACH PARTITION {table} FOR VALUES FROM ('{begin}') TO ('{end}')"
-_DROP = "DROP TABLE {table}"
-_UNGUARD = "DELETE FROM audit_months WHERE month = %s"
+_DROP = "DROP TABLE {table}; DELETE FROM audit_months WHERE month = '{month}'"
 _TABLE = """
 CREATE TABLE {table} (LIKE audit_logs INCLUDING ALL);
 CREATE TRIGGER audit_logs_keep_all BEFORE TRUNCATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse_change();
@@ -102,13 +102,12 @@ INSERT INTO audit_months VALUES ('{table}', '{month}')
 """
 _FILL = "INSERT INTO {table} SELECT * FROM json_populate_recordset(NULL::audit_logs, %s::json)"
 
+Arguments = ParamSpec("Arguments")
 Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestPlace:
-    """Key, version and digest of the month's manifest in the vault."""
-
     key: str
     version: str
     sha256: str
@@ -116,8 +115,6 @@ class ManifestPlace:
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """The month's state in the archive, and its table."""
-
     month: date
     state: State | None = None
     since: datetime | None = None
@@ -142,6 +139,10 @@ class MonthCounts:
     open: int
 
     @property
+    def is_empty(self) -> bool:
+        return not (self.rows or self.leaves)
+
+    @property
     def is_sealed(self) -> bool:
         return not self.unsealed and self.anchored == self.leaves
 
@@ -160,23 +161,17 @@ class MonthCounts:
 
 @dataclass(frozen=True, slots=True)
 class RestoredRow:
-    """A row read from an archive, and the commitments of its personal columns."""
-
     row: Row
     commitments: Mapping[str, str]
 
 
-async def list_months(connection: AsyncConnection) -> list[Month]:
-    """All months that ever had a table, the oldest first."""
-    return await _months(connection, None)
-
-
 async def read_month(connection: AsyncConnection, month: date) -> Month:
-    found = await _months(connection, month)
+    found = await list_months(connection, month)
     return found[0] if found else Month(month)
 
 
-async def _months(connection: AsyncConnection, month: date | None) -> list[Month]:
+async def list_months(connection: AsyncConnection, month: date | None = None) -> list[Month]:
+    """All months that ever had a table, the oldest first; or only this one."""
     rows = await _fetch(connection, _MONTHS, (month,))
     return [
         Month(each, state, since, count, ManifestPlace(*place) if place[0] else None, *table)
@@ -199,29 +194,45 @@ async def lock(connection: AsyncConnection, month: date) -> AsyncIterator[bool]:
 async def record_step(
     connection: AsyncConnection, month: date, state: State, rows: int, manifest: ManifestPlace | None
 ) -> None:
-    place = (manifest.key, manifest.version, manifest.sha256) if manifest else (None, None, None)
+    place = astuple(manifest) if manifest else (None, None, None)
     await connection.execute(_RECORD, (month, state, rows, *place))
 
 
 async def count(connection: AsyncConnection, month: date) -> MonthCounts:
-    ((rows, leaves, unsealed, anchored, is_open),) = await _fetch(connection, _STANDING, _bounds(month))
-    return MonthCounts(rows, leaves, unsealed, anchored, is_open)
+    (counts,) = await _fetch(connection, _STANDING, _bounds(month))
+    return MonthCounts(*counts)
 
 
+def _retried(work: Callable[Arguments, Awaitable[Done]]) -> Callable[Arguments, Awaitable[Done]]:
+    """Retry decorator: begins again while somebody else holds a lock on the table."""
+
+    @wraps(work)
+    async def retried(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Done:
+        until = time.monotonic() + RETRY_S
+        while True:
+            try:
+                return await work(*args, **kwargs)
+            except LockNotAvailable:
+                if time.monotonic() > until:
+                    raise MonthNotReadyError(
+                        "its table has been in use for a minute; close long queries, or run the command again later"
+                    ) from None
+            await asyncio.sleep(PAUSE_S)
+
+    return retried
+
+
+@_retried
 async def freeze(connection: AsyncConnection, month: Month) -> int:
     """Refuse new rows of the month and make the keys of its personal columns. Returns its final number of rows."""
-
-    async def frozen() -> int:
-        async with connection.transaction():
-            await block_erasures(connection)
-            await _change_as_owner(connection, _FREEZE, month)
-            now = await count(connection, month.month)
-            if now.obstacle:
-                raise MonthNotReadyError(now.obstacle)
-            await connection.execute(_KEYS, _bounds(month.month))
-        return now.rows
-
-    return await _retry_until_unlocked(frozen)
+    async with connection.transaction():
+        await block_erasures(connection)
+        await _change_as_owner(connection, _FREEZE, month)
+        now = await count(connection, month.month)
+        if now.obstacle:
+            raise MonthNotReadyError(now.obstacle)
+        await connection.execute(_KEYS, _bounds(month.month))
+    return now.rows
 
 
 async def block_erasures(connection: AsyncConnection) -> None:
@@ -239,38 +250,31 @@ async def compare(connection: AsyncConnection, month: Month, root: bytes) -> Non
             f" its archive has {month.rows}, so nothing was removed. Run `affidavit audit verify`"
         )
     if await _root(connection, month.month) != (month.rows, root):
-        raise MonthNotReadyError(
-            "the archive belongs to another tree than the month; run `affidavit audit verify`"
-        )
+        message = "the archive belongs to another tree than the month; run `affidavit audit verify`"
+        raise MonthNotReadyError(message)
 
 
+@_retried
 async def detach(connection: AsyncConnection, month: Month) -> None:
     """Detach the month's partition concurrently. Also finishes a detach that was interrupted."""
-
-    async def detached() -> None:
-        now = await read_month(connection, month.month)
-        if now.is_attached:
-            how = "FINALIZE" if now.is_pending else "CONCURRENTLY"
-            async with _owner_session(connection, READERS_MS):
-                await connection.execute(_DETACH.format(table=now.table, how=how).encode())
-
-    await _retry_until_unlocked(detached)
+    now = await read_month(connection, month.month)
+    if now.is_attached:
+        how = "FINALIZE" if now.is_pending else "CONCURRENTLY"
+        async with _owner_session(connection):
+            await connection.execute(_DETACH.format(table=now.table, how=how).encode())
 
 
+@_retried
 async def attach(connection: AsyncConnection, month: Month) -> None:
     """Attach a detached month again; if it was frozen, it still refuses new rows."""
-
-    async def attached() -> None:
-        async with connection.transaction():
-            await _change_as_owner(connection, (_FREEZE + ";" if month.state else "") + _ATTACH, month)
-
-    await _retry_until_unlocked(attached)
+    async with connection.transaction():
+        await _change_as_owner(connection, (_FREEZE + ";" if month.state else "") + _ATTACH, month)
 
 
 @asynccontextmanager
 async def rebuilding(connection: AsyncConnection, month: Month) -> AsyncIterator[Month]:
     """Create the month's table, to be filled and compared in the block, and attach it at the end; all in one transaction."""
-    made = replace(month, table=f"public.audit_logs_{month.month:%Y_%m}")
+    made = replace(month, table=f"public.{partition_name(month.month)}")
     async with connection.transaction():
         await _change_as_owner(connection, _TABLE, made, READERS_MS)
         yield made
@@ -290,20 +294,15 @@ async def fill(connection: AsyncConnection, month: Month, rows: Sequence[Restore
         await connection.execute(_FILL.format(table=month.table).encode(), (texts,))
 
 
+@_retried
 async def drop(connection: AsyncConnection, month: Month) -> None:
-    async def dropped() -> None:
-        async with connection.transaction():
-            await _change_as_owner(connection, _DROP, month)
-            async with _owner_role(connection):
-                await connection.execute(_UNGUARD, (month.month,))
-
-    await _retry_until_unlocked(dropped)
+    async with connection.transaction():
+        await _change_as_owner(connection, _DROP, month)
 
 
 def read_row_keys(connection: Connection, log_ids: Sequence[str]) -> dict[str, bytes]:
     """The keys of these records; erased ones have none."""
-    found = connection.execute(_KEYS_OF, (list(log_ids),))
-    return dict(found.fetchall())
+    return dict(connection.execute(_KEYS_OF, (list(log_ids),)).fetchall())
 
 
 async def _root(connection: AsyncConnection, month: date) -> tuple[int, bytes]:
@@ -318,8 +317,7 @@ async def _change_as_owner(
     connection: AsyncConnection, statements: str, month: Month, lock_ms: int = LOCK_MS
 ) -> None:
     """Run DDL in the current transaction, in the role of the table's owner."""
-    begin, end = _bounds(month.month)["begin"], _bounds(month.month)["end"]
-    text = statements.format(table=month.table, month=month.month, begin=begin, end=end)
+    text = statements.format(table=month.table, **_bounds(month.month))
     async with _owner_role(connection):
         await connection.execute(f"SET LOCAL lock_timeout = {lock_ms}".encode())
         await connection.execute(text.encode())
@@ -335,27 +333,14 @@ async def _owner_role(connection: AsyncConnection) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _owner_session(connection: AsyncConnection, lock_ms: int) -> AsyncIterator[None]:
+async def _owner_session(connection: AsyncConnection) -> AsyncIterator[None]:
     """Switch to the owner's role for statements that cannot run in a transaction."""
-    await connection.execute(f"SET ROLE {_OWNER}; SET lock_timeout = {lock_ms}".encode())
+    await connection.execute(f"SET ROLE {_OWNER}; SET lock_timeout = {READERS_MS}".encode())
     try:
         yield
     finally:
         if not connection.broken:
             await connection.execute(f"SET ROLE {_ARCHIVER}; RESET lock_timeout".encode())
-
-
-async def _retry_until_unlocked(work: Callable[[], Awaitable[Done]]) -> Done:
-    until = time.monotonic() + RETRY_S
-    while True:
-        try:
-            return await work()
-        except LockNotAvailable:
-            if time.monotonic() > until:
-                raise MonthNotReadyError(
-                    "its table has been in use for a minute; close long queries, or run the command again later"
-                ) from None
-        await asyncio.sleep(PAUSE_S)
 
 
 def _bounds(month: date) -> dict[str, Any]:

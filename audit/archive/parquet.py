@@ -30,13 +30,9 @@ _LAST = [
     ("spooled", pa.bool_()), ("leaf_hash", pa.binary()), ("erased_at", _MOMENT), ("commitments", pa.string()),
     ("personal", pa.binary()),
 ]  # fmt: skip
-_UNIQUE = frozenset(
-    {
-        "log_id", "query_id", "answer_id", "request_id", "timestamp", "leaf_index", "leaf_hash", "commitments", "personal",
-    }
-)  # fmt: skip
 # No query filters by a range of these.
 _WITHOUT_STATISTICS = frozenset({"leaf_hash", "commitments", "personal"})
+_UNIQUE = _WITHOUT_STATISTICS | {"log_id", "query_id", "answer_id", "request_id", "timestamp", "leaf_index"}
 
 Texts = Sequence[str | None]
 
@@ -53,26 +49,21 @@ def schema(columns: Mapping[str, str]) -> pa.Schema:
 
 
 def batch(values: Mapping[str, Sequence[Any]], columns: Mapping[str, str]) -> pa.RecordBatch:
-    """A record batch from columns of values."""
     typed = schema(columns)
     return pa.record_batch([pa.array(values[field.name], field.type) for field in typed], schema=typed)
 
 
 def texts(batch: pa.RecordBatch, columns: Mapping[str, str]) -> dict[str, Texts]:
     """The values of each plain column in canonical JSON; None for null."""
-    return {name: _CANONICAL[kind](batch.column(name)) for name, kind in plain(columns).items()}
+    return {name: _canonical(kind, batch.column(name)) for name, kind in plain(columns).items()}
 
 
 def lines(batch: pa.RecordBatch, texts_by_column: Mapping[str, Texts]) -> Iterator[str]:
     """The rows as lines of the evidence."""
-    kept = zip(
-        *(batch.column(name).to_pylist() for name in ("leaf_index", "commitments", "personal", "spooled")),
-        strict=True,
-    )
-    erased = _moments(batch.column("erased_at"))
-    for (index, commitments, box, spooled), erased_at, row in zip(
-        kept, erased, objects(texts_by_column), strict=True
-    ):
+    names = ("leaf_index", "commitments", "personal", "spooled")
+    kept = [batch.column(name).to_pylist() for name in names]
+    erased, rows = _moments(batch.column("erased_at")), objects(texts_by_column)
+    for index, commitments, box, spooled, erased_at, row in zip(*kept, erased, rows, strict=True):
         yield (
             f'{{"commitments":{commitments}'
             + (f',"erased_at":{erased_at}' if erased_at else "")
@@ -143,9 +134,8 @@ class SortedWriter:
         self._places.append(pa.table(places))
 
     def _write(self) -> None:
-        places = pa.concat_tables(self._places).sort_by(
-            [("timestamp", "ascending"), ("leaf_index", "ascending")]
-        )
+        order = [("timestamp", "ascending"), ("leaf_index", "ascending")]
+        places = pa.concat_tables(self._places).sort_by(order)
         with (
             pa.OSFile(str(self._unsorted)) as unsorted, pa.ipc.open_file(unsorted) as batches,
             pq.ParquetWriter(
@@ -156,9 +146,8 @@ class SortedWriter:
             ) as writer,
         ):  # fmt: skip
             for begin in range(0, len(places), GROUP_ROWS):
-                writer.write_table(
-                    _gather(batches, places.slice(begin, GROUP_ROWS)), row_group_size=GROUP_ROWS
-                )
+                group = _gather(batches, places.slice(begin, GROUP_ROWS))
+                writer.write_table(group, row_group_size=GROUP_ROWS)
 
 
 def _gather(batches: pa.ipc.RecordBatchFileReader, places: pa.Table) -> pa.Table:
@@ -172,28 +161,22 @@ def _gather(batches: pa.ipc.RecordBatchFileReader, places: pa.Table) -> pa.Table
     return gathered.take(pc.sort_indices(pa.concat_arrays(order)))
 
 
-def _strings(values: pa.Array) -> Texts:
-    return [None if value is None else encode_basestring(value) for value in values.to_pylist()]
-
-
-def _json(values: pa.Array) -> Texts:
-    """The column keeps PostgreSQL's text, so that it is the same in every tier; the evidence needs canonical JSON."""
-    return [None if value is None else canonical_text(json.loads(value)) for value in values.to_pylist()]
-
-
-def _numbers(values: pa.Array) -> Texts:
-    return [None if value is None else canonical_text(value) for value in values.to_pylist()]
-
-
-def _bytes(values: pa.Array) -> Texts:
-    return [None if value is None else f'"\\\\x{value.hex()}"' for value in values.to_pylist()]
+def _canonical(kind: str, values: pa.Array) -> Texts:
+    if kind == "timestamptz":
+        return _moments(values)
+    write = _CANONICAL.get(kind, encode_basestring)
+    return [None if value is None else write(value) for value in values.to_pylist()]
 
 
 def _moments(values: pa.Array) -> Texts:
     return pc.strftime(values, '"%Y-%m-%dT%H:%M:%SZ"').to_pylist()  # type: ignore[no-any-return]
 
 
-_CANONICAL: dict[str, Callable[[Any], Texts]] = {
-    "uuid": _strings, "text": _strings, "varchar": _strings, "jsonb": _json, "int4": _numbers, "float8": _numbers,
-    "bool": _numbers, "bytea": _bytes, "timestamptz": _moments,
-}  # fmt: skip
+_CANONICAL: dict[str, Callable[[Any], str]] = {
+    # The column keeps PostgreSQL's text, so that it is the same in every tier; the evidence needs canonical JSON.
+    "jsonb": lambda text: canonical_text(json.loads(text)),
+    "int4": canonical_text,
+    "float8": canonical_text,
+    "bool": canonical_text,
+    "bytea": lambda value: f'"\\\\x{value.hex()}"',
+}

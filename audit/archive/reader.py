@@ -59,7 +59,7 @@ def read_rows(
         if wrong := fetch_file(vault, EVIDENCE, manifest.files[EVIDENCE], path):
             raise ArchiveError(wrong)
         done = 0
-        for lines in batch_lines(read_lines(path), LINES):
+        for lines in batch_lines(read_lines(path)):
             keys = row_keys(log_ids_in(lines))
             yield [_decrypt_row(line, keys) for line in lines]
             done += len(lines)
@@ -110,7 +110,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
         raise ArchiveError("it ends in the middle of a line")
 
 
-def batch_lines(lines: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
+def batch_lines(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
     """Batches of lines. If a line cannot be read, the lines before it are still returned."""
     some: list[bytes] = []
     size_bytes = 0
@@ -118,7 +118,7 @@ def batch_lines(lines: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
         for line in lines:
             some.append(line)
             size_bytes += len(line)
-            if len(some) == size or size_bytes > LINES_BYTES:
+            if len(some) == LINES or size_bytes > LINES_BYTES:
                 yield some
                 some, size_bytes = [], 0
     except ArchiveError:
@@ -130,11 +130,3 @@ def batch_lines(lines: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
 
 def log_ids_in(lines: Sequence[bytes]) -> list[str]:
     return [log_id.decode() for line in lines for log_id in _LOG_ID.findall(line)]
-
-
-def read_small(stream: BinaryIO, size_max: int) -> bytes:
-    """Read a small file with a size limit. A larger one gives one byte more than the limit, which its parser refuses."""
-    pieces = b""
-    while len(pieces) <= size_max and (piece := stream.read(size_max + 1 - len(pieces))):
-        pieces += piece
-    return pieces

@@ -14,54 +14,29 @@ import pyarrow as pa
 
 from audit.archive import parquet
 from audit.errors import ArchiveError, BundleError
-from audit.proof.archive_format import (
-    ROW_BYTES_MAX,
-    bytes_of,
-    commitments_in,
-    committed,
-    encrypt_box,
-    joined,
-    leaf_of,
-)
+from audit.proof import archive_format, record
 from audit.proof.bundle import COLUMN, are_commitments, month_of
 from audit.proof.canonical import canonical_text
 from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, UNHASHED, Row
 
 RowKeys = Callable[[Sequence[str]], Mapping[str, bytes]]  # by log_id; erased records have none
 
-_ZSTD = pa.Codec("zstd", compression_level=1)
 _REQUIRED_MEMBERS = {"commitments", "leaf_index", "row"}
 _OPTIONAL_MEMBERS = {"erased_at", "personal", "spooled"}
 _REQUIRED_COLUMNS = {"log_id", "query_id", "timestamp", "schema_version"}
+_NEVER_NULL = ("leaf_index", "leaf_hash", "commitments", "spooled", "timestamp")  # in the convenience copy
 
-
-class SealedRecords(NamedTuple):
-    """A batch of records in the order of their leaves, and the columns of their table with their types."""
-
-    columns: Mapping[str, str]
-    # leaf_index, sealed leaf, key, commitments if erased; the columns, personal ones as JSON
-    records: Sequence[tuple[Any, ...]]
+# Each with its leaf_index, sealed leaf, key, its commitments if it was erased, and its columns, personal ones as JSON.
+Records = Sequence[tuple[Any, ...]]
 
 
 class EncodedRecords(NamedTuple):
-    """A batch of records in the formats of the archive's files."""
-
     evidence: bytes
     leaves: list[bytes]
     batch: pa.RecordBatch
 
 
-class EvidenceLines(NamedTuple):
-    """A batch of lines of a month's evidence, and the keys of their boxes; None if no keys were given."""
-
-    month: date
-    lines: Sequence[bytes]
-    keys: Mapping[str, bytes] | None
-
-
 class EvidenceLine(NamedTuple):
-    """The content of a line."""
-
     leaf_index: int
     row: Row
     commitments: Mapping[str, str]
@@ -87,15 +62,6 @@ class LineResult(NamedTuple):
     problem: str = ""
 
 
-class RowGroupPlace(NamedTuple):
-    """The place of a row group in the convenience copy."""
-
-    path: Path
-    number: int
-    columns: Mapping[str, str]
-    rows: int  # of the whole file
-
-
 class RowGroup(NamedTuple):
     """The rows of a row group: their leaf indexes, the digests of their lines, and their leaves."""
 
@@ -108,26 +74,21 @@ class RowGroup(NamedTuple):
     group_count: int
 
 
-def encode_records(sealed_records: SealedRecords) -> EncodedRecords:
-    """The lines as one zstd frame, the leaves, and the typed rows. `ArchiveError` if a record differs from its leaf."""
-    indexes, sealed, keys, erasures, *values = zip(*sealed_records.records, strict=True)
-    columns = dict(zip(sealed_records.columns, values, strict=True))
+def encode_records(kinds: Mapping[str, str], records: Records) -> EncodedRecords:
+    """The lines as one zstd frame, the leaves, and the typed rows. `ArchiveError` if a record differs from its leaf.
+
+    `kinds` has the type of each column. The records are in the order of the leaves.
+    """
+    indexes, sealed, keys, erasures, *values = zip(*records, strict=True)
+    columns = dict(zip(kinds, values, strict=True))
     _check_records(columns, indexes)
     personal = {
-        name: _canonical_texts(sealed_records.columns[name], columns[name])
-        for name in sorted(PERSONAL & columns.keys())
+        name: _canonical_texts(kinds[name], columns[name]) for name in sorted(PERSONAL & columns.keys())
     }
+    each = zip(columns["log_id"], columns["salt"], keys, erasures, *personal.values(), strict=True)
     boxes = [
-        _encrypt_personal(
-            log_id,
-            salt,
-            key,
-            erasure,
-            {name: text for name, text in zip(personal, texts, strict=True) if text},
-        )
-        for log_id, salt, key, erasure, *texts in zip(
-            columns["log_id"], columns["salt"], keys, erasures, *personal.values(), strict=True
-        )
+        _encrypt_personal(log_id, salt, key, erasure, dict(zip(personal, texts, strict=True)))
+        for log_id, salt, key, erasure, *texts in each
     ]
     commitment_texts = {
         name: [f'"{commitments[name]}"' if name in commitments else None for commitments, _ in boxes]
@@ -136,48 +97,39 @@ def encode_records(sealed_records: SealedRecords) -> EncodedRecords:
     ours = {
         "leaf_index": indexes, "commitments": list(parquet.objects(commitment_texts)), "personal": [box for _, box in boxes],
     }  # fmt: skip
-    batch = parquet.batch(columns | ours, sealed_records.columns)
-    texts_by_column = parquet.texts(batch, sealed_records.columns)
-    leaves = [
-        sha256(f"\0{text}".encode()).digest()
-        for text in parquet.objects({**texts_by_column, **commitment_texts})
-    ]
-    for index, log_id, leaf, *hashes in zip(
-        indexes, columns["log_id"], leaves, sealed, columns["leaf_hash"], strict=True
-    ):
+    batch = parquet.batch(columns | ours, kinds)
+    texts_by_column = parquet.texts(batch, kinds)
+    hashed = parquet.objects({**texts_by_column, **commitment_texts})
+    leaves = [sha256(f"\0{text}".encode()).digest() for text in hashed]
+    compared = zip(indexes, columns["log_id"], leaves, sealed, columns["leaf_hash"], strict=True)
+    for index, log_id, leaf, *hashes in compared:
         if hashes != [leaf, leaf]:
             raise ArchiveError(f"The record {log_id} differs from what was sealed as leaf {index}")
     lines = "".join(f"{line}\n" for line in parquet.lines(batch, texts_by_column))
-    return EncodedRecords(_ZSTD.compress(lines.encode(), asbytes=True), leaves, batch)
+    return EncodedRecords(archive_format.ZSTD.compress(lines.encode(), asbytes=True), leaves, batch)
 
 
-def check_lines(work: EvidenceLines) -> list[LineResult]:
-    return [_check_line(line, work) for line in work.lines]
+def check_lines(month: date, batch: tuple[Sequence[bytes], Mapping[str, bytes] | None]) -> list[LineResult]:
+    """Check lines of a month's evidence, given with the keys of their boxes; None if no keys were given."""
+    lines, keys = batch
+    return [_check_line(line, month, keys) for line in lines]
 
 
 def parse_line(line: bytes) -> tuple[EvidenceLine, bytes]:
     """Parse a line and compute its leaf. `ArchiveError` if it is not in canonical form."""
     try:
         body = json.loads(line.decode())
-        if (
-            not isinstance(body, dict)
-            or not _REQUIRED_MEMBERS <= body.keys() <= _REQUIRED_MEMBERS | _OPTIONAL_MEMBERS
-        ):
-            raise ArchiveError("The line does not have exactly the members of a line")
-        row, commitments = body["row"], body["commitments"]
-        _check_row(row)
-        if not are_commitments(commitments):
-            raise ArchiveError("Its commitments are not those of personal columns")
-        texts = {name: canonical_text(value) for name, value in row.items()}
+        _check_members(body)
+        texts = {name: canonical_text(value) for name, value in body["row"].items()}
         others = {name: canonical_text(value) for name, value in body.items() if name != "row"}
-        is_canonical = joined(others | {"row": joined(texts)}).encode() == line
-    except (ValueError, TypeError, RecursionError) as wrong:
-        raise (
-            wrong if isinstance(wrong, ArchiveError) else ArchiveError("The line is not valid JSON")
-        ) from None
+        is_canonical = record.joined(others | {"row": record.joined(texts)}).encode() == line
+    except ArchiveError:
+        raise
+    except (ValueError, TypeError, RecursionError):
+        raise ArchiveError("The line is not valid JSON") from None
     if not is_canonical:
         raise ArchiveError("The line is not canonical JSON")
-    return _line(body), leaf_of(texts, commitments)
+    return _line(body), record.leaf_of(texts, body["commitments"])
 
 
 def _line(body: Mapping[str, Any]) -> EvidenceLine:
@@ -186,76 +138,67 @@ def _line(body: Mapping[str, Any]) -> EvidenceLine:
         raise ArchiveError("The line has no valid leaf index")
     if isinstance(box, str) == isinstance(erased_at, str):
         raise ArchiveError("A record must have either a box or a time of erasure")
+    content = archive_format.bytes_of(box) if isinstance(box, str) else None
     return EvidenceLine(
-        index,
-        body["row"],
-        body["commitments"],
-        bytes_of(box) if isinstance(box, str) else None,
-        body.get("spooled", False),
-        erased_at,
+        index, body["row"], body["commitments"], content, body.get("spooled", False), erased_at
     )
 
 
-def _check_row(row: object) -> None:
+def _check_members(body: object) -> None:
+    allowed = _REQUIRED_MEMBERS | _OPTIONAL_MEMBERS
+    if not isinstance(body, dict) or not _REQUIRED_MEMBERS <= body.keys() <= allowed:
+        raise ArchiveError("The line does not have exactly the members of a line")
+    row = body["row"]
     if not isinstance(row, dict) or not row.keys() >= _REQUIRED_COLUMNS or None in row.values():
         raise ArchiveError("The line has no complete record")
     if row.keys() & (PERSONAL | UNHASHED) or not all(map(COLUMN.fullmatch, row)):
         raise ArchiveError("The line has a column that is not allowed there")
+    if not are_commitments(body["commitments"]):
+        raise ArchiveError("Its commitments are not those of personal columns")
 
 
-def _check_line(line: bytes, work: EvidenceLines) -> LineResult:
+def _check_line(line: bytes, month: date, keys: Mapping[str, bytes] | None) -> LineResult:
     digest = sha256(line).digest()
     try:
         found, leaf = parse_line(line)
     except ArchiveError as wrong:
         return LineResult(None, None, b"", digest, problem=str(wrong))
     place = LineResult(found.leaf_index, found.log_id, leaf, digest)
-    if found.row["schema_version"] not in SCHEMA_VERSIONS:
-        problem = (
-            f"The record has schema version {found.row['schema_version']}, which this program cannot hash"
-        )
+    if (version := found.row["schema_version"]) not in SCHEMA_VERSIONS:
+        problem = f"The record has schema version {version}, which this program cannot hash"
         return place._replace(is_known=False, problem=problem)
     try:
-        if month_of(found.row) != work.month:
+        if month_of(found.row) != month:
             return place._replace(problem="The record belongs to another month")
-        is_open = _open_box(found, work.keys)
+        is_open = _open_box(found, keys)
     except (ArchiveError, BundleError) as wrong:
         return place._replace(problem=str(wrong))
-    return place._replace(
-        is_open=is_open, is_erased=found.box is None or (work.keys is not None and not is_open)
-    )
+    is_erased = found.box is None or (keys is not None and not is_open)
+    return place._replace(is_open=is_open, is_erased=is_erased)
 
 
 def _open_box(line: EvidenceLine, keys: Mapping[str, bytes] | None) -> bool:
     key = keys.get(line.log_id) if keys else None
     if line.box is None or key is None:
         return False
-    if commitments_in(line.box, key, line.log_id) != line.commitments:
+    if archive_format.commitments_in(line.box, key, line.log_id) != line.commitments:
         raise ArchiveError("The content of the record's box differs from what was sealed")
     return True
 
 
-def read_row_group(place: RowGroupPlace) -> RowGroup:
+def read_row_group(path: Path, columns: Mapping[str, str], rows: int, number: int) -> RowGroup:
     """Read and hash one row group. `ArchiveError` if its rows cannot be lines of the evidence."""
-    table, of = parquet.read_group(*place)
+    table, of = parquet.read_group(path, number, columns, rows)
+    if any(table.column(name).null_count for name in _NEVER_NULL):
+        raise ArchiveError("it has a row without its leaf index, leaf, commitments or time")
     try:
         (batch,) = table.to_batches()
-        if any(
-            batch.column(name).null_count
-            for name in ("leaf_index", "leaf_hash", "commitments", "spooled", "timestamp")
-        ):
-            raise ArchiveError("it has a row without its leaf index, leaf, commitments or time")
-        digests = [
-            sha256(line.encode()).digest()
-            for line in parquet.lines(batch, parquet.texts(batch, place.columns))
-        ]
+        lines = parquet.lines(batch, parquet.texts(batch, columns))
+        digests = [sha256(line.encode()).digest() for line in lines]
+    except ArchiveError:
+        raise
     except (ValueError, TypeError, RecursionError, MemoryError, pa.ArrowException) as wrong:
-        problem = (
-            str(wrong)
-            if isinstance(wrong, ArchiveError)
-            else f"its rows cannot be converted ({type(wrong).__name__})"
-        )
-        raise ArchiveError(problem) from None
+        raise ArchiveError(f"its rows cannot be converted ({type(wrong).__name__})") from None
     moments = batch.column("timestamp").cast(pa.int64()).to_pylist()
     return RowGroup(
         batch.column("leaf_index").to_pylist(), digests, batch.column("leaf_hash").to_pylist(), moments[0], moments[-1],
@@ -264,26 +207,19 @@ def read_row_group(place: RowGroupPlace) -> RowGroup:
 
 
 def _check_records(columns: Mapping[str, Sequence[Any]], indexes: Sequence[int]) -> None:
-    for index, log_id, version, salt, erased_at in zip(
-        indexes,
-        columns["log_id"],
-        columns["schema_version"],
-        columns["salt"],
-        columns["erased_at"],
-        strict=True,
-    ):
+    checked = (columns[name] for name in ("log_id", "schema_version", "salt", "erased_at"))
+    for index, log_id, version, salt, erased_at in zip(indexes, *checked, strict=True):
         if log_id is None:
             raise ArchiveError(f"The record of leaf {index} is not in the month's table")
         if version not in SCHEMA_VERSIONS:
-            raise ArchiveError(
-                f"The record {log_id} has schema version {version}, which this program cannot hash"
-            )
+            message = f"The record {log_id} has schema version {version}, which this program cannot hash"
+            raise ArchiveError(message)
         if (salt is None) != (erased_at is not None):
             raise ArchiveError(f"The record {log_id} is neither complete nor erased")
 
 
 def _encrypt_personal(
-    log_id: str, salt: bytes | None, key: bytes | None, erasure: str | None, texts: Mapping[str, str]
+    log_id: str, salt: bytes | None, key: bytes | None, erasure: str | None, values: Mapping[str, str | None]
 ) -> tuple[Mapping[str, str], bytes | None]:
     """The commitments of the personal columns, and the box with their values."""
     if salt is None:
@@ -293,10 +229,11 @@ def _encrypt_personal(
         return commitments, None
     if key is None:
         raise ArchiveError(f"There is no key for the personal columns of the record {log_id}")
-    content = joined({**texts, "salt": f'"\\\\x{salt.hex()}"'})
-    if len(content) > ROW_BYTES_MAX:
+    texts = {name: text for name, text in values.items() if text}
+    content = record.joined({**texts, "salt": f'"\\\\x{salt.hex()}"'})
+    if len(content) > archive_format.ROW_BYTES_MAX:
         raise ArchiveError(f"The record {log_id} is too large for an archive")
-    return committed(texts, salt), encrypt_box(content.encode(), key, log_id)
+    return record.commitments_of(texts, salt), archive_format.encrypt_box(content.encode(), key, log_id)
 
 
 def _canonical_texts(kind: str, values: Sequence[Any]) -> Sequence[str | None]:

@@ -5,44 +5,20 @@ exception; a Parquet file whose digest differs from the manifest is not opened a
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from audit.archive.reader import (
-    LINES,
-    ArchiveSource,
-    batch_lines,
-    fetch_file,
-    log_ids_in,
-    read_lines,
-    read_small,
-)
-from audit.archive.rows import (
-    EvidenceLines,
-    LineResult,
-    RowGroup,
-    RowGroupPlace,
-    RowKeys,
-    check_lines,
-    read_row_group,
-)
+from audit.archive import reader
+from audit.archive.reader import ArchiveSource
+from audit.archive.rows import LineResult, RowGroup, RowKeys, check_lines, read_row_group
 from audit.archive.worker_process import in_order
 from audit.errors import ArchiveError, NoteError, VaultDamagedError, VaultError, WorkerEndedError
 from audit.progress import Progress
-from audit.proof.archive_format import (
-    CHECKPOINT,
-    EVIDENCE,
-    KEYS,
-    LEAVES,
-    MANIFEST_BYTES_MAX,
-    NAMES,
-    PARQUET,
-    Manifest,
-    open_manifest,
-    place_of,
-)
+from audit.proof import archive_format
+from audit.proof.archive_format import CHECKPOINT, EVIDENCE, KEYS, LEAVES, NAMES, PARQUET, Manifest
 from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import HASH_BYTES, Frontier
@@ -79,8 +55,8 @@ def verify_archive(
 def _manifest(vault: ArchiveSource, key: str, version: str | None, report: Report) -> Manifest | None:
     try:
         with vault.open(key, version) as stream:
-            content = read_small(stream, MANIFEST_BYTES_MAX)
-        manifest = open_manifest(content)
+            content = stream.read(archive_format.MANIFEST_BYTES_MAX + 1)  # one byte more is refused
+        manifest = archive_format.open_manifest(content)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         report.add(Finding(Verdict.MISSING, "file", f"{key} is missing"))
     except (ArchiveError, VaultDamagedError) as wrong:
@@ -90,7 +66,7 @@ def _manifest(vault: ArchiveSource, key: str, version: str | None, report: Repor
     except (VaultError, OSError) as unreadable:
         report.add(Finding(Verdict.CANNOT_TELL, "file", f"The manifest {key} cannot be read: {unreadable}"))
     else:
-        month, digest = place_of(key)
+        month, digest = archive_format.place_of(key)
         is_of_month = month in {None, f"{manifest.month:%Y-%m}"}
         if not is_of_month or digest not in {None, sha256(content).hexdigest()}:
             message = f"The manifest {key} does not match its key: it is of another month or version, or was changed"
@@ -101,8 +77,6 @@ def _manifest(vault: ArchiveSource, key: str, version: str | None, report: Repor
 
 @dataclass(slots=True)
 class _Archive:
-    """The state of one archive's verification."""
-
     vault: ArchiveSource
     manifest: Manifest
     folder: Path
@@ -126,7 +100,7 @@ class _Archive:
         file = self.manifest.files[name]
         verdict = Verdict.TAMPERED
         try:
-            wrong = fetch_file(self.vault, name, file, self.folder / name)
+            wrong = reader.fetch_file(self.vault, name, file, self.folder / name)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             verdict, wrong = Verdict.MISSING, f"{file.key} is missing"
         except VaultDamagedError as damaged:
@@ -157,11 +131,8 @@ class _Archive:
         sealed = self._sealed_leaves()
         if sealed is None:
             return
-        self.proven, self.digests, self.leaves = (
-            bytearray(rows),
-            bytearray(rows * HASH_BYTES),
-            bytearray(rows * HASH_BYTES),
-        )
+        self.proven = bytearray(rows)
+        self.digests, self.leaves = bytearray(rows * HASH_BYTES), bytearray(rows * HASH_BYTES)
         self._read_evidence(row_keys)
         is_signed = _root(sealed) == self.manifest.root
         if not is_signed and _root(self.leaves) == self.manifest.root:
@@ -191,9 +162,8 @@ class _Archive:
             self._add_finding(Verdict.TAMPERED, "file", f"{KEYS}: {wrong}")
             return
         if self.manifest.key_id not in {key.key_id for key in listed}:
-            self._add_finding(
-                Verdict.TAMPERED, "file", f"{KEYS} does not list the key that the manifest names"
-            )
+            message = f"{KEYS} does not list the key that the manifest names"
+            self._add_finding(Verdict.TAMPERED, "file", message)
 
     def _checkpoint(self) -> Checkpoint | None:
         path = self.folder / CHECKPOINT
@@ -215,15 +185,14 @@ class _Archive:
             if newest is None:
                 return
             with self.vault.open(newest) as stream:
-                anchored = read_small(stream, SMALL_BYTES_MAX)
+                anchored = stream.read(SMALL_BYTES_MAX + 1)
         except VaultDamagedError as damaged:
             message = f"The month's last anchor is damaged: {damaged}"
             self._add_finding(Verdict.TAMPERED, "anchor", message)
             return
         except (VaultError, OSError) as unreadable:
-            self._add_finding(
-                Verdict.CANNOT_TELL, "anchor", f"The month's anchors cannot be read: {unreadable}"
-            )
+            message = f"The month's anchors cannot be read: {unreadable}"
+            self._add_finding(Verdict.CANNOT_TELL, "anchor", message)
             return
         if anchored != note:
             message = (
@@ -236,44 +205,39 @@ class _Archive:
         path = self.folder / LEAVES
         if not path.exists():
             return None
-        size = path.stat().st_size
-        if size != self.manifest.rows * HASH_BYTES:
-            message = (
-                f"{LEAVES} has {size} bytes instead of {HASH_BYTES} for each of {self.manifest.rows} rows"
-            )
+        size, rows = path.stat().st_size, self.manifest.rows
+        signed = rows * HASH_BYTES
+        if size != signed:
+            message = f"{LEAVES} has {size} bytes instead of {HASH_BYTES} for each of {rows} rows"
             self._add_finding(Verdict.TAMPERED, "file", message)
-        if size < self.manifest.rows * HASH_BYTES:
-            return None
-        return bytearray(path.read_bytes()[: self.manifest.rows * HASH_BYTES])
+        return bytearray(path.read_bytes()[:signed]) if size >= signed else None
 
     def _read_evidence(self, row_keys: RowKeys | None) -> None:
         path = self.folder / EVIDENCE
         seen, expected = bytearray(self.manifest.rows), 0
-        lines = read_lines(path) if path.exists() else iter(())
+        lines = reader.read_lines(path) if path.exists() else iter(())
+        check = partial(check_lines, self.manifest.month)
         try:
-            for results in in_order(
-                check_lines, self._line_batches(lines, row_keys), alone=not self.is_signed
-            ):
+            for results in in_order(check, self._line_batches(lines, row_keys), alone=not self.is_signed):
                 for found in results:
                     expected = self._store_result(found, expected, seen)
                 self.progress(EVIDENCE, expected, self.manifest.rows)
         except (WorkerEndedError, MemoryError) as wrong:
-            self._add_finding(
-                Verdict.CANNOT_TELL, "file", f"{EVIDENCE} cannot be read ({type(wrong).__name__})"
-            )
+            message = f"{EVIDENCE} cannot be read ({type(wrong).__name__})"
+            self._add_finding(Verdict.CANNOT_TELL, "file", message)
         for first, end in _runs(seen, 0):
-            message = f"The records of leaves {first} to {end - 1} are missing"
-            message = message if end - first > 1 else "The record is missing"
+            many = f"The records of leaves {first} to {end - 1} are missing"
+            message = many if end - first > 1 else "The record is missing"
             self._add_finding(Verdict.MISSING, "row", message, first)
 
-    def _line_batches(self, lines: Iterator[bytes], row_keys: RowKeys | None) -> Iterator[EvidenceLines]:
-        """Batches of lines for the worker, up to the first unreadable one."""
+    def _line_batches(
+        self, lines: Iterator[bytes], row_keys: RowKeys | None
+    ) -> Iterator[tuple[list[bytes], Mapping[str, bytes] | None]]:
+        """Batches of lines with their keys, up to the first unreadable line."""
         count, wrong = 0, ""
         try:
-            for some in batch_lines(lines, LINES):
-                yield EvidenceLines(
-                    self.manifest.month, some, row_keys(log_ids_in(some)) if row_keys else None
-                )
+            for some in reader.batch_lines(lines):
+                yield some, row_keys(reader.log_ids_in(some)) if row_keys else None
                 count += len(some)
                 if count > self.manifest.rows:
                     wrong = f"it has more lines than the {self.manifest.rows} that were signed"
@@ -281,9 +245,8 @@ class _Archive:
         except ArchiveError as unreadable:
             wrong = str(unreadable)
         if wrong:
-            self._add_finding(
-                Verdict.TAMPERED, "file", f"{EVIDENCE}, after {count} lines: {wrong}", count - 1
-            )
+            message = f"{EVIDENCE}, after {count} lines: {wrong}"
+            self._add_finding(Verdict.TAMPERED, "file", message, count - 1)
 
     def _store_result(self, found: LineResult, expected: int, seen: bytearray) -> int:
         """Store the result of a line. Returns the leaf index that is expected next."""
@@ -299,21 +262,18 @@ class _Archive:
             verdict = Verdict.TAMPERED if found.is_known else Verdict.CANNOT_TELL
             self._add_finding(verdict, "row", found.problem, index, found.log_id)
         if found.leaf:
-            at = slice(index * HASH_BYTES, (index + 1) * HASH_BYTES)
+            at = _place_of(index)
             self.leaves[at], self.digests[at] = found.leaf, found.digest
             self.proven[index] = not found.problem
-            self._count(found)
-        return max(expected, index + 1)
-
-    def _count(self, found: LineResult) -> None:
         if found.is_open:
             self.report.count("records' personal columns were opened and compared")
         elif found.is_erased:
             self.report.count("records have no key, so their personal columns were not opened")
+        return max(expected, index + 1)
 
     def _report_rows(self, sealed: bytearray) -> None:
         for index in range(self.manifest.rows):
-            at = slice(index * HASH_BYTES, (index + 1) * HASH_BYTES)
+            at = _place_of(index)
             if not any(self.digests[at]):
                 continue  # reported already
             if self.leaves[at] != sealed[at]:
@@ -323,11 +283,9 @@ class _Archive:
 
     def _report_leaves(self, stored: bytearray, true: bytearray) -> None:
         for index in range(self.manifest.rows):
-            at = slice(index * HASH_BYTES, (index + 1) * HASH_BYTES)
-            if stored[at] != true[at]:
-                self._add_finding(
-                    Verdict.TAMPERED, "leaf", f"{LEAVES} does not hold the leaf that was sealed", index
-                )
+            if stored[_place_of(index)] != true[_place_of(index)]:
+                message = f"{LEAVES} does not hold the leaf that was sealed"
+                self._add_finding(Verdict.TAMPERED, "leaf", message, index)
 
     def _read_copy(self, seen: bytearray) -> None:
         done, last = 0, -(2**63)
@@ -340,11 +298,10 @@ class _Archive:
             self.progress(PARQUET, done, self.manifest.rows)
 
     def _groups(self) -> Iterator[RowGroup]:
-        place = RowGroupPlace(self.folder / PARQUET, 0, self.manifest.columns, self.manifest.rows)
-        for first in in_order(read_row_group, [place], alone=not self.is_signed):
+        read = partial(read_row_group, self.folder / PARQUET, self.manifest.columns, self.manifest.rows)
+        for first in in_order(read, [0], alone=not self.is_signed):
             yield first
-            others = (place._replace(number=number) for number in range(1, first.group_count))
-            yield from in_order(read_row_group, others, alone=not self.is_signed)
+            yield from in_order(read, range(1, first.group_count), alone=not self.is_signed)
 
     def _compare(self, group: RowGroup, seen: bytearray) -> None:
         for index, digest, leaf in zip(group.indexes, group.digests, group.leaves, strict=True):
@@ -353,21 +310,25 @@ class _Archive:
                 self._add_finding(Verdict.TAMPERED, "row", message, index)
                 continue
             seen[index] = 1
-            at = slice(index * HASH_BYTES, (index + 1) * HASH_BYTES)
+            at = _place_of(index)
             is_same = self.digests[at] == digest and self.leaves[at] == leaf
             if self.proven[index] and not is_same:
-                self._add_finding(
-                    Verdict.TAMPERED, "row", f"{PARQUET}: the row differs from the evidence", index
-                )
+                message = f"{PARQUET}: the row differs from the evidence"
+                self._add_finding(Verdict.TAMPERED, "row", message, index)
 
     def _read_file(self, name: str) -> bytes:
         with (self.folder / name).open("rb") as file:
-            return read_small(file, SMALL_BYTES_MAX)
+            return file.read(SMALL_BYTES_MAX + 1)
 
     def _add_finding(
         self, verdict: Verdict, what: str, message: str, index: int | None = None, log_id: str | None = None
     ) -> None:
         self.report.add(Finding(verdict, what, message, self.manifest.month, index, log_id))
+
+
+def _place_of(index: int) -> slice:
+    """The bytes of this leaf's hash."""
+    return slice(index * HASH_BYTES, (index + 1) * HASH_BYTES)
 
 
 def _root(leaves: bytearray) -> bytes:

@@ -17,7 +17,6 @@ from audit import worker
 from audit.worker import Message, Worker
 
 WAITING_MAX = 4  # results that wait for an earlier one, or are on their way
-
 MEMORY_BYTES_MAX = 2**31  # a file that was made to expand for ever is stopped here
 TASK_S = 3600.0  # a chunk takes seconds
 

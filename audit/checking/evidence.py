@@ -18,6 +18,7 @@ from psycopg import sql
 
 from audit.checking.inspection import Batch, Erasure, Leaf, MonthState
 from audit.errors import VaultDamagedError
+from audit.ledger.partitions import month_start, next_month, partition_name
 from audit.proof.merkle import HASH_BYTES
 from audit.vault import Vault
 
@@ -57,9 +58,6 @@ _PARTITION = """
 SELECT FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid
 WHERE inhparent = 'public.audit_logs'::regclass AND c.relname = %s AND c.relkind = 'r' AND NOT inhdetachpending
 """
-_ARCHIVED = (
-    "SELECT FROM public.audit_archives WHERE month = %s AND state IN ('verified', 'detached', 'dropped')"
-)
 _MANIFEST = """
 SELECT manifest_key, manifest_version, manifest_sha256 FROM public.audit_archives
 WHERE month = %s AND state IN ('verified', 'detached', 'dropped') ORDER BY step DESC LIMIT 1
@@ -103,8 +101,9 @@ WHERE timestamp >= %s AND timestamp < %s AND NOT EXISTS (
     WHERE l.log_id = r.log_id AND l.month = date_trunc('month', r.timestamp AT TIME ZONE 'UTC')::date)
 """
 
-_ANCHOR = re.compile(r"anchors/([0-9]{4}-[0-9]{2})/([0-9]{12})\.note")
-_ANCHORED = re.compile(r"anchors/([0-9]{4}-[0-9]{2})/([0-9]{12})-([0-9]{12})\.leaves")
+_ANCHOR = re.compile(
+    r"anchors/(?P<month>[0-9]{4}-[0-9]{2})/(?:(?P<size>[0-9]{12})\.note|(?P<first>[0-9]{12})-(?P<last>[0-9]{12})\.leaves)"
+)
 
 Item = TypeVar("Item")
 
@@ -147,9 +146,8 @@ class StoredEvidence:
         self.connection.autocommit = True
         self.connection.execute(_SESSION.encode(), prepare=False)
         columns = self.connection.execute(COLUMNS).fetchall()
-        self._rows = rows_statement(
-            columns, "log_id = ANY(%s::uuid[]) AND timestamp >= %s AND timestamp < %s"
-        )
+        where = "log_id = ANY(%s::uuid[]) AND timestamp >= %s AND timestamp < %s"
+        self._rows = rows_statement(columns, where)
         self._has_erasures = self._has_table("audit_erasures")
 
     def months(self) -> list[date]:
@@ -179,9 +177,8 @@ class StoredEvidence:
         return found[0] if found else None
 
     def batches(self, month: date, end: int) -> Iterator[Batch]:
-        return _prefetched(
-            self._batch(month, begin, min(begin + BATCH_LEAVES, end)) for begin in range(0, end, BATCH_LEAVES)
-        )
+        begins = range(0, end, BATCH_LEAVES)
+        return _prefetched(self._batch(month, begin, min(begin + BATCH_LEAVES, end)) for begin in begins)
 
     def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None:
         return self.connection.execute(_LEAVES_BEYOND, (month, end)).fetchone()
@@ -202,15 +199,13 @@ class StoredEvidence:
 
     def _batch(self, month: date, begin: int, end: int) -> Batch:
         leaves = [Leaf(*row) for row in self.connection.execute(_LEAVES, (month, begin, end), binary=True)]
-        checkpoints: dict[int, str] = dict(
-            self.connection.execute(_CHECKPOINTS, (month, begin, end)).fetchall()
-        )
+        checkpoints = self.connection.execute(_CHECKPOINTS, (month, begin, end)).fetchall()
         anchors = self._anchors_of(month)
         notes = {size: _read(self.vault, note_key(month, size)) for size in anchors.between(begin, end)}
         recorded = self.connection.execute(_ANCHORS, (month, begin, end)).fetchall()
         anchored, damaged = anchors.leaves(self.vault, begin, end)
         batch = Batch(
-            begin, end, leaves, checkpoints, notes, anchored, rows={}, anchors_damaged=damaged,
+            begin, end, leaves, dict(checkpoints), notes, anchored, rows={}, anchors_damaged=damaged,
             anchors_lost=[size for (size,) in recorded if size not in notes and not self._is_in_vault(month, size)],
         )  # fmt: skip
         if leaves and self.is_in_period(month):
@@ -228,7 +223,7 @@ class StoredEvidence:
 
     def _add_rows(self, month: date, batch: Batch) -> None:
         log_ids = [leaf.log_id for leaf in batch.leaves]
-        period, whole = self.period.within(month), Period(month_start(month), month_start(next_month(month)))
+        period, whole = self.period.within(month), EVER.within(month)
         found = self.connection.execute(self._rows, (log_ids, period.since, period.until), binary=True)
         rows = defaultdict(list)
         for log_id, text in found:
@@ -236,9 +231,8 @@ class StoredEvidence:
         batch.rows = rows
         if period != whole:
             places = (log_ids, whole.since, whole.until, period.since, period.until)
-            batch.outside_period = frozenset(
-                name for (name,) in self.connection.execute(_OUTSIDE_PERIOD, places)
-            )
+            outside = self.connection.execute(_OUTSIDE_PERIOD, places)
+            batch.outside_period = frozenset(name for (name,) in outside)
         if self._has_erasures:
             batch.erasures = self._erasures(log_ids)
 
@@ -249,12 +243,10 @@ class StoredEvidence:
         return found
 
     def _state(self, month: date) -> MonthState:
-        name = f"audit_logs_{month:%Y_%m}"
-        if self.connection.execute(_PARTITION, (name,)).fetchone() is not None:
+        if self.connection.execute(_PARTITION, (partition_name(month),)).fetchone() is not None:
             return "attached"
         is_archived = (
-            self._has_table("audit_archives")
-            and self.connection.execute(_ARCHIVED, (month,)).fetchone() is not None
+            self._has_table("audit_archives") and self.connection.execute(_MANIFEST, (month,)).fetchone()
         )
         return "archived" if is_archived else "missing"
 
@@ -320,10 +312,6 @@ def leaves_key(month: date, first: int, last: int) -> str:
     return f"anchors/{month:%Y-%m}/{first:012d}-{last:012d}.leaves"
 
 
-def next_month(month: date) -> date:
-    return (month.replace(day=1) + timedelta(days=32)).replace(day=1)
-
-
 def _read(vault: Vault, key: str, version: str | None = None) -> bytes:
     """Damaged content reads as empty, which no signature fits either."""
     try:
@@ -335,16 +323,14 @@ def _read(vault: Vault, key: str, version: str | None = None) -> bytes:
 def _list_anchors(vault: Vault) -> dict[date, _MonthAnchors]:
     found: dict[date, _MonthAnchors] = {}
     for key in vault.keys("anchors/"):
-        note, leaves = _ANCHOR.fullmatch(key), _ANCHORED.fullmatch(key)
-        named = note or leaves
-        if not named:
+        if not (named := _ANCHOR.fullmatch(key)):
             continue
-        month = date.fromisoformat(f"{named[1]}-01")
+        month = date.fromisoformat(f"{named['month']}-01")
         anchors = found.setdefault(month, _MonthAnchors(month))
-        if note:
-            anchors.sizes.append(int(note[2]))
-        elif leaves:
-            anchors.files.append((int(leaves[2]), int(leaves[3])))
+        if named["size"]:
+            anchors.sizes.append(int(named["size"]))
+        else:
+            anchors.files.append((int(named["first"]), int(named["last"])))
     for anchors in found.values():
         anchors.sizes.sort()
         anchors.files.sort()
@@ -353,11 +339,10 @@ def _list_anchors(vault: Vault) -> dict[date, _MonthAnchors]:
 
 def rows_statement(columns: Iterable[tuple[str, bool, str]], condition: str) -> bytes:
     """SQL for ids and rows as JSON: all columns, including those added later, in the form in which they are hashed."""
-    columns_sql = [
+    listed = sql.SQL(", ").join(
         sql.SQL(_TIME if is_time else "{} AS {}").format(sql.Identifier("l", name), sql.Identifier(alias))
         for name, is_time, alias in columns
-    ]
-    listed = sql.SQL(", ").join(columns_sql).as_string()
+    ).as_string()  # fmt: skip
     return (
         f"SELECT r.log_id::text, row_to_json(r)::text FROM (SELECT {listed} FROM public.audit_logs l WHERE {condition}) r"  # noqa: S608
     ).encode()
@@ -371,7 +356,3 @@ def _prefetched(items: Iterable[Item]) -> Iterator[Item]:
         while (item := coming.result()) is not None:
             coming = reader.submit(next, source, None)
             yield item
-
-
-def month_start(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC)

@@ -151,21 +151,17 @@ class _Month:
 
     def find_end(self) -> int:
         """The largest signed tree. Leaves beyond it are not covered by any signature."""
-        stored, anchored = (
-            self.evidence.checkpoints_from_last(self.month),
-            self.evidence.anchors_from_last(self.month),
-        )
+        stored = self.evidence.checkpoints_from_last(self.month)
+        anchored = self.evidence.anchors_from_last(self.month)
+        notes = ((size, note.decode(errors="replace")) for size, note in anchored)
         unsigned: list[Finding] = []
         end = max(
-            self._last_signed("checkpoint", stored, unsigned),
-            self._last_signed(
-                "anchor", ((size, note.decode(errors="replace")) for size, note in anchored), unsigned
-            ),
+            self._last_signed("checkpoint", stored, unsigned), self._last_signed("anchor", notes, unsigned)
         )
         for finding in unsigned:
             if (
                 finding.leaf_index is not None and finding.leaf_index >= end
-            ):  # the others are found again batch by batch
+            ):  # others are found again by batch
                 self.report.add(finding)
         return end
 
@@ -194,7 +190,10 @@ class _Month:
     def finish(self, end: int) -> None:
         self._report_lost_leaves()
         self._report_lost_rows()
-        self._report_lost_keys()
+        if self.keys_lost:
+            first, count = self.keys_lost
+            message = f"{count} archived records have lost their key and were never erased"
+            self._add_finding(Verdict.MISSING, "month", message, first)
         if beyond := self.evidence.leaves_beyond(self.month, end):
             count, index, log_id = beyond
             message = f"No signed checkpoint contains the last {count} leaves, from this one on"
@@ -227,8 +226,7 @@ class _Month:
             return f"is not a manifest: {wrong}"
         if sha256(content).hexdigest() != digest or not manifest.is_signed_by(self.keys):
             return "is not the one that was written"
-        is_whole = self.tree is not None and self.tree.size == end
-        root = self.tree.root() if is_whole and self.tree is not None else manifest.root
+        root = self.tree.root() if self.tree and self.tree.size == end else manifest.root
         if (manifest.month, manifest.rows, manifest.root) != (self.month, end, root):
             return f"belongs to another tree: {manifest.rows} records of {manifest.month:%Y-%m}"
         return ""
@@ -244,8 +242,7 @@ class _Month:
             self.leaves_lost[1:] = [index] if self.leaves_lost else [index, index]
             return
         self._report_lost_leaves()
-        is_changed = anchored is not None and anchored != leaf.leaf_hash
-        if is_changed:
+        if anchored is not None and anchored != leaf.leaf_hash:
             message = "The database's leaf is not the one that was anchored in the vault"
             self._add_finding(Verdict.TAMPERED, "leaf", message, index, leaf.log_id)
         if leaf.log_id in batch.keyless:
@@ -364,18 +361,11 @@ class _Month:
             self._add_finding(Verdict.MISSING, "leaf", message, first)
             self.leaves_lost.clear()
 
-    def _report_lost_keys(self) -> None:
-        if self.keys_lost:
-            first, count = self.keys_lost
-            message = f"{count} archived records have lost their key and were never erased"
-            self._add_finding(Verdict.MISSING, "month", message, first)
-
     def _report_lost_rows(self) -> None:
         if self.rows_lost:
             first, last = self.rows_lost
-            message = "The record is missing"
-            if first != last:
-                message = f"The records of leaves {first.leaf_index} to {last.leaf_index} are missing"
+            many = f"The records of leaves {first.leaf_index} to {last.leaf_index} are missing"
+            message = "The record is missing" if first == last else many
             self._add_finding(Verdict.MISSING, "row", message, first.leaf_index, first.log_id)
             self.rows_lost.clear()
 
@@ -388,10 +378,8 @@ class _Month:
 def _judge(
     row: Row, sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
 ) -> tuple[Verdict, str]:
-    """Compare a record with its sealed leaf."""
-    if row["schema_version"] not in SCHEMA_VERSIONS:
-        message = f"The record has schema version {row['schema_version']}, which this program cannot hash"
-        return Verdict.CANNOT_TELL, message
+    if (version := row["schema_version"]) not in SCHEMA_VERSIONS:
+        return Verdict.CANNOT_TELL, f"The record has schema version {version}, which this program cannot hash"
     if row["leaf_hash"] != f"\\x{sealed.hex()}":
         return Verdict.TAMPERED, "The record's stored hash is not the sealed one"
     if row["erased_at"] is not None:
@@ -420,11 +408,8 @@ def _judge_erased(
         return Verdict.TAMPERED, "The record is marked as erased, but still has personal values"
     if not erasures:
         return Verdict.CANNOT_TELL, "The record was erased, but its stored commitments are missing"
-    fitting = [
-        one
-        for one in erasures
-        if are_commitments(one.commitments) and leaf_hash(row, one.commitments) == sealed
-    ]
+    known = (one for one in erasures if are_commitments(one.commitments))
+    fitting = [one for one in known if leaf_hash(row, one.commitments) == sealed]
     if not fitting:
         return Verdict.TAMPERED, "The erased record is not what was sealed"
     return _judge_erasure(fitting, keys)

@@ -10,12 +10,13 @@ from hashlib import sha256
 from io import SEEK_END
 from typing import Any
 
-from audit.checking.evidence import Period, month_start, next_month
+from audit.checking.evidence import Period
 from audit.errors import ArchiveError, VaultError
+from audit.ledger.partitions import month_start, next_month
 from audit.proof.archive_format import Manifest, open_manifest
 from audit.vault import Vault
 
-_AUDITOR = "affidavit_auditor"
+AUDITOR = "affidavit_auditor"
 
 # Leaves are evidence and are never removed, so a month with leaves must have rows, in the log or in a verified archive.
 _MONTHS = """
@@ -55,8 +56,6 @@ Read = Callable[[str, str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]] 
 
 @dataclass(frozen=True, slots=True)
 class StoredMonth:
-    """Counts of one month and the state of its archive, at one moment."""
-
     month: date
     is_attached: bool
     has_table: bool
@@ -83,21 +82,17 @@ class StoredMonth:
     def overlaps(self, period: Period) -> bool:
         return not period.within(self.month).is_empty
 
-    @property
-    def record_count(self) -> int:
-        return self.rows if self.is_attached else self.archived or 0
-
 
 async def read_months(read: Read) -> list[StoredMonth]:
-    return [StoredMonth(*row) for row in (await read(_AUDITOR, _MONTHS))[1]]
+    return [StoredMonth(*row) for row in (await read(AUDITOR, _MONTHS))[1]]
 
 
 def tier_rows(months: list[StoredMonth], period: Period, hot_from: datetime) -> list[dict[str, Any]]:
     """The months that overlap the period, as rows of a table for people."""
     return [
         {
-            "month": f"{stored.month:%Y-%m}", "tier": stored.tier(hot_from), "archive": stored.state, "rows": stored.record_count,
-            "leaves": stored.leaves, "signed": stored.tree_size, "erased": stored.erased,
+            "month": f"{stored.month:%Y-%m}", "tier": stored.tier(hot_from), "archive": stored.state,
+            "rows": stored.rows if stored.is_attached else stored.archived or 0, "leaves": stored.leaves, "signed": stored.tree_size, "erased": stored.erased,
         }
         for stored in months if stored.overlaps(period)
     ]  # fmt: skip
@@ -105,13 +100,12 @@ def tier_rows(months: list[StoredMonth], period: Period, hot_from: datetime) -> 
 
 def find_losses(months: list[StoredMonth], vault: Vault) -> list[str]:
     """What is missing from the archives, and what to do. `status.gaps` reports leaves without a row and rows without a leaf."""
-    return [message for stored in months for message in _find_losses_of(stored, vault)]
+    out_of_log = (stored for stored in months if not stored.is_attached)
+    return [message for stored in out_of_log for message in _find_losses_of(stored, vault)]
 
 
 def _find_losses_of(stored: StoredMonth, vault: Vault) -> list[str]:
     name = f"{stored.month:%Y-%m}"
-    if stored.is_attached:
-        return []
     if not stored.is_verified:
         return [
             f"the {stored.leaves} records of {name} are in no table of the log and in no verified archive"

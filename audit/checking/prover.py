@@ -35,9 +35,7 @@ WHERE l.log_id = %s::uuid AND l.month = %s
 _LEAVES = """
 SELECT leaf_hash FROM public.audit_leaves WHERE month = %s AND leaf_index >= %s AND leaf_index < %s ORDER BY leaf_index
 """
-_ERASED = """
-SELECT commitments FROM public.audit_erasures WHERE log_id = %s::uuid
-"""
+_ERASED = "SELECT commitments FROM public.audit_erasures WHERE log_id = %s::uuid"
 
 
 class Prover:

@@ -21,9 +21,9 @@ WHERE timestamp >= %s AND timestamp < %s AND (%s::uuid IS NULL OR query_id = %s)
   AND (citations IS NOT NULL AND jsonb_typeof(citations) = 'array' AND citations <> '[]' OR erased_at IS NOT NULL)
 """
 _COUNT = "SELECT count(*) FROM public.audit_logs WHERE query_id = %s"
-_PASSAGES = """
-SELECT chunk_id, text, sentences, filename, chapter, url FROM public.chunks WHERE chunk_id = ANY(%s)
-"""
+_PASSAGES = (
+    "SELECT chunk_id, text, sentences, filename, chapter, url FROM public.chunks WHERE chunk_id = ANY(%s)"
+)
 _GENERATIONS = "SELECT generation_id::text FROM public.generations"
 
 
@@ -61,7 +61,7 @@ def _cited(citations: Any) -> Iterator[str]:
 
 def _passages(evidence: StoredEvidence, chunk_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     names = ("chunk_id", "text", "sentences", "filename", "chapter", "url")
-    found = evidence.connection.execute(_PASSAGES, (chunk_ids,)).fetchall()
+    found = evidence.connection.execute(_PASSAGES, (chunk_ids,))
     return {row[0]: dict(zip(names, row, strict=True)) for row in found}
 
 
@@ -98,7 +98,6 @@ def _differences(cited: Mapping[str, Any], passage: dict[str, Any] | None) -> It
 
 
 def _place(passage: dict[str, Any], start: int) -> dict[str, str | None]:
-    """Section, page and address of the sentence at this offset."""
     place = {"chapter": passage["chapter"], "filename": passage["filename"]}
     for begin, end, heading, anchor, page in passage["sentences"]:
         if begin <= start < end:

@@ -1,18 +1,21 @@
-"""Status report of the log: months, evidence, backlogs, spool files, and gaps. Read-only.
+"""Status report of the log: months, evidence, backlogs, spool files and gaps; and its gauges for metrics. Read-only.
 
 One report for `affidavit audit status`, so that an auditor sees in one place whether something is missing.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from psycopg_pool import AsyncConnectionPool
+
 from audit.checking.evidence import EVER, Period
-from audit.checking.month_tiers import StoredMonth, find_losses, read_months
+from audit.checking.month_tiers import AUDITOR, Read, StoredMonth, find_losses, read_months
+from audit.ledger import partitions
 from audit.ledger.partitions import MONTHS_AHEAD, MONTHS_AHEAD_MIN, months_from, partition_name
 from audit.ledger.spool import ASIDE_FILE
 from audit.vault import Vault
@@ -20,11 +23,10 @@ from audit.vault import Vault
 NEAR_GATE = 0.02  # this close to the threshold, another calibration could have decided the other way
 OVERDUE = timedelta(seconds=60)  # by then every request has ended, and its row is sealed and anchored
 
-_AUDITOR, _ENGINE = "affidavit_auditor", "affidavit_engine"
+_ENGINE = "affidavit_engine"
 
-_NEAR = (
-    f"(round(abs(best_score - threshold)::numeric, 6) <= {NEAR_GATE})"  # .62 - .60 is more than .02 in binary
-)
+# Rounded, because .62 - .60 is more than .02 in binary.
+_NEAR = f"(round(abs(best_score - threshold)::numeric, 6) <= {NEAR_GATE})"
 
 # A growing share near the gate means that the questions drift away from those that it was calibrated for.
 RECORDS = f"""
@@ -35,10 +37,8 @@ SELECT to_char(timestamp AT TIME ZONE 'UTC', 'YYYY-MM') AS month, count(*) AS re
        count(*) FILTER (WHERE outcome = 'served') AS served,
        coalesce(sum(repeat_count) FILTER (WHERE outcome NOT IN ('answered', 'refused', 'served', 'recorded')), 0)
            AS failed,
-       round(avg({_NEAR}::int) FILTER (WHERE outcome = 'answered'), 4)::float
-           AS answers_near_gate,
-       round(avg({_NEAR}::int) FILTER (WHERE outcome = 'refused'), 4)::float
-           AS refusals_near_gate
+       round(avg({_NEAR}::int) FILTER (WHERE outcome = 'answered'), 4)::float AS answers_near_gate,
+       round(avg({_NEAR}::int) FILTER (WHERE outcome = 'refused'), 4)::float AS refusals_near_gate
 FROM audit_logs GROUP BY month ORDER BY month
 """  # noqa: S608  the number is a constant
 
@@ -79,14 +79,18 @@ WHERE NOT EXISTS (SELECT FROM audit_logs WHERE log_id = a.log_id)
 GROUP BY month ORDER BY month
 """
 _OPEN = "SELECT count(*), min(opened_at) FROM audit_open"
-
-Read = Callable[[str, str], Awaitable[tuple[list[str], list[tuple[Any, ...]]]]]  # runs SQL in a role
+# Rows committed since the last checkpoint, with a margin for rows that arrived late, from a spool.
+_RECENTLY_UNSEALED = """
+SELECT count(*), coalesce(extract(epoch FROM now() - min(timestamp)), 0)::float FROM audit_logs l
+WHERE timestamp >= coalesce(
+        (SELECT created_at FROM audit_checkpoints ORDER BY month DESC, tree_size DESC LIMIT 1), '-infinity')
+        - interval '10 minutes'
+  AND NOT EXISTS (SELECT FROM audit_leaves WHERE log_id = l.log_id)
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """A number of unfinished records, and the time of the oldest."""
-
     count: int
     oldest: datetime | None
 
@@ -103,8 +107,6 @@ class SpoolFile:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of the log at one moment."""
-
     records: list[dict[str, Any]]  # by month
     evidence: list[dict[str, Any]]  # by month
     partitions: list[str]
@@ -120,16 +122,16 @@ class Status:
 async def read_status(
     read: Read, vault: Vault, spool: Path | None, today: date, period: Period = EVER
 ) -> Status:
-    partitions = [name for (name,) in (await read(_AUDITOR, _MONTHS))[1]]
+    names = [name for (name,) in (await read(AUDITOR, _MONTHS))[1]]
     months = await read_months(read)
     return Status(
-        records=_named(*await read(_AUDITOR, RECORDS)),
-        evidence=_named(*await read(_AUDITOR, _EVIDENCE)),
-        partitions=partitions,
-        months_ahead=sum(name > partition_name(today) for name in partitions),
-        unsealed=Backlog(*(await read(_AUDITOR, _UNSEALED))[1][0]),
+        records=_named(*await read(AUDITOR, RECORDS)),
+        evidence=_named(*await read(AUDITOR, _EVIDENCE)),
+        partitions=names,
+        months_ahead=sum(name > partition_name(today) for name in names),
+        unsealed=Backlog(*(await read(AUDITOR, _UNSEALED))[1][0]),
         open=Backlog(*(await read(_ENGINE, _OPEN))[1][0]),
-        rowless=[(month, count, first) for month, count, first in (await read(_AUDITOR, _ROWLESS))[1]],
+        rowless=[(month, count, first) for month, count, first in (await read(AUDITOR, _ROWLESS))[1]],
         spool=spool_files(spool) if spool else [],
         months=months,
         lost=await asyncio.to_thread(find_losses, [kept for kept in months if kept.overlaps(period)], vault),
@@ -138,37 +140,37 @@ async def read_status(
 
 def gaps(status: Status, now: datetime) -> list[str]:
     """Messages about missing or overdue records, each with what to do; empty when all is well."""
-    return [
-        *_gaps_of_months(status, now.date()),
-        *(
+    found = _gaps_of_months(status, now.date())
+    for month, count, first in status.rowless:
+        found.append(
             f"{count} leaves of {month} have no row, the first is {first}: run `affidavit audit verify`"
-            for month, count, first in status.rowless
-        ),
-        *(words[0].upper() + words[1:] for words in status.lost),
-        *_overdue(
-            status.unsealed, "records are not sealed: check that `affidavit audit seal` is running", now
-        ),
-        *_overdue(
-            status.open, "requests are still open: their process hangs or has died; restart the engine", now
-        ),
-        *(
-            f"{month['month']} has not been anchored since {_format_time(month['waiting_since'])}: check that the vault can be written"
-            for month in status.evidence
-            if month["waiting_since"] and now - month["waiting_since"] > OVERDUE
-        ),
-        *_gaps_of_spool(status.spool, now),
-    ]
+        )
+    found += [words[0].upper() + words[1:] for words in status.lost]
+    found += _overdue(
+        status.unsealed, "records are not sealed: check that `affidavit audit seal` is running", now
+    )
+    found += _overdue(
+        status.open, "requests are still open: their process hangs or has died; restart the engine", now
+    )
+    for head in status.evidence:
+        if (since := head["waiting_since"]) and now - since > OVERDUE:
+            found.append(
+                f"{head['month']} has not been anchored since {_format_time(since)}: check that the vault can be written"
+            )
+    return found + _gaps_of_spool(status.spool, now)
 
 
 def summary(status: Status) -> list[tuple[str, str]]:
     """Counts over all months, as lines for people."""
     waiting = [file for file in status.spool if file.entries]
-    spooled = f"{sum(file.entries for file in waiting)} entries in {len(waiting)} files"
+    spooled = (
+        f"{sum(file.entries for file in waiting)} entries in {len(waiting)} files" if waiting else "empty"
+    )
     return [
         ("months ahead", str(status.months_ahead)),
         ("unsealed", _since(status.unsealed)),
         ("open", _since(status.open)),
-        ("spool", spooled if waiting else "empty"),
+        ("spool", spooled),
     ]
 
 
@@ -183,14 +185,10 @@ def _gaps_of_months(status: Status, today: date) -> list[str]:
     months += [kept.month for kept in status.months if not kept.is_attached]
     first = min([*months, today])
     count = (today.year - first.year) * 12 + today.month - first.month + 1
-    missing = [month for month in months_from(first, count) if month not in months]
-    return [
-        *found,
-        *(
-            f"{month:%Y-%m} has no partition, so its records are missing: run `affidavit audit verify`"
-            for month in missing
-        ),
-    ]
+    return found + [
+        f"{month:%Y-%m} has no partition, so its records are missing: run `affidavit audit verify`"
+        for month in months_from(first, count) if month not in months
+    ]  # fmt: skip
 
 
 def _gaps_of_spool(files: Sequence[SpoolFile], now: datetime) -> list[str]:
@@ -215,13 +213,9 @@ def spool_files(folder: Path) -> list[SpoolFile]:
         with contextlib.suppress(FileNotFoundError):  # its process has just ended, with an empty spool
             stat = path.stat()
             changed_at = datetime.fromtimestamp(stat.st_mtime, UTC)
-            found.append(SpoolFile(path.name, stat.st_size, _lines_in(path), changed_at))
+            with path.open("rb") as file:
+                found.append(SpoolFile(path.name, stat.st_size, sum(1 for _ in file), changed_at))
     return found
-
-
-def _lines_in(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(1 for _ in file)
 
 
 def _named(names: list[str], rows: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
@@ -236,3 +230,31 @@ def _since(waiting: Backlog) -> str:
 
 def _format_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class LogGauges:
+    open_records: int
+    unsealed_rows: int
+    unsealed_age_s: float
+    months_ahead: int
+    spool_entries: int
+    spool_bytes: int
+
+
+async def read_log_gauges(
+    pool: AsyncConnectionPool, read: Read, spool: Path | None, today: date
+) -> LogGauges:
+    """Cheap for a log of any length, because they are polled every few seconds."""
+    files = await asyncio.to_thread(spool_files, spool) if spool else []
+    async with pool.connection() as connection:
+        (open_records, _) = await (await connection.execute(_OPEN)).fetchone() or (0, None)
+    ((rows, age_s),) = (await read(AUDITOR, _RECENTLY_UNSEALED))[1]
+    return LogGauges(
+        open_records=open_records,
+        unsealed_rows=rows,
+        unsealed_age_s=age_s,
+        months_ahead=await partitions.count_months_ahead(pool, today),
+        spool_entries=sum(file.entries for file in files),
+        spool_bytes=sum(file.size_bytes for file in files if file.entries),
+    )

@@ -64,8 +64,6 @@ Event = Callable[[], AbstractAsyncContextManager[Trail]]
 
 @dataclass(slots=True)
 class ErasureReport:
-    """Counts of what was erased, and messages about what is left to do."""
-
     erasure_id: UUID
     records: int = 0  # in PostgreSQL
     archived: int = 0  # their keys were destroyed
@@ -82,8 +80,6 @@ class ErasureReport:
 
 @dataclass(frozen=True, slots=True)
 class _Erasure:
-    """One run: its basis, its events and its report so far."""
-
     basis: str
     event: Event
     done: ErasureReport
@@ -106,33 +102,25 @@ class _Batch:
         return not (self.rows or self.skipped)
 
 
+@dataclass(slots=True)
 class Eraser:
     """Works in the archiver's role, on autocommit connections. `within_s` limits the wait for records in flight."""
 
-    def __init__(
-        self,
-        pool: AsyncConnectionPool,
-        key: Signer,
-        spool: Path | None,
-        *,
-        within_s: float,
-        monotonic: Callable[[], float],
-        new_id: Callable[[], UUID],
-    ) -> None:
-        self._pool = pool
-        self._key = key
-        self._spool = spool
-        self._within_s = within_s
-        self._monotonic = monotonic
-        self._new_id = new_id
-        self._vacuuming: asyncio.Task[None] | None = None
-        self._is_vacuum_due = False
+    pool: AsyncConnectionPool
+    key: Signer
+    spool: Path | None
+    within_s: float
+    monotonic: Callable[[], float]
+    new_id: Callable[[], UUID]
+    _vacuuming: asyncio.Task[None] | None = None
+    _is_vacuum_due: bool = False
 
     async def erase(self, target: ErasureTarget, basis: str, event: Event) -> ErasureReport:
         """Erase all records of a person, or of one query. `ErasureTooEarlyError` if some are not sealed in time."""
-        done = ErasureReport(self._new_id(), already=await self._erased_before(target))
+        ((already,),) = await self._fetch(_ERASED_BEFORE, target.query_id)
+        done = ErasureReport(self.new_id(), already=already)
         erasure = _Erasure(basis, event, done)
-        turns = await self._turns(target)
+        turns = [query_id for (query_id,) in await self._fetch(_TURNS, list(target.names))]
         await self._wait_for(target, turns)
         refused = await self._erase_conversations(target, turns, erasure)
         skipped = list(refused)
@@ -154,7 +142,7 @@ class Eraser:
         self, until: datetime, basis: str, event: Event, progress: Callable[[str, int], None]
     ) -> ErasureReport:
         """Erase all records before this moment. An archived month loses its keys once all of the month is before it."""
-        done, refused, unsealed = ErasureReport(self._new_id()), list[str](), list[str]()
+        done, refused, unsealed = ErasureReport(self.new_id()), list[str](), list[str]()
         erasure, since = _Erasure(basis, event, done), datetime.min.replace(tzinfo=UTC)
         while True:
             found = await self._find_records((), (), since, until, refused + unsealed)
@@ -184,7 +172,9 @@ class Eraser:
                 for name in [*unvacuumed, *_ALWAYS_VACUUMED]:
                     await connection.execute(f"VACUUM (ANALYZE) {name}".encode())
                 if unvacuumed:
-                    await connection.execute(await _analyze_statement(connection))
+                    # For the statistics of the partitioned table. PostgreSQL 18 need not analyze each partition again.
+                    only = "ONLY " if connection.info.server_version >= 180000 else ""  # noqa: PLR2004
+                    await connection.execute(f"ANALYZE {only}audit_logs".encode())
             finally:
                 await connection.execute("RESET ROLE")
         return unvacuumed
@@ -216,14 +206,14 @@ class Eraser:
 
         Does not wait for records of requests that begin after this moment.
         """
-        (now,) = await self._fetch_one("SELECT clock_timestamp()")
+        ((now,),) = await self._fetch("SELECT clock_timestamp()")
         arguments = (list(target.names), [*target.queries, *turns], now)
-        deadline = self._monotonic() + self._within_s
-        while self._monotonic() < deadline:
+        deadline = self.monotonic() + self.within_s
+        while self.monotonic() < deadline:
             if not await self._has_pending(target, arguments):
                 return
             await asyncio.sleep(PAUSE_S)
-        (unsealed,) = await self._fetch_one(_UNSEALED, *arguments)
+        ((unsealed,),) = await self._fetch(_UNSEALED, *arguments)
         if unsealed:
             raise ErasureTooEarlyError(
                 f"{unsealed} of the records are not sealed yet, so nothing was erased: their proofs would be lost."
@@ -231,10 +221,10 @@ class Eraser:
             )
 
     async def _has_pending(self, target: ErasureTarget, arguments: tuple[Any, ...]) -> bool:
-        counts = [await self._fetch_one(statement, *arguments) for statement in (_OPEN, _UNSEALED)]
-        return counts != [(0,), (0,)] or bool(
-            self._spool and spool_erasure.count_waiting(self._spool, target.matches)
-        )
+        counts = [await self._fetch(statement, *arguments) for statement in (_OPEN, _UNSEALED)]
+        if counts != [[(0,)], [(0,)]]:
+            return True
+        return bool(self.spool and spool_erasure.count_waiting(self.spool, target.matches))
 
     async def _erase_conversations(
         self, target: ErasureTarget, turns: Sequence[UUID], erasure: _Erasure
@@ -269,11 +259,6 @@ class Eraser:
             )
         return found.refused
 
-    async def _turns(self, target: ErasureTarget) -> list[UUID]:
-        async with self._connected() as connection:
-            rows = await (await connection.execute(_TURNS, (list(target.names),))).fetchall()
-        return [query_id for (query_id,) in rows]
-
     async def _erase_batch(
         self, rows: Sequence[Row], keys: Sequence[tuple[Any, ...]], erasure: _Erasure
     ) -> None:
@@ -304,9 +289,9 @@ class Eraser:
 
     def _line(self, common: dict[str, Any], erased_at: datetime, **record: Any) -> dict[str, Any]:
         text = erasure_text(common["erasure_id"], UUID(str(record["log_id"])), common["event"], erased_at)
-        signature = base64.b64encode(self._key.sign(text)).decode()
+        signature = base64.b64encode(self.key.sign(text)).decode()
         return common | record | {
-            "erased_at": erased_at.isoformat(), "key_id": self._key.key_id, "signature": signature
+            "erased_at": erased_at.isoformat(), "key_id": self.key.key_id, "signature": signature
         }  # fmt: skip
 
     async def _find_records(
@@ -318,13 +303,16 @@ class Eraser:
         skipped: Sequence[str] = (),
         most: int = BATCH_ROWS,
     ) -> _Batch:
+        batch = _Batch([], [], [])
         arguments = (list(names), list(queries), since, until, list(skipped), most)
-        async with self._connected() as connection:
-            found = await (await connection.execute(_TO_ERASE, arguments)).fetchall()
-        sealed = [(leaf, row) for leaf, row in found if leaf is not None]
-        good = [row for leaf, row in sealed if _matches_leaf(row, leaf)]
-        bad = [row["log_id"] for leaf, row in sealed if not _matches_leaf(row, leaf)]
-        return _Batch(good, bad, [row["log_id"] for leaf, row in found if leaf is None])
+        for leaf, row in await self._fetch(_TO_ERASE, *arguments):
+            if leaf is None:
+                batch.unsealed.append(row["log_id"])
+            elif _matches_leaf(row, leaf):
+                batch.rows.append(row)
+            else:
+                batch.refused.append(row["log_id"])
+        return batch
 
     async def _keys_to_destroy(
         self,
@@ -333,15 +321,13 @@ class Eraser:
         most: int = KEYS_BATCH,
         before: date | None = None,
     ) -> list[tuple[Any, ...]]:
-        async with self._connected() as connection:
-            cursor = await connection.execute(_KEYS, (list(names), list(queries), before, most))
-            return await cursor.fetchall()
+        return await self._fetch(_KEYS, list(names), list(queries), before, most)
 
     def _overwrite_spool(self, target: ErasureTarget, done: ErasureReport) -> None:
-        if self._spool is None:
+        if self.spool is None:
             return
         names = [*target.names, *map(str, target.queries)]
-        done.set_aside, damaged = spool_erasure.overwrite_set_aside(self._spool, target.matches, names)
+        done.set_aside, damaged = spool_erasure.overwrite_set_aside(self.spool, target.matches, names)
         if damaged:
             done.left.append(
                 f"{damaged} damaged lines in {ASIDE_FILE} may belong to this person: inspect the file"
@@ -349,29 +335,25 @@ class Eraser:
         done.left += [
             f"{count} entries in the spool file {name} are not in the database yet: start the engine on this machine,"
             " then erase again"
-            for name, count in spool_erasure.count_waiting(self._spool, target.matches).items()
+            for name, count in spool_erasure.count_waiting(self.spool, target.matches).items()
         ]
 
-    async def _erased_before(self, target: ErasureTarget) -> int:
-        (count,) = await self._fetch_one(_ERASED_BEFORE, target.query_id)
-        return int(count)
-
-    async def _fetch_one(self, statement: str, *values: Any) -> tuple[Any, ...]:
+    async def _fetch(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         async with self._connected() as connection:
-            return await (await connection.execute(statement.encode(), values)).fetchone() or ()
+            return await (await connection.execute(statement.encode(), values)).fetchall()
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[psycopg.AsyncConnection]:
         """A transaction with a lock timeout: an archiver or another erasure may hold the lock for a while."""
         async with self._connected() as connection, connection.transaction():
-            await connection.execute(_LOCK_TIMEOUT, (f"{LOCK_WAIT_S + self._within_s:.0f}s",))
+            await connection.execute(_LOCK_TIMEOUT, (f"{LOCK_WAIT_S + self.within_s:.0f}s",))
             yield connection
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[psycopg.AsyncConnection]:
         """A connection. The driver's messages are not passed on: they may contain a row."""
         try:
-            async with self._pool.connection() as connection:
+            async with self.pool.connection() as connection:
                 yield connection
         except psycopg.errors.LockNotAvailable:
             raise ErasureUnavailableError(
@@ -410,8 +392,3 @@ def _timestamp(row: Row) -> datetime:
 async def _scalar(connection: psycopg.AsyncConnection, statement: str, *values: Any) -> int:
     (found,) = await (await connection.execute(statement.encode(), values)).fetchone() or (0,)
     return int(found)
-
-
-async def _analyze_statement(connection: psycopg.AsyncConnection) -> bytes:
-    """Refreshes the statistics of the partitioned table. PostgreSQL 18 can do so without its partitions."""
-    return b"ANALYZE ONLY audit_logs" if connection.info.server_version >= 180000 else b"ANALYZE audit_logs"  # noqa: PLR2004

@@ -59,14 +59,10 @@ def find(text: str) -> list[Detection]:
     for kind, form, is_valid in _RECOGNISERS:
         for match in form.finditer(text):
             start, end = match.span()
-            if not any(taken[start:end]) and is_valid(match):
+            if not any(taken[start:end]) and (is_valid is None or is_valid(match)):
                 found.append(Detection(kind, start, end))
                 taken[start:end] = b"\1" * (end - start)
     return sorted(found, key=lambda one: one.start)
-
-
-def _is_any(_: re.Match[str]) -> bool:
-    return True
 
 
 def _is_iban(match: re.Match[str]) -> bool:
@@ -110,9 +106,7 @@ def _is_phone(match: re.Match[str]) -> bool:
     digits = re.sub(r"\D", "", re.split("x|ext", number)[0])
     if len(digits) not in PHONE_DIGITS or _DATE.match(number) or _is_isbn(digits):
         return False
-    if _PHONE_WORD.search(_context(match)):
-        return True
-    return _FULL_FORM.fullmatch(number) is not None
+    return bool(_PHONE_WORD.search(_context(match)) or _FULL_FORM.fullmatch(number))
 
 
 def _context(match: re.Match[str]) -> str:
@@ -125,15 +119,15 @@ def _is_isbn(digits: str) -> bool:
 
 
 # The most reliable first.
-_RECOGNISERS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool]], ...] = (
-    ("email", _EMAIL, _is_any),
+_RECOGNISERS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool] | None], ...] = (
+    ("email", _EMAIL, None),
     ("iban", _IBAN, _is_iban),
     ("card", _CARD, _is_card),
-    ("national_id", _SOCIAL_SECURITY, _is_any),
-    ("national_id", _INSURANCE, _is_any),
+    ("national_id", _SOCIAL_SECURITY, None),
+    ("national_id", _INSURANCE, None),
     ("national_id", _DNI, _is_dni),
     ("national_id", _NIR, _is_nir),
-    ("national_id", _FISCAL, _is_any),
+    ("national_id", _FISCAL, None),
     ("ip", _IPV4, _is_ip_address),
     ("ip", _IPV6, _is_ip_address),
     ("phone", _PHONE, _is_phone),

@@ -3,7 +3,6 @@
 Reports the record, the column and the kind, and never the text, so that the report itself holds no personal data.
 """
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -27,8 +26,6 @@ _COLUMNS = ("user_query_text", "selected_text", "filters")
 
 @dataclass(frozen=True, slots=True)
 class RecordDetection:
-    """A record with likely personal data in one of its columns."""
-
     timestamp: datetime
     query_id: str
     column: str
@@ -37,8 +34,6 @@ class RecordDetection:
 
 @dataclass(slots=True)
 class PersonalDataReport:
-    """Counts of the scan, and its first detections."""
-
     checked: int = 0
     records: int = 0
     by_kind: dict[str, int] = field(default_factory=dict)
@@ -52,33 +47,24 @@ class PersonalDataReport:
 def search(evidence: StoredEvidence, progress: Progress) -> PersonalDataReport:
     """Scan all records of the period that are in PostgreSQL; archived months are not scanned."""
     report = PersonalDataReport()
-    (count,) = evidence.connection.execute(
-        _COUNT, (evidence.period.since, evidence.period.until)
-    ).fetchone() or (0,)
-    for rows in _read_texts(evidence):
-        for timestamp, query_id, *texts in rows:
-            _scan_record(report, timestamp, query_id, texts)
-        progress("records", report.checked, count)
-    return report
-
-
-def _read_texts(evidence: StoredEvidence) -> Iterator[list[tuple[Any, ...]]]:
+    period = (evidence.period.since, evidence.period.until)
+    (count,) = evidence.connection.execute(_COUNT, period).fetchone() or (0,)
     with evidence.connection.cursor("texts") as cursor:
-        cursor.execute(_TEXTS, (evidence.period.since, evidence.period.until))
+        cursor.execute(_TEXTS, period)
         while rows := cursor.fetchmany(READ_ROWS):
-            yield rows
+            for timestamp, query_id, *texts in rows:
+                _scan_record(report, timestamp, query_id, texts)
+            progress("records", report.checked, count)
+    return report
 
 
 def _scan_record(
     report: PersonalDataReport, timestamp: datetime, query_id: str, texts: list[str | None]
 ) -> None:
-    found = {
-        column: [one.kind for one in personal.find(text or "")]
-        for column, text in zip(_COLUMNS, texts, strict=True)
-    }
+    found = [[one.kind for one in personal.find(text or "")] for text in texts]
     report.checked += 1
-    report.records += any(found.values())
-    for column, kinds in found.items():
+    report.records += any(found)
+    for column, kinds in zip(_COLUMNS, found, strict=True):
         for kind in kinds:
             report.by_kind[kind] = report.by_kind.get(kind, 0) + 1
         if kinds and len(report.hits) < HITS_MAX:

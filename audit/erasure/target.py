@@ -16,8 +16,6 @@ NAME_CHARACTERS_MIN = 4  # a shorter name occurs in any text
 
 @dataclass(frozen=True, slots=True)
 class ErasureTarget:
-    """The records of one person, or of one query."""
-
     names: tuple[str, ...] = ()  # every spelling in which the person may be recorded
     query_id: UUID | None = None
 

@@ -1,4 +1,4 @@
-"""PostgreSQL connection of the writer: writes each batch of entries in one transaction. Idempotent by `log_id`."""
+"""Connection of the writer: one transaction a batch, idempotent by `log_id`; and the settings that a durable commit needs."""
 
 import asyncio
 import contextlib
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import psycopg
+from psycopg import errors
 
 from audit.errors import ArchivedMonthError, MissingMonthError, PermanentWriteError, TransientWriteError
 from audit.ledger.entry import Entry, ids, listed
@@ -15,6 +16,32 @@ WIND_UP_S = 0.1  # a cancelled psycopg waits ten seconds for a silent server; a 
 
 WRITE = "SELECT audit_write(%s::json, %s::json, %s::uuid[], %s::json)"
 ARCHIVED = "AF001"  # SQLSTATE of sql/0013 for a row of a month that is being archived
+
+
+# The writer sets synchronous_commit for itself, but a login that weakens it shows an intention. An unlogged table is
+# emptied by the first crash, whatever the settings.
+_WEAKNESSES = r"""
+SELECT name || ' is off: a power cut loses or spoils records. Switch it on in postgresql.conf.' AS weakness
+FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'
+UNION ALL
+SELECT format('synchronous_commit is %s: a power cut loses records. Set it to on.', reset_val)
+FROM pg_settings WHERE name = 'synchronous_commit' AND reset_val NOT IN ('on', 'remote_apply')
+UNION ALL
+SELECT format('%s for %s %s: a power cut loses records. Take it back with ALTER … RESET synchronous_commit.', configured,
+              CASE WHEN setrole = 0 THEN 'all roles' ELSE 'the role ' || pg_get_userbyid(setrole) END,
+              CASE WHEN setdatabase = 0 THEN 'in all databases' ELSE 'in this database' END)
+FROM pg_db_role_setting CROSS JOIN LATERAL unnest(setconfig) AS configured
+WHERE configured ~* '^synchronous_commit=' AND configured !~* '=(on|true|yes|1|remote_apply)$'
+  AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+  AND (setrole = 0 OR pg_get_userbyid(setrole) = session_user OR pg_get_userbyid(setrole) LIKE 'affidavit\_%')
+UNION ALL
+SELECT format('The table %s is not logged: a crash empties it. ALTER TABLE %s SET LOGGED.', relname, relname)
+FROM pg_class
+WHERE relkind IN ('r', 'p') AND relpersistence <> 'p'
+  AND relnamespace = 'public'::regnamespace AND relname LIKE 'audit\_%'
+ORDER BY weakness
+"""
+_PERMANENT = (psycopg.DataError, errors.UniqueViolation, errors.NotNullViolation, UnicodeEncodeError)
 
 
 def arguments(entries: Sequence[Entry]) -> tuple[object, ...]:
@@ -36,18 +63,12 @@ class DatabaseWriter:
             async with asyncio.timeout(WRITE_S), asyncio.timeout(WRITE_S - WIND_UP_S):
                 connection = await self._connected()
                 await connection.execute(WRITE, arguments(entries), prepare=True)
-        except (
-            psycopg.DataError,
-            psycopg.errors.UniqueViolation,
-            psycopg.errors.NotNullViolation,
-        ) as failure:
+        except _PERMANENT as failure:
             raise PermanentWriteError(type(failure).__name__) from None
-        except psycopg.errors.CheckViolation:
+        except errors.CheckViolation:
             raise MissingMonthError("No partition") from None
         except (psycopg.Error, OSError, TimeoutError) as failure:
             raise await self._said(failure) from None
-        except UnicodeEncodeError:
-            raise PermanentWriteError("UnicodeEncodeError") from None
 
     async def make_month(self, of: str) -> None:
         """Make the month of a row that is older or newer than the months that exist."""
@@ -88,3 +109,9 @@ class DatabaseWriter:
 
 def is_archived(failure: Exception) -> bool:
     return isinstance(failure, psycopg.Error) and failure.sqlstate == ARCHIVED
+
+
+async def weaknesses(connection: psycopg.AsyncConnection) -> list[str]:
+    """Settings with which PostgreSQL may lose a commit that it acknowledged, each with what to do. Cheap enough for every minute."""
+    cursor = await connection.execute(_WEAKNESSES.encode())
+    return [message for (message,) in await cursor.fetchall()]

@@ -23,10 +23,8 @@ class Entry:
     @classmethod
     def opened(cls, trail: Trail, owner: int, spool: UUID | None) -> Self:
         row = row_of(trail)
-        known = {"log_id": row["log_id"], "opened_at": row["timestamp"], "owner": owner}
-        return cls(
-            "opened", row["log_id"], text_of(known | {"spool": str(spool) if spool else None, "trail": row})
-        )
+        known = {"log_id": row["log_id"], "opened_at": row["timestamp"], "owner": owner, "trail": row}
+        return cls("opened", row["log_id"], text_of(known | {"spool": str(spool) if spool else None}))
 
     @classmethod
     def noted(cls, trail: Trail) -> Self:
@@ -45,7 +43,6 @@ class Entry:
         return cls(kind, log_id, text, is_spooled=True)  # type: ignore[arg-type]  # checked above
 
     def line(self) -> str:
-        """The entry as a line of the spool."""
         return f"{self.kind} {self.log_id} {self.text}"
 
     def timestamp(self) -> str:
@@ -59,14 +56,10 @@ def ids(entries: Sequence[Entry], kind: Step) -> list[str]:
 
 def listed(entries: Sequence[Entry], kind: Step) -> str | None:
     """The texts of this kind as a JSON array, for `audit_write`; a row says whether it was spooled."""
-    texts = [entry.text for entry in entries if entry.kind == kind]
+    chosen = [entry for entry in entries if entry.kind == kind]
+    texts = [entry.text for entry in chosen]
     if kind == "closed":
-        spooled = (
-            ',"spooled":true}' if entry.is_spooled else ',"spooled":false}'
-            for entry in entries
-            if entry.kind == kind
-        )
-        texts = [text[:-1] + said for text, said in zip(texts, spooled, strict=True)]
+        texts = [f'{entry.text[:-1]},"spooled":{json.dumps(entry.is_spooled)}}}' for entry in chosen]
     return f"[{','.join(texts)}]" if texts else None
 
 
@@ -76,7 +69,5 @@ def compacted(entries: Iterable[Entry]) -> list[Entry]:
     for entry in entries:
         steps[entry.kind][entry.log_id] = entry
     ends = steps["closed"]
-    under_way = (
-        entry for kind in ("opened", "noted") for entry in steps[kind].values() if entry.log_id not in ends
-    )
-    return [*under_way, *ends.values()]
+    begun = [*steps["opened"].values(), *steps["noted"].values()]
+    return [*(entry for entry in begun if entry.log_id not in ends), *ends.values()]

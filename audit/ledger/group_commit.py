@@ -14,7 +14,6 @@ from audit.ledger.entry import Entry
 BATCH_MAX = 256  # rows of some kilobytes: one statement stays small, and a bad row is soon found
 WAITING_MAX = 2048  # no database writes more in half a second: fail at once instead of queueing more
 
-
 Flush = Callable[[Sequence[Entry]], Awaitable[None]]
 
 

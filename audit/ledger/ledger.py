@@ -21,8 +21,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from audit.errors import LedgerUnavailableError, PermanentWriteError, TransientWriteError
 from audit.ledger import partitions
-from audit.ledger.database_writer import DatabaseWriter
-from audit.ledger.durability import weaknesses
+from audit.ledger.database_writer import DatabaseWriter, weaknesses
 from audit.ledger.entry import Entry
 from audit.ledger.group_commit import GroupCommit
 from audit.ledger.orphans import LivenessLock, Orphans
@@ -45,8 +44,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SpoolSettings:
-    """The folder of the spool, and its size limit."""
-
     folder: Path
     bytes_max: int
 
@@ -75,9 +72,7 @@ class Ledger:
         self._spooling = GroupCommit() if self._spool else None
         self._has_spooled = asyncio.Event()
         self._is_database_down = False  # when we last wrote or drained
-        self._by_spool: set[str] = (
-            set()
-        )  # requests with a step in the spool, which the next step must not overtake
+        self._by_spool: set[str] = set()  # requests with a step in the spool: the next must not overtake it
         self._lanes = [DatabaseWriter(pool.conninfo) for _ in range(LANES)]
         self._draining = DatabaseWriter(pool.conninfo)
         self._commits = GroupCommit()
@@ -91,17 +86,14 @@ class Ledger:
 
     async def start(self) -> int:
         """Take the liveness lock, then close what dead processes left open; returns the number of those requests."""
-        self._begin(
-            self._alive.run,
-            self._maintain_periodically,
-            *(partial(self._commits.run, lane.write) for lane in self._lanes),
-        )
+        self._begin(self._alive.run, self._maintain_periodically)
+        self._begin(*(partial(self._commits.run, lane.write) for lane in self._lanes))
         if self._spool and self._spooling:
             self._begin(partial(self._spooling.run, self._spool.append), self._drain)
         async with asyncio.timeout(LOCK_S):
             await self._alive.is_held.wait()
         closed = await self.maintain()
-        if self._orphans.has_seen_some:
+        if self._orphans.seen:
             await asyncio.sleep(GRACE_S)
             closed += await self.maintain()
         return closed
@@ -131,12 +123,21 @@ class Ledger:
 
     async def close(self, trail: Trail, issued_at: datetime) -> Receipt:
         """Write the row, once and for ever. An answer may leave only after this."""
+        row: list[HashedRow] = []
+
+        def entry() -> Entry:
+            row.append(hashed(row_of(trail), secrets.token_bytes(SALT_BYTES)))
+            return Entry.closed(trail.log_id, row[0])
+
         try:
-            return await self._closed(trail, issued_at)
+            await self._durable(entry)
         finally:
-            self._living.discard(
-                trail.log_id
-            )  # a record that could not be closed becomes an orphan, although this process lives
+            # A record that could not be closed becomes an orphan, although this process lives.
+            self._living.discard(trail.log_id)
+        leaf_hash = row[0].leaf_hash.hex()
+        signature = self._key.sign(receipt_text(trail.log_id, leaf_hash, issued_at))
+        text = base64.b64encode(signature).decode()
+        return Receipt(trail.log_id, leaf_hash, issued_at, self._key.key_id, text)
 
     async def maintain(self) -> int:
         """Periodic maintenance: check durability, make months ahead, drain abandoned spools, close orphans."""
@@ -166,20 +167,6 @@ class Ledger:
     def is_spooling(self) -> bool:
         """Whether records wait for the database."""
         return self._spool is not None and not self._spool.is_empty
-
-    async def _closed(self, trail: Trail, issued_at: datetime) -> Receipt:
-        row: list[HashedRow] = []
-
-        def entry() -> Entry:
-            row.append(hashed(row_of(trail), secrets.token_bytes(SALT_BYTES)))
-            return Entry.closed(trail.log_id, row[0])
-
-        await self._durable(entry)
-        return self._receipt(trail.log_id, row[0].leaf_hash.hex(), issued_at)
-
-    def _receipt(self, log_id: UUID, leaf_hash: str, issued_at: datetime) -> Receipt:
-        signature = self._key.sign(receipt_text(log_id, leaf_hash, issued_at))
-        return Receipt(log_id, leaf_hash, issued_at, self._key.key_id, base64.b64encode(signature).decode())
 
     async def _durable(self, make: Callable[[], Entry]) -> None:
         """Makes the entry durable, with the spool as the fallback for the database."""

@@ -18,13 +18,11 @@ from psycopg.conninfo import make_conninfo
 from audit.ledger.database_writer import WRITE, arguments, is_archived
 from audit.ledger.entry import Entry
 from audit.ledger.spool import Spool, is_alive
-from audit.proof.record import SALT_BYTES, Row, hashed
+from audit.proof.record import SALT_BYTES, hashed
 
 LOCK_PAUSE_S = 0.05  # between two retries to connect
 FOREIGN_S = 3600  # a machine that has not come back by then has lost its spool
-FORGOTTEN_S = (
-    30  # no request takes that long: one of ours that is still open then was lost between two states
-)
+FORGOTTEN_S = 30  # no request takes that long: one of ours that is still open was lost between two states
 
 _ABANDONED = """
 SELECT log_id, owner, trail FROM audit_open WHERE
@@ -34,22 +32,26 @@ SELECT log_id, owner, trail FROM audit_open WHERE
         AND opened_at < clock_timestamp() - %(forgotten)s * interval '1 s')
 """
 _FORGET = "DELETE FROM audit_open WHERE log_id = %s"
+_DIED = "The process died while it worked on this request"
+_ABANDONED_ROW = {"outcome": "abandoned", "success": False, "error_message": _DIED}
 
 
 class LivenessLock:
     """The lease of this process: an advisory lock on a connection of its own, taken again when that is lost."""
 
     def __init__(self, conninfo: str, owner: int) -> None:
-        self._conninfo = conninfo
+        # TCP keepalives, so that a dead network is noticed within seconds and not within hours.
+        self._conninfo = make_conninfo(
+            conninfo, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
+        )
         self._owner = owner
         self.is_held = asyncio.Event()
 
     async def run(self) -> None:
         while True:
             with contextlib.suppress(psycopg.Error):
-                async with await psycopg.AsyncConnection.connect(
-                    _with_keepalives(self._conninfo), autocommit=True
-                ) as alive:
+                connecting = psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+                async with await connecting as alive:
                     await alive.execute("SELECT pg_advisory_lock(%s)", (self._owner,))
                     self.is_held.set()
                     async for _ in alive.notifies():
@@ -59,20 +61,13 @@ class LivenessLock:
             self.is_held.clear()
 
 
-def _with_keepalives(conninfo: str) -> str:
-    """TCP keepalives, so that a dead network is noticed within seconds and not within hours."""
-    return make_conninfo(
-        conninfo, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
-    )
-
-
 class Orphans:
     """Finds requests without a live process, and closes those that it finds twice."""
 
     def __init__(self, owner: int, spool: Spool | None) -> None:
         self._owner = owner
         self._spool = spool
-        self._seen: frozenset[UUID] = frozenset()
+        self.seen: frozenset[UUID] = frozenset()
 
     async def close(self, connection: psycopg.AsyncConnection, living: Collection[UUID]) -> int:
         """Close the orphans that are found twice, so that a process can reconnect in between; returns their number."""
@@ -80,14 +75,10 @@ class Orphans:
         async with connection.transaction():
             orphans = await self._orphans(connection, living)
             for log_id, trail in orphans.items():
-                if log_id in self._seen:
+                if log_id in self.seen:
                     closed += await _close(connection, log_id, trail)
-        self._seen = frozenset(orphans)
+        self.seen = frozenset(orphans)
         return closed
-
-    @property
-    def has_seen_some(self) -> bool:
-        return bool(self._seen)
 
     async def _orphans(
         self, connection: psycopg.AsyncConnection, living: Collection[UUID]
@@ -104,31 +95,18 @@ class Orphans:
 
 
 async def _close(connection: psycopg.AsyncConnection, log_id: UUID, trail: dict[str, Any]) -> int:
-    entry = Entry.closed(log_id, hashed(_abandoned(trail), secrets.token_bytes(SALT_BYTES)))
+    row = {name: value for name, value in trail.items() if value is not None} | _ABANDONED_ROW
+    entry = Entry.closed(log_id, hashed(row, secrets.token_bytes(SALT_BYTES)))
     try:
         async with connection.transaction():
             await connection.execute(WRITE, arguments([entry]))
     except psycopg.errors.UniqueViolation:  # it has its row: only the open record was left
         await connection.execute(_FORGET, (log_id,))
-        return 0
-    except (
-        psycopg.DataError,
-        ValueError,
-    ):  # it must not block others; `audit status` shows that it stays open
-        return 0
-    except psycopg.errors.CheckViolation:  # its month is missing: it stays open until there is one
-        return 0
+    except (psycopg.DataError, psycopg.errors.CheckViolation, ValueError):
+        """It must not block others. It stays open, as `audit status` shows, until its month exists or a person decides."""
     except psycopg.DatabaseError as failure:
-        if is_archived(failure):  # for a person to decide: `audit status` shows that it stays open
-            return 0
-        raise
-    return 1
-
-
-def _abandoned(trail: dict[str, Any]) -> Row:
-    known = {name: value for name, value in trail.items() if value is not None}
-    return known | {
-        "outcome": "abandoned",
-        "success": False,
-        "error_message": "The process died while it worked on this request",
-    }
+        if not is_archived(failure):  # for a person to decide too
+            raise
+    else:
+        return 1
+    return 0

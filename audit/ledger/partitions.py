@@ -1,6 +1,6 @@
 """Monthly partitions of `audit_logs`, made ahead so that no request ever waits for one."""
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 
 from psycopg_pool import AsyncConnectionPool
 
@@ -19,8 +19,7 @@ async def make_months_ahead(pool: AsyncConnectionPool, today: date) -> list[str]
     async with pool.connection() as connection:
         for month in months_from(today, MONTHS_AHEAD + 1):
             cursor = await connection.execute("SELECT audit_make_month(%s)", (month,))
-            row = await cursor.fetchone()
-            if row and row[0]:
+            if await cursor.fetchone() == (True,):
                 made.append(partition_name(month))
     return made
 
@@ -34,6 +33,14 @@ async def count_months_ahead(pool: AsyncConnectionPool, today: date) -> int:
 
 def partition_name(month: date) -> str:
     return f"audit_logs_{month:%Y_%m}"
+
+
+def month_start(month: date) -> datetime:
+    return datetime(month.year, month.month, 1, tzinfo=UTC)
+
+
+def next_month(month: date) -> date:
+    return (month.replace(day=1) + timedelta(days=32)).replace(day=1)
 
 
 def months_from(start: date, count: int) -> list[date]:

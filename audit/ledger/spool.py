@@ -21,12 +21,11 @@ from typing import Self
 from audit.errors import ArchivedMonthError, MissingMonthError, PermanentWriteError, TransientWriteError
 from audit.ledger.database_writer import DatabaseWriter
 from audit.ledger.entry import Entry, compacted
+from audit.vault import sync_folder
 
 READ_MAX = 256  # entries drained in one batch
 BLOCK_BYTES = 1 << 20
-ASIDE_FILE = (
-    "set-aside.log"  # dead letters: lines that the database will never take; `audit status` counts them
-)
+ASIDE_FILE = "set-aside.log"  # dead letters: lines that the database never takes; `audit status` counts them
 _IDENTITY = "identity"
 _SUFFIX = ".spool"
 _DIGEST_LENGTH = 16
@@ -46,9 +45,8 @@ class Spool:
     durable_bytes: int = 0
     drained_bytes: int = 0
     in_flight: int = 0
-    hand: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(1, "spool")
-    )  # its own thread, never busy with other work
+    # Its own thread, never busy with other work.
+    hand: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "spool"))
 
     @classmethod
     def open(cls, folder: Path, owner: int, bytes_max: int) -> Self:
@@ -58,7 +56,7 @@ class Spool:
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         draft.rename(path)
-        _sync_folder(folder)
+        sync_folder(folder)
         return cls(folder, _identity_of(folder), path, descriptor, bytes_max)
 
     async def append(self, entries: Sequence[Entry]) -> None:
@@ -78,7 +76,6 @@ class Spool:
         return not self.in_flight and self.drained_bytes == self.durable_bytes
 
     def read(self) -> "SpoolBatch":
-        """The next batch to drain."""
         return _read(self.descriptor, self.drained_bytes, self.durable_bytes)
 
     def mark_drained(self, read: "SpoolBatch") -> None:
@@ -112,8 +109,6 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class SpoolBatch:
-    """A part of a spool: its entries, its damaged lines, and where it ends."""
-
     entries: list[Entry]
     damaged: list[bytes]
     end: int
@@ -137,7 +132,6 @@ def is_alive(folder: Path, owner: int) -> bool:
 
 
 def batches(path: Path) -> Iterator[SpoolBatch]:
-    """Everything that a dead process left in its file."""
     with path.open("rb") as file:
         end, position = os.fstat(file.fileno()).st_size, 0
         while position < end:
@@ -153,7 +147,7 @@ def set_aside(folder: Path, lines: Sequence[bytes]) -> None:
         file.writelines(line.rstrip(b"\n") + b"\n" for line in lines)
         file.flush()
         os.fsync(file.fileno())
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 async def deliver(piece: SpoolBatch, to: DatabaseWriter, folder: Path) -> None:
@@ -239,11 +233,3 @@ def _identity_of(folder: Path) -> uuid.UUID:
             os.link(draft, path)
         draft.unlink()
     return uuid.UUID(path.read_text())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

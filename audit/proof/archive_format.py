@@ -8,34 +8,27 @@ import hmac
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from audit.errors import ArchiveError
-from audit.proof.canonical import canonical_json
+from audit.proof.bundle import COLUMN, HASH, SALT
+from audit.proof.canonical import canonical_json, read_line
 from audit.proof.keys import PublicKey, SigningKey
-from audit.proof.record import PERSONAL
+from audit.proof.record import PERSONAL, commitments_of, joined
 
 FORMAT = "affidavit archive 1"
 SPECIFICATION_FILE = Path(__file__).with_suffix(".md")
 
 EVIDENCE, PARQUET, LEAVES = "evidence.jsonl.zst", "rows.parquet", "leaves"
 CHECKPOINT, KEYS, SPECIFICATION, MANIFEST = "checkpoint.note", "keys.pub", "format.md", "manifest.json"
-NAMES = (
-    EVIDENCE,
-    PARQUET,
-    LEAVES,
-    CHECKPOINT,
-    KEYS,
-    SPECIFICATION,
-)  # all files that a manifest lists; it does not list itself
+NAMES = (EVIDENCE, PARQUET, LEAVES, CHECKPOINT, KEYS, SPECIFICATION)  # the manifest does not list itself
 
 ROW_BYTES_MAX = 64 * 2**20  # far above any record; a larger one is not ours
 MANIFEST_BYTES_MAX = 2**20
@@ -44,9 +37,6 @@ BOX_KEY_BYTES = 32
 _USUAL_BYTES = 2**16
 _BOX_VERSION = b"\x01"
 _NONCE_BYTES, _TAG_BYTES = 12, 16
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_SALT = re.compile(r"\\x[0-9a-f]{64}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _MONTH = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])")
 _KEY = re.compile(r"(?:archive/(?P<month>[0-9]{4}-[0-9]{2})/)?(?P<sha256>[0-9a-f]{64})\.[a-z.]+")
 _FIELDS = {
@@ -54,26 +44,8 @@ _FIELDS = {
 }  # fmt: skip
 _PAIR = ("name", "type")
 _OF_A_FILE = {"key", "version", "sha256", "size"}
-_ZSTD = pa.Codec(
-    "zstd", compression_level=1
-)  # three times as fast as the next levels, which save two percent
+ZSTD = pa.Codec("zstd", compression_level=1)  # three times as fast as the next levels, which save two percent
 _decoder = json.JSONDecoder()
-
-
-class StoredLike(Protocol):
-    """A file in a vault: `audit.vault.Stored`, which pure code must not import."""
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    @property
-    def sha256(self) -> str: ...
-
-    @property
-    def size(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +74,6 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The parsed manifest of an archive."""
-
     origin: str
     month: date
     rows: int
@@ -120,13 +90,13 @@ class Manifest:
         return any(key.key_id == self.key_id and key.verify(self.signature, self.signed) for key in keys)
 
 
-def sign_manifest(exported: Exported, files: Mapping[str, StoredLike], key: SigningKey) -> bytes:
+def sign_manifest(exported: Exported, files: Mapping[str, StoredFile], key: SigningKey) -> bytes:
     """The last file of an archive: the archive exists once it is written."""
     body = {
         "format": FORMAT, "origin": exported.origin, "month": f"{exported.month:%Y-%m}", "rows": exported.rows,
         "root": exported.root.hex(), "schema_versions": list(exported.schema_versions),
         "columns": [list(column) for column in exported.columns.items()], "code_version": exported.code_version, "key_id": key.key_id,
-        "files": {name: {field: getattr(files[name], field) for field in _OF_A_FILE} for name in NAMES},
+        "files": {name: asdict(files[name]) for name in NAMES},
     }  # fmt: skip
     signature = base64.b64encode(key.sign(_signed_text(body))).decode()
     return canonical_json(body | {"signature": signature}) + b"\n"
@@ -134,7 +104,9 @@ def sign_manifest(exported: Exported, files: Mapping[str, StoredLike], key: Sign
 
 def open_manifest(content: bytes) -> Manifest:
     """Parse a manifest that is encoded exactly as `sign_manifest` does it. Does not check the signature."""
-    body = _canonical(content)
+    if len(content) > MANIFEST_BYTES_MAX:
+        raise ArchiveError("The manifest is larger than any of ours")
+    body = read_line(content, "The manifest", ArchiveError)
     if body.keys() != _FIELDS or body["format"] != FORMAT:
         raise ArchiveError(f"The manifest does not have exactly the fields of “{FORMAT}”")
     if not _has_types(body) or body["rows"] < 1:
@@ -160,7 +132,7 @@ def place_of(key: str) -> tuple[str | None, str | None]:
 
 def encrypt_box(content: bytes, key: bytes, log_id: str) -> bytes:
     """Encrypt under the row's own key, so that destroying the key erases the row. Deterministic: the same content gives the same bytes."""
-    compressed = _ZSTD.compress(content, asbytes=True)
+    compressed = ZSTD.compress(content, asbytes=True)
     nonce = hmac.digest(key, compressed, "sha256")[:_NONCE_BYTES]
     return b"".join((_BOX_VERSION, nonce, AESGCM(key).encrypt(nonce, compressed, log_id.encode())))
 
@@ -186,17 +158,9 @@ def commitments_in(box: bytes, key: bytes, log_id: str) -> dict[str, str]:
         spelled = json.loads(salt)
     except ValueError:
         spelled = None
-    if not isinstance(spelled, str) or not _SALT.fullmatch(spelled):
+    if not isinstance(spelled, str) or not SALT.fullmatch(spelled):
         raise ArchiveError("The box contains no salt")
-    return committed(texts, bytes.fromhex(spelled[2:]))
-
-
-def committed(texts: Mapping[str, str], salt: bytes) -> dict[str, str]:
-    """The commitments of canonical texts: see `audit/__init__.py`, 3."""
-    return {
-        name: sha256(b"".join((salt, name.encode(), b"\x00", text.encode()))).hexdigest()
-        for name, text in texts.items()
-    }
+    return commitments_of(texts, bytes.fromhex(spelled[2:]))
 
 
 def decrypt_box(box: bytes, key: bytes, log_id: str) -> str:
@@ -207,9 +171,7 @@ def decrypt_box(box: bytes, key: bytes, log_id: str) -> str:
     try:
         compressed = AESGCM(key).decrypt(nonce, sealed, log_id.encode())
         with pa.CompressedInputStream(pa.BufferReader(compressed), "zstd") as stream:
-            content = stream.read(
-                _USUAL_BYTES
-            )  # a buffer of the maximum size would cost more than everything else
+            content = stream.read(_USUAL_BYTES)  # a buffer of the maximum size would cost more than the rest
             if len(content) == _USUAL_BYTES:
                 content += stream.read(ROW_BYTES_MAX + 1 - _USUAL_BYTES)
         text: str = content.decode()
@@ -244,34 +206,9 @@ def members(text: str) -> dict[str, str]:
         is_whole = text == joined(found)
     except (ValueError, IndexError, RecursionError):
         is_whole = False
-    if not is_whole or not all(map(_NAME.fullmatch, found)):
+    if not is_whole or not all(map(COLUMN.fullmatch, found)):
         raise ArchiveError("The text is not one JSON object with its names in order and without spaces")
     return found
-
-
-def joined(texts: Mapping[str, str]) -> str:
-    """An object of canonical texts under plain names."""
-    return "{" + ",".join([f'"{name}":{texts[name]}' for name in sorted(texts)]) + "}"
-
-
-def leaf_of(texts: Mapping[str, str], commitments: Mapping[str, str]) -> bytes:
-    """The leaf of a row from the texts of its plain columns: see `audit/__init__.py`, 4."""
-    replaced_by = {name: f'"{value}"' for name, value in commitments.items()}
-    return sha256(b"\x00" + joined({**texts, **replaced_by}).encode()).digest()
-
-
-def _canonical(content: bytes) -> dict[str, Any]:
-    if len(content) > MANIFEST_BYTES_MAX:
-        raise ArchiveError("The manifest is larger than any of ours")
-    try:
-        body = json.loads(content.decode())
-        is_same = isinstance(body, dict) and canonical_json(body) + b"\n" == content
-    except (ValueError, TypeError, RecursionError):
-        raise ArchiveError("The manifest is not one line of JSON") from None
-    if not is_same:
-        raise ArchiveError("The manifest is not canonical JSON: it was changed, or another program wrote it")
-    checked: dict[str, Any] = body
-    return checked
 
 
 def _has_types(body: Mapping[str, Any]) -> bool:
@@ -283,7 +220,7 @@ def _has_types(body: Mapping[str, Any]) -> bool:
         and all(type(version) is int for version in body["schema_versions"])
         and _is_written(_MONTH, body["month"])
         and body["month"] >= "0001"
-        and _is_written(_DIGEST, body["root"])
+        and _is_written(HASH, body["root"])
     )
 
 
@@ -304,12 +241,15 @@ def _files(files: object, month: str) -> dict[str, StoredFile]:
 
 
 def _file(name: str, file: object, month: str) -> StoredFile:
-    if not isinstance(file, dict) or file.keys() != _OF_A_FILE:
+    if (
+        not isinstance(file, dict)
+        or file.keys() != _OF_A_FILE
+        or not all(isinstance(file[field], str) for field in ("key", "version", "sha256"))
+        or type(file["size"]) is not int
+        or file["size"] < 0
+    ):
         raise ArchiveError(f"The manifest does not give key, version, digest and size of {name}")
-    texts = (file["key"], file["version"], file["sha256"])
-    if not all(isinstance(text, str) for text in texts) or type(file["size"]) is not int or file["size"] < 0:
-        raise ArchiveError(f"The manifest does not give key, version, digest and size of {name}")
-    if file["key"] != f"archive/{month}/{file['sha256']}.{name}" or not _DIGEST.fullmatch(file["sha256"]):
+    if file["key"] != f"archive/{month}/{file['sha256']}.{name}" or not HASH.fullmatch(file["sha256"]):
         raise ArchiveError(f"The key of {name} does not match its month and its digest")
     return StoredFile(**file)
 

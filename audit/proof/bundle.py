@@ -4,7 +4,6 @@ Its encoding is canonical: decoding and encoding must give the same bytes, so th
 even one without a meaning.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from audit.errors import BundleError, UnknownVersionError
-from audit.proof.canonical import canonical_json
+from audit.proof.canonical import canonical_json, read_line
 from audit.proof.merkle import HASH_BYTES
 from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, UNHASHED, Row
 
@@ -22,11 +21,9 @@ BYTES_MAX = 64 * 2**20  # far above any record; a larger file is no proof of our
 
 _FIELDS = {"format", "row", "leaf_index", "proof", "checkpoint"}
 _IN_ROW = {"log_id", "query_id", "timestamp", "schema_version"}
-COLUMN = re.compile(
-    r"[a-z][a-z0-9_]*"
-)  # no other characters: a name is hashed as it is, and could hide something
-_HASH = re.compile(r"[0-9a-f]{64}")
-_SALT = re.compile(r"\\x[0-9a-f]{64}")
+COLUMN = re.compile(r"[a-z][a-z0-9_]*")  # a name is hashed as it is: other characters could hide something
+HASH = re.compile(r"[0-9a-f]{64}")
+SALT = re.compile(r"\\x[0-9a-f]{64}")
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2})-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 
 
@@ -47,23 +44,22 @@ class Bundle:
 
 def encode(bundle: Bundle) -> bytes:
     """One line. Columns that are not hashed are left out, because a change of them could not be detected."""
-    erased = bundle.commitments is not None
-    left_out = (UNHASHED | PERSONAL) if erased else UNHASHED - {"salt"}
+    left_out = _left_out(is_erased=bundle.commitments is not None)
+    row = {name: value for name, value in bundle.row.items() if name not in left_out and value is not None}
     body = {
-        "format": FORMAT,
-        "row": {
-            name: value for name, value in bundle.row.items() if name not in left_out and value is not None
-        },
-        "leaf_index": bundle.leaf_index,
-        "proof": [part.hex() for part in bundle.proof],
-        "checkpoint": bundle.note,
-    }
-    return canonical_json(body | ({"commitments": bundle.commitments} if erased else {})) + b"\n"
+        "format": FORMAT, "row": row, "leaf_index": bundle.leaf_index,
+        "proof": [part.hex() for part in bundle.proof], "checkpoint": bundle.note,
+    }  # fmt: skip
+    if bundle.commitments is not None:
+        body["commitments"] = bundle.commitments
+    return canonical_json(body) + b"\n"
 
 
 def decode(content: bytes) -> Bundle:
     """The bundle, if it is encoded exactly as `encode` does it; otherwise a `BundleError`."""
-    body = _canonical(content)
+    if len(content) > BYTES_MAX:
+        raise BundleError("The file is larger than any proof")
+    body = read_line(content, "The file", BundleError)
     if set(body) - {"commitments"} != _FIELDS or body["format"] != FORMAT:
         raise BundleError(f"The file does not have exactly the fields of “{FORMAT}”")
     row, commitments = body["row"], body.get("commitments")
@@ -90,29 +86,18 @@ def month_of(row: Mapping[str, Any]) -> date:
         raise BundleError("The record's timestamp is not written as a time in UTC") from None
 
 
-def _canonical(content: bytes) -> dict[str, Any]:
-    if len(content) > BYTES_MAX:
-        raise BundleError("The file is larger than any proof")
-    try:
-        body = json.loads(content.decode("utf-8"))
-        is_same = isinstance(body, dict) and canonical_json(body) + b"\n" == content
-    except (ValueError, TypeError, RecursionError):
-        raise BundleError("The file is not one line of JSON") from None
-    if not is_same:
-        raise BundleError("The file is not canonical JSON: it was changed, or another program wrote it")
-    checked: dict[str, Any] = body
-    return checked
+def _left_out(*, is_erased: bool) -> frozenset[str]:
+    return UNHASHED | PERSONAL if is_erased else UNHASHED - {"salt"}
 
 
 def _check_row(row: Row, *, is_erased: bool) -> None:
-    forbidden = (UNHASHED | PERSONAL) if is_erased else UNHASHED - {"salt"}
-    if surplus := sorted(row.keys() & forbidden):
+    if surplus := sorted(row.keys() & _left_out(is_erased=is_erased)):
         raise BundleError(f"A proof of this kind must not contain {surplus[0]}")
     if not all(map(COLUMN.fullmatch, row)):
         raise BundleError("The record has an invalid column name")
     if None in row.values():
         raise BundleError("A proof must not contain columns without a value")
-    if not is_erased and not (isinstance(row.get("salt"), str) and _SALT.fullmatch(row["salt"])):
+    if not is_erased and not (isinstance(row.get("salt"), str) and SALT.fullmatch(row["salt"])):
         raise BundleError("The record's salt is missing")
     month_of(row)
     for name in ("log_id", "query_id"):
@@ -132,13 +117,13 @@ def are_commitments(commitments: object) -> bool:
     return (
         isinstance(commitments, dict)
         and commitments.keys() <= PERSONAL
-        and all(isinstance(value, str) and _HASH.fullmatch(value) for value in commitments.values())
+        and all(isinstance(value, str) and HASH.fullmatch(value) for value in commitments.values())
     )
 
 
 def _hashes(proof: object) -> list[bytes]:
     if not isinstance(proof, Sequence) or not all(
-        isinstance(part, str) and _HASH.fullmatch(part) for part in proof
+        isinstance(part, str) and HASH.fullmatch(part) for part in proof
     ):
         raise BundleError(f"The inclusion proof is not a list of hashes of {HASH_BYTES} bytes")
     return [bytes.fromhex(part) for part in proof]

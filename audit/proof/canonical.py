@@ -4,10 +4,13 @@ Every program that hashes a value must get the same bytes, in any language and a
 no needless escapes, and numbers as JavaScript writes them, so that 1, 1.0 and 1e0 are one number.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import Any
+
+from audit.errors import FormatError
 
 _EXACT = 2**53  # beyond it a double skips integers, so two of them could get one text
 _PLAIN = (1e-4, 1e16)  # between these Python and JavaScript write a fraction alike
@@ -17,6 +20,19 @@ _POINT_MAX, _POINT_MIN = 21, -6  # outside of these JavaScript writes an exponen
 def canonical_json(value: Any) -> bytes:
     """The bytes that are hashed. `ValueError` or `TypeError` if the value has no canonical form."""
     return canonical_text(value).encode()
+
+
+def read_line(content: bytes, what: str, error: type[FormatError]) -> dict[str, Any]:
+    """The object in a file that must be one line of canonical JSON, so that no byte can be changed unnoticed."""
+    try:
+        body = json.loads(content.decode())
+        is_same = isinstance(body, dict) and canonical_json(body) + b"\n" == content
+    except (ValueError, TypeError, RecursionError):
+        raise error(f"{what} is not one line of JSON") from None
+    if not is_same:
+        raise error(f"{what} is not canonical JSON: it was changed, or another program wrote it")
+    checked: dict[str, Any] = body
+    return checked
 
 
 def canonical_text(value: Any) -> str:

@@ -39,8 +39,6 @@ _NOTE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Another month's head."""
-
     month: date
     size: int
     root: bytes

@@ -88,9 +88,8 @@ class SigningKey:
         """A new key in a new file; `KeyExistsError` if there is one."""
         with _alone(path):
             if path.exists():
-                raise KeyExistsError(
-                    f"{path} already holds a key. To replace it, run `affidavit audit key --new`."
-                )
+                message = f"{path} already holds a key. To replace it, run `affidavit audit key --new`."
+                raise KeyExistsError(message)
             return cls._written(path)
 
     @classmethod
@@ -135,13 +134,9 @@ class SigningKey:
         public = public_file(path)
         known = read_public_keys(public) if public.exists() else []
         _put(public, "".join(f"{each}\n" for each in (*known, key.public)).encode(), _PUBLIC_MODE)
-        _put(path, key._pem(), _PRIVATE_MODE)
+        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        _put(path, key._private.private_bytes(*form), _PRIVATE_MODE)
         return key
-
-    def _pem(self) -> bytes:
-        return self._private.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
 
 
 def public_file(path: Path) -> Path:

@@ -28,22 +28,10 @@ Row = dict[str, Any]
 # Free text and personal data: hashed only under the row's salt, so that deleting the salt makes the hashes meaningless.
 PERSONAL = frozenset(
     {
-        "user_query_text",
-        "retrieval_query",
-        "chunks_returned",
-        "llm_prompt",
-        "llm_response",
-        "answer_text",
-        "released_text",
-        "citations",
-        "selected_text",
-        "filters",
-        "filter_message",
-        "details",
-        "end_user",
-        "client_address",
+        "user_query_text", "retrieval_query", "chunks_returned", "llm_prompt", "llm_response", "answer_text",
+        "released_text", "citations", "selected_text", "filters", "filter_message", "details", "end_user", "client_address",
     }
-)
+)  # fmt: skip
 
 # How the row is stored, not what happened: these columns may change without invalidating the proof.
 UNHASHED = frozenset({"spooled", "salt", "leaf_hash", "erased_at"})
@@ -168,24 +156,43 @@ def hashed(row: Row, salt: bytes) -> HashedRow:
     """Hash the row under this salt. Each value is encoded once, for the hash and for the database alike."""
     texts = _texts(row)
     if not _is_storable("".join(texts.values())):
-        texts = _texts(
-            _replaced(row)
-        )  # only here: a reader may have typed these six characters, and they stay
-    leaf = _leaf(texts, _committed(texts, salt))
-    return HashedRow(
-        _object(texts | {"salt": f'"{_escaped(salt)}"', "leaf_hash": f'"{_escaped(leaf)}"'}), leaf
-    )
+        # Only here: a reader may have typed these six characters, and they stay.
+        texts = _texts(_replaced(row))
+    leaf = leaf_of(texts, commitments_of(texts, salt))
+    stored = texts | {"salt": canonical_text(_plain(salt)), "leaf_hash": canonical_text(_plain(leaf))}
+    return HashedRow(joined(stored), leaf)
 
 
 def leaf_hash(row: Mapping[str, Any], committed: Mapping[str, str] | None = None) -> bytes:
     """The row's leaf in the Merkle tree. For an erased row, give its stored commitments: they replace the erased values."""
     texts = _texts(row)
-    return _leaf(texts, _committed(texts, _salt(row)) if committed is None else committed)
+    return leaf_of(texts, commitments_of(texts, _salt(row)) if committed is None else committed)
 
 
 def commitments(row: Mapping[str, Any]) -> dict[str, str]:
     """The salted hashes that replace the personal values in the leaf. They reveal nothing once the salt is deleted."""
-    return _committed(_texts(row), _salt(row))
+    return commitments_of(_texts(row), _salt(row))
+
+
+def commitments_of(texts: Mapping[str, str], salt: bytes) -> dict[str, str]:
+    """The commitments of canonical texts: see `audit/__init__.py`, 3."""
+    return {
+        name: sha256(b"".join((salt, name.encode(), b"\x00", text.encode()))).hexdigest()
+        for name, text in texts.items()
+        if name in PERSONAL
+    }
+
+
+def leaf_of(texts: Mapping[str, str], committed: Mapping[str, str]) -> bytes:
+    """The leaf of a row from its canonical texts: see `audit/__init__.py`, 4."""
+    plain = {name: text for name, text in texts.items() if name not in PERSONAL}
+    replaced_by = {name: canonical_text(value) for name, value in committed.items()}
+    return sha256(b"\x00" + joined(plain | replaced_by).encode()).digest()
+
+
+def joined(texts: Mapping[str, str]) -> str:
+    """An object of canonical texts under plain names."""
+    return "{" + ",".join([f'"{name}":{texts[name]}' for name in sorted(texts)]) + "}"
 
 
 def bytes_of(text: str) -> bytes:
@@ -205,34 +212,9 @@ def _replaced(value: Any) -> Any:
     return value
 
 
-def _escaped(value: bytes) -> str:
-    return f"\\\\x{value.hex()}"
-
-
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name: canonical_text(value)
-        for name, value in row.items()
-        if value is not None and name not in UNHASHED
-    }
-
-
-def _committed(texts: Mapping[str, str], salt: bytes) -> dict[str, str]:
-    return {
-        name: sha256(b"".join((salt, name.encode(), b"\x00", text.encode()))).hexdigest()
-        for name, text in texts.items()
-        if name in PERSONAL
-    }
-
-
-def _leaf(texts: Mapping[str, str], committed: Mapping[str, str]) -> bytes:
-    plain = {name: text for name, text in texts.items() if name not in PERSONAL}
-    replaced_by = {name: canonical_text(value) for name, value in committed.items()}
-    return sha256(b"\x00" + _object(plain | replaced_by).encode()).digest()
-
-
-def _object(texts: Mapping[str, str]) -> str:
-    return "{" + ",".join([f'"{name}":{texts[name]}' for name in sorted(texts)]) + "}"
+    kept = ((name, value) for name, value in row.items() if value is not None and name not in UNHASHED)
+    return {name: canonical_text(value) for name, value in kept}
 
 
 def _salt(row: Mapping[str, Any]) -> bytes:

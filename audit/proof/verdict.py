@@ -21,6 +21,7 @@ class Verdict(StrEnum):
 
 
 _WORST_FIRST = tuple(Verdict)
+PROVEN = frozenset({Verdict.VALID, Verdict.ERASED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,8 @@ class Finding:
             f"record {self.log_id}" if self.log_id else "",
         ]
         text = f"{self.verdict}: {self.words} ({', '.join(filter(None, where)) or self.what})"
-        return "".join(
-            c if c.isprintable() else ascii(c)[1:-1] for c in text
-        )  # a file may contain terminal escape sequences
+        # A file may contain terminal escape sequences.
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 @dataclass(slots=True)

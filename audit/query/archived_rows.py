@@ -14,17 +14,16 @@ import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from audit.archive import parquet
-from audit.checking.evidence import EVER, month_start, next_month
+from audit.checking.evidence import EVER
 from audit.checking.month_tiers import read_manifest
 from audit.errors import ArchiveError, UnansweredError, VaultError
+from audit.ledger.partitions import month_start, next_month
 from audit.proof import archive_format
 from audit.vault import Vault
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedMonth:
-    """A month that is read from the vault."""
-
     month: date
     manifest: tuple[str, str, str]  # its key in the vault, version and digest
 
@@ -36,15 +35,12 @@ class ArchivedRows(ds.InMemoryDataset):  # type: ignore[misc]
     row groups that can match, and they are read in DuckDB's thread.
     """
 
-    def __init__(self, columns: Mapping[str, str]) -> None:
+    def __init__(self, columns: Mapping[str, str], vault: Vault, archived: Sequence[ArchivedMonth]) -> None:
         super().__init__(parquet.schema(columns).empty_table())
-        self.opened: set[date] = set()
-        self.failure: UnansweredError | None = None
-
-    def with_months(self, vault: Vault, archived: Sequence[ArchivedMonth]) -> "ArchivedRows":
         self._vault = vault
         self._archived = archived
-        return self
+        self.opened: set[date] = set()
+        self.failure: UnansweredError | None = None
 
     def scanner(self, *, columns: Sequence[str], filter: ds.Expression | None = None, **_: Any) -> "_Scanner":  # noqa: A002
         return _Scanner(self, columns, filter)

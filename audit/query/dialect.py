@@ -40,12 +40,10 @@ _SUPPORTED_FORMAT = re.compile(r"(?:(?!DDD|SSSS)(?:YYYY|MM|DD|HH24|MI|SS|US)|[^A
 _DIFFERENT_FUNCTIONS = frozenset({"regexp_matches", "regexp_replace", "regexp_extract", "format"})
 _SUBSTRING = frozenset({"substr", "substring"})
 _JSON = frozenset({"json", "jsonb"})
+# Column names that PostgreSQL derives; all others equal the function's name.
 _NAMES = {
-    "count_star": "count",
-    "trim": "btrim",
-    "quantile_disc": "percentile_disc",
-    "quantile_cont": "percentile_cont",
-}  # column names that PostgreSQL derives; all others equal the function's name
+    "count_star": "count", "trim": "btrim", "quantile_disc": "percentile_disc", "quantile_cont": "percentile_cont",
+}  # fmt: skip
 _TYPE_NAMES = {
     "VARCHAR": "text", "INTEGER": "int4", "BIGINT": "int8", "DOUBLE": "numeric", "BOOLEAN": "bool",
     "TIMESTAMP": "timestamp", "TIMESTAMP WITH TIME ZONE": "timestamptz",
@@ -111,8 +109,11 @@ def translate(serialised: str, tables: Mapping[str, Mapping[str, str]], reserved
 def check(serialised: str, tables: Collection[str], reserved: Collection[str]) -> Tree:
     """The parsed tree, if it reads nothing but these tables."""
     tree: Tree = json.loads(serialised)
+    if tree["error"] and tree["error_type"] == "not implemented":
+        raise QueryError("Only a SELECT can run over archived months")
     if tree["error"]:
-        raise QueryError(_parser_message(tree))
+        at = tree.get("position")
+        raise QueryError(tree["error_message"] + (f" (at character {int(at) + 1})" if at else ""))
     if len(tree["statements"]) != 1:
         raise QueryError("This is more than one statement. Run one at a time")
     named = {name.lower() for node in _nodes(tree) for name in _cte_names(node)}
@@ -130,7 +131,8 @@ def tables_in(serialised: str) -> set[str]:
 
 def _check(node: Tree, known: Collection[str]) -> None:
     kind = node.get("type")
-    if isinstance(kind, str) and "class" not in node and not _is_allowed(kind):
+    is_node = isinstance(kind, str) and "class" not in node
+    if is_node and kind not in _ALLOWED_NODES and not str(kind).endswith("_TYPE_INFO"):
         raise QueryError(f"Only a plain SELECT can run over archived months, without {kind}")
     if kind == "BASE_TABLE":
         _check_table(node, known)
@@ -147,18 +149,12 @@ def _check(node: Tree, known: Collection[str]) -> None:
 def _check_table(node: Tree, known: Collection[str]) -> None:
     place = [node.get("catalog_name"), node.get("schema_name"), node["table_name"]]
     name = ".".join(filter(None, place))
-    if node.get("catalog_name") or (node.get("schema_name") or SCHEMA).lower() != SCHEMA:
+    is_ours = not node.get("catalog_name") and (node.get("schema_name") or SCHEMA).lower() == SCHEMA
+    if not is_ours or node["table_name"].lower() not in known:
         raise QueryError(f"There is no table {name} for auditors")
-    if node["table_name"].lower() not in known:
-        raise QueryError(f"There is no table {name} for auditors")
-
-
-def _is_allowed(kind: str) -> bool:
-    return kind in _ALLOWED_NODES or kind.endswith("_TYPE_INFO")
 
 
 def _cte_names(node: Tree) -> Iterator[str]:
-    """The names of the query's own CTEs."""
     if node.get("cte_name"):
         yield node["cte_name"]
     for entry in (node.get("cte_map") or {}).get("map", ()):
@@ -259,13 +255,11 @@ def _rewrite(node: Tree) -> None:
         node["function_name"] = _ARROWS[name]
     elif node.get("type") == "BASE_TABLE":
         node["schema_name"] = ""
-    elif node.get("id") == "DECIMAL" and _is_plain(node["type_info"]):
-        # A plain numeric would have only three decimals in DuckDB.
-        node |= {"id": "DOUBLE", "type_info": None}
-
-
-def _is_plain(decimal: Tree | None) -> bool:
-    return decimal is None or (decimal.get("width"), decimal.get("scale")) == (18, 3)
+    elif node.get("id") == "DECIMAL":
+        info = node["type_info"]
+        if info is None or (info.get("width"), info.get("scale")) == (18, 3):
+            # A plain numeric would have only three decimals in DuckDB.
+            node |= {"id": "DOUBLE", "type_info": None}
 
 
 def _has_backslash(pattern: Tree) -> bool:
@@ -344,11 +338,3 @@ def _recordset(value: str, alias: str, columns: str) -> str:
         cells.append(f"CAST(item @->> '{path}' AS {kind}) AS {name}")
     items = f"(SELECT unnest(CAST({value} AS JSON[])) AS item)"
     return f"(SELECT {', '.join(cells)} FROM {items}) AS {alias}"  # noqa: S608  parsed and check like the rest of the query
-
-
-def _parser_message(tree: Tree) -> str:
-    message = tree["error_message"]
-    if tree["error_type"] == "not implemented":
-        return "Only a SELECT can run over archived months"
-    at = tree.get("position")
-    return f"{message} (at character {int(at) + 1})" if at else message

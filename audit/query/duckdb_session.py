@@ -3,10 +3,10 @@
 The query was checked as a syntax tree (`dialect.py`); the text that DuckDB generates from the tree is checked again.
 """
 
-# ruff: noqa: S608  only names of our own, quoted
+# ruff: noqa: S608  only names and times of our own, quoted
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -20,10 +20,19 @@ import duckdb_extension_postgres_scanner
 import pyarrow as pa
 
 from audit.archive.rows import RowKeys
+from audit.checking.evidence import Period
+from audit.ledger.partitions import month_start, next_month
 from audit.proof import archive_format
+from audit.proof.record import PERSONAL
+from audit.query.archived_rows import ArchivedMonth
 from audit.query.dialect import check, normalize, tables_in, translate
-from audit.query.union_view import ARCHIVED_ROWS, literal, quoted, typed
 
+ARCHIVED_ROWS = "archived_rows"
+_TYPES = {
+    "uuid": "UUID", "text": "VARCHAR", "varchar": "VARCHAR", "int2": "SMALLINT", "int4": "INTEGER", "int8": "BIGINT",
+    "float4": "FLOAT", "float8": "DOUBLE", "bool": "BOOLEAN", "jsonb": "JSON", "json": "JSON", "bytea": "BLOB",
+    "timestamptz": "TIMESTAMPTZ", "date": "DATE",
+}  # fmt: skip
 _EXTENSION = Path(duckdb_extension_postgres_scanner.__file__).parent.joinpath(
     "extensions", f"v{duckdb.__version__}", "postgres_scanner.duckdb_extension"
 )
@@ -58,11 +67,80 @@ CREATE MACRO to_char(moment, form) AS strftime(moment, replace(replace(replace(r
 
 @dataclass(frozen=True, slots=True)
 class ReadableTable:
-    """A table or view that auditors may read, with its columns and their types in PostgreSQL."""
-
     name: str
     columns: Mapping[str, str]
     definition: str | None  # of a view
+
+
+@dataclass(frozen=True, slots=True)
+class UnionView:
+    """The SELECT of the one view `audit_logs`: a UNION of the months in PostgreSQL and the archived months.
+
+    Every row comes from exactly one place: PostgreSQL's part excludes the archived months by time.
+    """
+
+    columns: Mapping[str, str]
+    archived: Sequence[ArchivedMonth]
+    period: Period
+    is_open: bool  # personal columns are decrypted
+    has_erased: bool  # records of these months were erased after they were archived
+
+    def sql(self) -> str:
+        names = ", ".join(typed(name, kind) for name, kind in self.columns.items())
+        select = f"SELECT {names} FROM log.public.audit_logs WHERE"
+        hot = [f"{select} {time_range(period)}" for period in self._periods_in_database()]
+        return " UNION ALL ".join([*hot, self._select_archived()])
+
+    def _periods_in_database(self) -> Iterator[Period]:
+        """The gaps between the archived months."""
+        begin = self.period.since
+        for item in self.archived:
+            if begin < (month := month_start(item.month)):
+                yield Period(begin, month)
+            begin = month_start(next_month(item.month))
+        if begin < self.period.until:
+            yield Period(begin, self.period.until)
+
+    def _select_archived(self) -> str:
+        cells = [f"{self._expression(name, kind)} AS {quoted(name)}" for name, kind in self.columns.items()]
+        boxes = ", open_box(log_id, personal) AS opened" if self.is_open else ""
+        months = ", ".join(f"DATE '{item.month}'" for item in self.archived)
+        source = f"(SELECT *{boxes} FROM {ARCHIVED_ROWS}) r"
+        if self.has_erased:
+            source += (
+                " LEFT JOIN (SELECT log_id, min(erased_at) AS erased_at FROM log.public.audit_erasures"
+                f" WHERE month IN ({months}) GROUP BY log_id) e ON e.log_id = r.log_id::uuid"
+            )
+        return f"SELECT {', '.join(cells)} FROM {source} WHERE {time_range(self.period, 'r.')}"
+
+    def _expression(self, name: str, kind: str) -> str:
+        path = literal(f'$."{name}"')
+        if name == "erased_at" and self.has_erased:
+            return "coalesce(r.erased_at, e.erased_at)"
+        if name == "salt" and self.is_open:
+            return f"unhex(substr(r.opened ->> {path}, 3))"
+        if name in PERSONAL and self.is_open:
+            return f"spell_jsonb(r.opened -> {path})::JSON" if kind == "jsonb" else f"(r.opened ->> {path})"
+        if name in PERSONAL | {"salt"}:
+            return f"NULL::{_TYPES[kind]}"
+        return f"r.{quoted(name)}::{_TYPES[kind]}"
+
+
+def typed(name: str, kind: str) -> str:
+    return f"{quoted(name)}::JSON AS {quoted(name)}" if kind in {"json", "jsonb"} else quoted(name)
+
+
+def time_range(period: Period, table: str = "") -> str:
+    since, until = period.since.isoformat(), period.until.isoformat()
+    return f"{table}timestamp >= TIMESTAMPTZ '{since}' AND {table}timestamp < TIMESTAMPTZ '{until}'"
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +156,8 @@ class PreparedQuery:
     def prepare(
         cls, session: duckdb.DuckDBPyConnection, statement: str, tables: Mapping[str, ReadableTable]
     ) -> "PreparedQuery":
-        taken = session.execute(
-            "SELECT view_name FROM duckdb_views() WHERE database_name <> 'log'"
-        ).fetchall()
-        reserved = {ARCHIVED_ROWS, *(name for (name,) in taken)}
+        taken = session.execute("SELECT view_name FROM duckdb_views() WHERE database_name <> 'log'")
+        reserved = {ARCHIVED_ROWS, *(name for (name,) in taken.fetchall())}
         columns = {name: table.columns for name, table in tables.items()}
         tree = translate(_parse(session, normalize(statement)), columns, reserved)
         needed, views = tables_in(tree), dict[str, str]()
@@ -90,9 +166,8 @@ class PreparedQuery:
                 parsed = _parse(session, normalize(table.definition.rstrip("; \n")))
                 views[table.name] = translate(parsed, columns, reserved)
                 needed |= tables_in(views[table.name])
-        plain = {
-            name: table for name, table in tables.items() if name in needed - {"audit_logs"} - views.keys()
-        }
+        needed -= {"audit_logs"} | views.keys()
+        plain = {name: table for name, table in tables.items() if name in needed}
         return cls(tree, plain, dict(reversed(views.items())), reserved)
 
     def create_views(self, session: duckdb.DuckDBPyConnection, log: str) -> None:
@@ -122,7 +197,6 @@ def _parse(session: duckdb.DuckDBPyConnection, statement: str) -> str:
 
 
 def attach_log(session: duckdb.DuckDBPyConnection, url: str) -> None:
-    """Attach the database with the auditor's login, read-only."""
     session.execute(f"LOAD {literal(str(_EXTENSION))}")
     session.execute(f"ATTACH {literal(url)} AS log (TYPE postgres, READ_ONLY)")
     session.execute(_POSTGRES_SEMANTICS)
@@ -155,9 +229,8 @@ def _spell_jsonb(value: Any) -> str:
     """The text of a jsonb value as PostgreSQL writes it: shorter keys first, and numbers with all their digits."""
     if isinstance(value, dict):
         names = sorted(value, key=lambda name: (len(name.encode()), name.encode()))
-        return (
-            "{" + ", ".join(f"{encode_basestring(name)}: {_spell_jsonb(value[name])}" for name in names) + "}"
-        )
+        members = [f"{encode_basestring(name)}: {_spell_jsonb(value[name])}" for name in names]
+        return "{" + ", ".join(members) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_spell_jsonb, value)) + "]"
     if isinstance(value, str):

@@ -22,22 +22,13 @@ from psycopg.conninfo import conninfo_to_dict
 from audit.archive.rows import RowKeys
 from audit.checking.evidence import EVER, Period
 from audit.errors import QueryError, UnansweredError
+from audit.query import duckdb_session
 from audit.query.archived_rows import ArchivedMonth, ArchivedRows
 from audit.query.dialect import strip_schema
-from audit.query.duckdb_session import (
-    CONFIGURATION,
-    LOCKED,
-    PreparedQuery,
-    ReadableTable,
-    add_functions,
-    attach_log,
-    fetch,
-)
-from audit.query.union_view import ARCHIVED_ROWS, UnionView, time_range
+from audit.query.duckdb_session import PreparedQuery, ReadableTable, UnionView
 from audit.vault import Vault
 
 TRIES = 5  # a retry is needed only when a month is detached or attached during the query
-
 
 # The tables and views that this login may read, with columns and types. Partitions are read through `audit_logs`.
 _TABLES = """
@@ -60,7 +51,6 @@ WHERE manifest_key IS NOT NULL AND EXISTS (
 ORDER BY month, step DESC
 """
 _HAS_ERASED = "SELECT EXISTS (SELECT FROM public.audit_erasures WHERE month = ANY(%s))"
-
 
 _TRANSIENT = (psycopg.OperationalError, duckdb.OutOfMemoryException, duckdb.InterruptException)
 _UNREADABLE = "There is no answer: the database or the archive cannot be read now. Try again later"
@@ -131,7 +121,6 @@ class TieredLog:
         return [item for item in found if not self.period.within(item.month).is_empty]
 
     def _query_database(self, statement: str) -> QueryResult:
-        """Run it as one statement in a read-only transaction."""
         with psycopg.connect(self.url) as connection, self._interrupted_by(connection.cancel):
             if self.period != EVER:
                 _limit_to_period(connection, self.period)
@@ -146,20 +135,18 @@ class TieredLog:
             tables = {name: ReadableTable(name, *columns) for name, *columns in connection.execute(_TABLES)}
             has_erased = _has_erased(connection, tables, archived)
         log = tables["audit_logs"].columns
-        archive = ArchivedRows(log).with_months(self.vault, archived)
-        with (
-            closing(duckdb.connect(":memory:", config=CONFIGURATION)) as session,
-            self._interrupted_by(session.interrupt),
-        ):
-            attach_log(session, self.url)
+        archive = ArchivedRows(log, self.vault, archived)
+        connecting = duckdb.connect(":memory:", config=duckdb_session.CONFIGURATION)
+        with closing(connecting) as session, self._interrupted_by(session.interrupt):
+            duckdb_session.attach_log(session, self.url)
             prepared = PreparedQuery.prepare(session, statement, tables)
-            session.register(ARCHIVED_ROWS, archive)
-            add_functions(session, self.row_keys)
+            session.register(duckdb_session.ARCHIVED_ROWS, archive)
+            duckdb_session.add_functions(session, self.row_keys)
             view = UnionView(log, archived, self.period, self.row_keys is not None, has_erased)
             prepared.create_views(session, view.sql())
-            session.execute(LOCKED)
+            session.execute(duckdb_session.LOCKED)
             try:
-                names, values = fetch(prepared.execute(session))
+                names, values = duckdb_session.fetch(prepared.execute(session))
             except duckdb.Error as failure:
                 raise archive.failure or failure from failure
         return QueryResult(names, values, [item.month for item in archived], sorted(archive.opened))
@@ -168,7 +155,7 @@ class TieredLog:
 def _limit_to_period(connection: psycopg.Connection, period: Period) -> None:
     """Limit the log and its views to the period, by temporary views: their schema precedes `public` in the search path."""
     views = [ReadableTable(*row) for row in connection.execute(_TABLES) if row[2]]
-    limited = f"SELECT * FROM public.audit_logs WHERE {time_range(period)}"
+    limited = f"SELECT * FROM public.audit_logs WHERE {duckdb_session.time_range(period)}"
     for name, definition in [("audit_logs", limited), *((view.name, view.definition) for view in views)]:
         statement = sql.SQL("CREATE TEMPORARY VIEW {} AS ").format(sql.Identifier(name)).as_string()
         connection.execute(f"{statement}{definition}".encode())

@@ -13,8 +13,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from audit.errors import TreeMismatchError, VaultConflictError
 from audit.proof.merkle import Frontier
-from audit.sealing.log_checkpoints import LogCheckpoints
-from audit.sealing.log_tables import fetch, stored_leaves, take_lock, transaction
+from audit.sealing.log_tables import LogCheckpoints, fetch, stored_leaves, take_lock, transaction
 from audit.vault import Vault
 
 ANCHOR_LEAVES = 100_000  # about so many in one file: some 3 MB
@@ -77,11 +76,10 @@ class VaultAnchors:
                 raise TreeMismatchError(
                     f"{month:%Y-%m}: the first {size} leaves are not those that were signed"
                 )
-            folder = f"anchors/{month:%Y-%m}"
-            await self._put(f"{folder}/{anchored:012}-{size:012}.leaves", b"".join(leaves))
-            version = await self._put(f"{folder}/{size:012}.note", note.encode())
-            anchor = (month, size, f"{folder}/{size:012}.note", version, self.clock())
-            await connection.execute(_INSERT_ANCHOR, anchor)
+            await self._put(f"anchors/{month:%Y-%m}/{anchored:012}-{size:012}.leaves", b"".join(leaves))
+            key = f"anchors/{month:%Y-%m}/{size:012}.note"
+            version = await self._put(key, note.encode())
+            await connection.execute(_INSERT_ANCHOR, (month, size, key, version, self.clock()))
         self._anchored[month] = frontier
         return True
 

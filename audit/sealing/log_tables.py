@@ -1,16 +1,18 @@
-"""The sealer's queries: its transaction and advisory locks, unsealed rows, stored leaves."""
+"""The log as the sealer sees it: transaction and advisory locks, unsealed rows, stored leaves, and its checkpoints."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
 
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from audit.errors import TreeMismatchError
+from audit.errors import NoteError, TreeMismatchError, UnfamiliarKeyError, UnknownKeyError
+from audit.proof.checkpoint import Checkpoint, Link, open_note, sign_note
+from audit.proof.keys import PublicKey, SigningKey
 
 CHUNK_LEAVES = 1_024  # a power of two, so that the tree over the chunks' roots is the tree over the leaves
 
@@ -27,6 +29,9 @@ SELECT log_id, timestamp, leaf_hash FROM audit_logs l
 WHERE timestamp >= %(moment)s AND timestamp < %(until)s AND (timestamp, log_id) > (%(moment)s, %(log_id)s)
   AND octet_length(leaf_hash) = 32 AND NOT EXISTS (SELECT FROM audit_leaves s WHERE s.log_id = l.log_id)
 ORDER BY timestamp, log_id LIMIT %(count)s
+"""
+_INSERT_KEY = """
+INSERT INTO audit_keys (key_id, public_key, created_at) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING
 """
 _LEAVES = """
 SELECT leaf_hash FROM audit_leaves WHERE month = %s AND leaf_index >= %s AND leaf_index < %s ORDER BY leaf_index
@@ -83,9 +88,35 @@ async def stored_leaves(
         yield leaves
 
 
-def start_of(month: date) -> datetime:
-    return datetime(month.year, month.month, 1, tzinfo=UTC)
+@dataclass(slots=True)
+class LogCheckpoints:
+    """Signs and opens checkpoints. An opened one must be of the expected month and size of this very log."""
 
+    key: SigningKey
+    public_keys: Callable[[], Sequence[PublicKey]]  # called each time: another sealer may have a newer key
+    _origin: str = ""
 
-def end_of(month: date) -> datetime:
-    return start_of((month + timedelta(days=31)).replace(day=1))
+    async def register(self, pool: AsyncConnectionPool, now: datetime) -> None:
+        """Read the log's identity, and store the public key beside the log; once for each process."""
+        if self._origin:
+            return
+        async with transaction(pool) as connection:
+            key = self.key.public
+            await connection.execute(_INSERT_KEY, (key.key_id, str(key), now))
+            ((self._origin,),) = await fetch(connection, "SELECT origin FROM audit_origin")
+
+    def sign(self, tree: Link, issued_at: datetime, previous: Link | None) -> str:
+        checkpoint = Checkpoint(self._origin, tree.month, tree.size, tree.root, issued_at, previous)
+        return sign_note(checkpoint, self.key)
+
+    def open(self, month: date, size: int, note: str) -> Checkpoint:
+        place = f"{month:%Y-%m}: its checkpoint of size {size}"
+        try:
+            checkpoint = open_note(note, self.public_keys())
+        except UnknownKeyError as wrong:
+            raise UnfamiliarKeyError(f"{place}: {wrong}") from None
+        except NoteError as wrong:
+            raise TreeMismatchError(f"{place}: {wrong}") from None
+        if (checkpoint.origin, checkpoint.month, checkpoint.size) != (self._origin, month, size):
+            raise TreeMismatchError(f"{place} is one of another tree")
+        return checkpoint

@@ -12,17 +12,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from uuid import UUID
 
 from psycopg_pool import AsyncConnectionPool
 
 from audit.errors import TreeMismatchError, UnfamiliarKeyError
+from audit.ledger.partitions import month_start, next_month
 from audit.proof.keys import PublicKey, SigningKey
 from audit.sealing.anchors import VaultAnchors
-from audit.sealing.log_checkpoints import LogCheckpoints
-from audit.sealing.log_tables import TRY_LOCK, WAIT_FOR_LOCK, UnsealedRow, end_of, unsealed_rows
+from audit.sealing.log_tables import TRY_LOCK, WAIT_FOR_LOCK, LogCheckpoints, unsealed_rows
 from audit.sealing.tree_growth import NIL, TreeGrowth
 from audit.vault import Vault
 
@@ -37,39 +36,32 @@ _BEFORE_ALL, _AFTER_ALL = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 
 
 @dataclass(frozen=True, slots=True)
 class SealingResult:
-    """How much one round sealed and anchored."""
-
     rows: int = 0
     anchors: int = 0
 
 
+@dataclass
 class Sealer:
     """`failures` holds, by month, why its sealing has stopped, until the process ends."""
 
-    def __init__(
-        self,
-        pool: AsyncConnectionPool,
-        key: SigningKey,
-        public_keys: Callable[[], Sequence[PublicKey]],
-        vault: Vault,
-        *,
-        seal_every_s: float,
-        anchor_every_s: float,
-        clock: Callable[[], datetime],
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._pool = pool
-        self._checkpoints = LogCheckpoints(key, public_keys)
-        self._trees = TreeGrowth(pool, self._checkpoints, vault, clock)
-        self._anchors = VaultAnchors(pool, self._checkpoints, vault, clock)
-        self._seal_every_s = seal_every_s
-        self._anchor_every_s = anchor_every_s
-        self._clock = clock
-        self._monotonic = monotonic
-        self.failures: dict[date, str] = {}
-        self._unfamiliar: dict[date, str] = {}
-        self._full_at_s = self._anchor_at_s = 0.0
-        self._trouble = ""
+    pool: AsyncConnectionPool
+    key: SigningKey
+    public_keys: Callable[[], Sequence[PublicKey]]
+    vault: Vault
+    seal_every_s: float
+    anchor_every_s: float
+    clock: Callable[[], datetime]
+    monotonic: Callable[[], float]
+    failures: dict[date, str] = field(default_factory=dict)
+    _unfamiliar: dict[date, str] = field(default_factory=dict)
+    _full_at_s: float = 0.0
+    _anchor_at_s: float = 0.0
+    _trouble: str = ""
+
+    def __post_init__(self) -> None:
+        self._checkpoints = LogCheckpoints(self.key, self.public_keys)
+        self._trees = TreeGrowth(self.pool, self._checkpoints, self.vault, self.clock)
+        self._anchors = VaultAnchors(self.pool, self._checkpoints, self.vault, self.clock)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -89,7 +81,7 @@ class Sealer:
         while not stop.is_set():
             await self._try(self._round)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._seal_every_s):
+                async with asyncio.timeout(self.seal_every_s):
                     await stop.wait()
         await self._try(self._last_round)
 
@@ -99,11 +91,11 @@ class Sealer:
         return SealingResult(rows, await self._anchor(WAIT_FOR_LOCK))
 
     async def _round(self) -> None:
-        is_full = self._monotonic() >= self._full_at_s
-        await self._seal(_BEFORE_ALL if is_full else self._clock() - RECENT, TRY_LOCK)
-        if self._monotonic() >= self._anchor_at_s:
+        is_full = self.monotonic() >= self._full_at_s
+        await self._seal(_BEFORE_ALL if is_full else self.clock() - RECENT, TRY_LOCK)
+        if self.monotonic() >= self._anchor_at_s:
             await self._anchor(TRY_LOCK)
-            self._anchor_at_s = self._monotonic() + self._anchor_every_s
+            self._anchor_at_s = self.monotonic() + self.anchor_every_s
 
     async def _last_round(self) -> None:
         async with asyncio.timeout(LAST_S):
@@ -128,31 +120,28 @@ class Sealer:
         """Seal all unsealed rows in the order of their times, in batches of one month each; returns their number."""
         for month in self._unfamiliar:
             self.failures.pop(month, None)
-        await self._checkpoints.register(self._pool, self._clock())
+        await self._checkpoints.register(self.pool, self.clock())
         at, sealed, searched_s = (since, NIL), 0, 0.0
         while True:
-            began_s = self._monotonic()
-            found = await self._first_unsealed(at)
-            searched_s += self._monotonic() - began_s
-            if found is None:
+            began_s = self.monotonic()
+            async with self.pool.connection() as connection:
+                found = await unsealed_rows(connection, at, _AFTER_ALL, 1)
+            searched_s += self.monotonic() - began_s
+            if not found:
                 break
-            if found.month in self.failures:
-                at = (end_of(found.month), NIL)
+            month = found[0].month
+            if month in self.failures:
+                at = (month_start(next_month(month)), NIL)
                 continue
-            with self._stopping(found.month):
-                rows = await self._trees.seal_batch(found.month, at, lock)
+            with self._stopping(month):
+                rows = await self._trees.seal_batch(month, at, lock)
                 if rows is None:
                     return sealed
                 sealed += len(rows)
                 at = (rows[-1].timestamp, rows[-1].log_id) if rows else at
         if since == _BEFORE_ALL:
-            self._full_at_s = self._monotonic() + (FULL_SHARE - 1) * searched_s
+            self._full_at_s = self.monotonic() + (FULL_SHARE - 1) * searched_s
         return sealed
-
-    async def _first_unsealed(self, after: tuple[datetime, UUID]) -> UnsealedRow | None:
-        async with self._pool.connection() as connection:
-            rows = await unsealed_rows(connection, after, _AFTER_ALL, 1)
-        return rows[0] if rows else None
 
     async def _anchor(self, lock: str) -> int:
         """Anchor the newest checkpoint of every month; returns the number of anchors written."""
@@ -175,6 +164,5 @@ class Sealer:
             self.failures[month] = str(wrong)
             if isinstance(wrong, UnfamiliarKeyError):
                 self._unfamiliar[month] = str(wrong)
-            if is_known:
-                return
-            log.error("Sealing of this month has stopped. %s. Run `affidavit audit verify`.", wrong)  # noqa: TRY400  the place in our code explains nothing
+            if not is_known:
+                log.error("Sealing of this month has stopped. %s. Run `affidavit audit verify`.", wrong)  # noqa: TRY400  the place in our code explains nothing

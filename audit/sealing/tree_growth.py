@@ -15,21 +15,12 @@ from psycopg.errors import UniqueViolation
 from psycopg_pool import AsyncConnectionPool
 
 from audit.errors import TreeMismatchError
+from audit.ledger.partitions import month_start, next_month
 from audit.proof import merkle
 from audit.proof.checkpoint import Link
 from audit.proof.merkle import Frontier
 from audit.sealing import log_tables
-from audit.sealing.log_checkpoints import LogCheckpoints
-from audit.sealing.log_tables import (
-    UnsealedRow,
-    end_of,
-    fetch,
-    start_of,
-    stored_leaves,
-    take_lock,
-    transaction,
-    unsealed_rows,
-)
+from audit.sealing.log_tables import LogCheckpoints, UnsealedRow, fetch, stored_leaves
 from audit.vault import Vault
 
 BATCH_ROWS = 10_000  # one transaction: a backlog is worked off without holding the lock for long
@@ -88,12 +79,13 @@ class TreeGrowth:
             self._trees[month] = await self._rebuild(month)
         tree = self._trees[month].copy()
         try:
-            async with transaction(self.pool) as connection:
-                if not await take_lock(connection, lock, _LOCK):
+            async with log_tables.transaction(self.pool) as connection:
+                if not await log_tables.take_lock(connection, lock, _LOCK):
                     return None
                 await self._catch_up(connection, month, tree)
-                begin = max(after, (start_of(month), NIL))  # rows of earlier months may have come meanwhile
-                rows = await unsealed_rows(connection, begin, end_of(month), BATCH_ROWS)
+                # Rows of earlier months may have come meanwhile.
+                begin, end = max(after, (month_start(month), NIL)), month_start(next_month(month))
+                rows = await log_tables.unsealed_rows(connection, begin, end, BATCH_ROWS)
                 if rows:
                     await self._extend(connection, month, tree, rows)
         except UniqueViolation:  # another sealer was faster: our transaction is undone
@@ -157,14 +149,10 @@ class TreeGrowth:
             raise TreeMismatchError(
                 f"{month:%Y-%m}: two ways to compute the root of {size} leaves do not agree, so it was not signed"
             )
-        previous = await self._previous(connection, month)
+        earlier = await fetch(connection, _EARLIER, (month,))
+        previous = self.checkpoints.open(*earlier[0]).link if earlier else None
         tree.note = self.checkpoints.sign(Link(month, size, root), sealed_at, previous)
         await connection.execute(_INSERT_CHECKPOINT, (month, size, tree.note, sealed_at))
-
-    async def _previous(self, connection: AsyncConnection, month: date) -> Link | None:
-        for earlier, size, note in await fetch(connection, _EARLIER, (month,)):
-            return self.checkpoints.open(earlier, size, note).link
-        return None
 
 
 async def _read_back(connection: AsyncConnection, month: date, tree: _Tree, size: int) -> bytes:

@@ -24,7 +24,7 @@ from audit.errors import KeyFileError, QueryError, UnansweredError, UnprovenErro
 from audit.progress import Progress
 from audit.proof.archive_format import MANIFEST
 from audit.proof.keys import PublicKey, read_public_keys
-from audit.proof.verdict import Report
+from audit.proof.verdict import PROVEN, Report
 from engine import signing, wiring
 from engine.cli import output
 from engine.cli.output import CSV, FROM, JSON, TO, Arguments, Command, argument, say
@@ -166,7 +166,7 @@ async def prove(settings: Settings, arguments: Arguments) -> int:
             say(f"{failure.verdict}: {failure}")
             return output.FOUND_SOMETHING
     report = auditor.check(content, _public_keys(settings, arguments))
-    if report.verdict not in auditor.GOOD:  # never hand out a proof that does not verify
+    if report.verdict not in PROVEN:  # never hand out a proof that does not verify
         say(str(report))
         return output.FOUND_SOMETHING
     if arguments.output:
@@ -264,7 +264,7 @@ def _cancellable_progress() -> tuple[Progress, threading.Event]:
 
 def _print_verdict(report: Report, arguments: Arguments) -> int:
     print(json.dumps(report.as_json()) if arguments.json else report)
-    return 0 if report.verdict in auditor.GOOD else output.FOUND_SOMETHING
+    return 0 if report.verdict in PROVEN else output.FOUND_SOMETHING
 
 
 def _public_keys(settings: Settings, arguments: Arguments) -> list[PublicKey]:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from audit.checking.log_gauges import LogGauges
+from audit.checking.status import LogGauges
 from audit.proof.record import Trail
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"

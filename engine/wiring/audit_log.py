@@ -17,12 +17,11 @@ from psycopg_pool import AsyncConnectionPool
 
 from audit.archive.month_table import read_row_keys
 from audit.checking.evidence import EVER, Period, StoredEvidence
-from audit.checking.log_gauges import LogGauges, read_log_gauges
 from audit.checking.prover import Prover
-from audit.checking.status import Status, read_status
+from audit.checking.status import LogGauges, Status, read_log_gauges, read_status
 from audit.erasure.erase import Eraser
 from audit.ledger import partitions
-from audit.ledger.durability import weaknesses
+from audit.ledger.database_writer import weaknesses
 from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.progress import Progress
 from audit.proof.keys import read_public_keys
@@ -206,7 +205,7 @@ async def status_of(settings: Settings, database: Database, period: Period = EVE
 
 
 async def standing_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> LogGauges:
-    return await read_log_gauges(pool, partial(database.read, AUDITOR), _spool_folder(settings), now().date())
+    return await read_log_gauges(pool, database.read, _spool_folder(settings), now().date())
 
 
 def _spool_folder(settings: Settings) -> Path | None:

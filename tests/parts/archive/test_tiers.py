@@ -26,7 +26,6 @@ from audit.ledger.partitions import months_from
 from audit.proof.keys import SigningKey
 from audit.proof.record import PERSONAL, Trail
 from audit.query import duckdb_session
-from audit.query import tiers as tiers_module
 from audit.query.tiers import QueryResult, TieredLog
 from audit.vault import FolderVault
 from engine import settings as settings_file
@@ -464,7 +463,7 @@ def test_a_database_that_cannot_be_reached_does_not_tell_the_password(
         f"postgresql://aud:{CANARY}@127.0.0.1:1/x" if is_url else f"host=127.0.0.1 port=1 password={CANARY}"
     )
     attach = duckdb_session.attach_log
-    monkeypatch.setattr(tiers_module, "attach_log", lambda session, _: attach(session, wrong))
+    monkeypatch.setattr(duckdb_session, "attach_log", lambda session, _: attach(session, wrong))
     with pytest.raises(UnansweredError, match="cannot be read now") as failed:
         log.asking().query("SELECT count(*) FROM audit_logs")
     assert CANARY not in "".join(traceback.format_exception(failed.value))
@@ -477,7 +476,7 @@ def test_no_failure_tells_the_password(
     def fail(*_: object) -> None:
         raise kind(f"at {CANARY}")
 
-    monkeypatch.setattr(tiers_module, "attach_log", fail)
+    monkeypatch.setattr(duckdb_session, "attach_log", fail)
     tiers = log.asking()
     tiers.url = make_conninfo(tiers.url, password=CANARY)
     with pytest.raises(UnansweredError, match="cannot be read now") as failed:

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from audit.ledger.durability import weaknesses
+from audit.ledger.database_writer import weaknesses
 from audit.ledger.spool import ASIDE_FILE
 from audit.proof.keys import SigningKey, public_file
 from audit.proof.record import Trail

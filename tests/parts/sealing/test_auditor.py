@@ -19,7 +19,7 @@ from audit import auditor
 from audit.proof import bundle
 from audit.proof.canonical import canonical_json
 from audit.proof.keys import read_public_keys
-from audit.proof.verdict import Report, Verdict
+from audit.proof.verdict import PROVEN, Report, Verdict
 from engine import settings as settings_file
 from engine import wiring
 from engine.cli import audit_commands, main
@@ -125,7 +125,7 @@ def test_no_mutation_of_a_proof_is_accepted() -> None:
             auditor.check(changed, KEYS).verdict,
             second_verifier.verdict(changed, EXAMPLES["public_keys"]),
         }
-        if verdicts & auditor.GOOD:
+        if verdicts & PROVEN:
             accepted.append(changed)
     assert accepted == []
 
@@ -133,8 +133,8 @@ def test_no_mutation_of_a_proof_is_accepted() -> None:
 def test_every_byte_of_a_proof_counts() -> None:
     for at in range(len(ERASED)):
         changed = ERASED[:at] + bytes([ERASED[at] ^ 1]) + ERASED[at + 1 :]
-        assert auditor.check(changed, KEYS).verdict not in auditor.GOOD, at
-        assert auditor.check(ERASED[:at], KEYS).verdict not in auditor.GOOD, at
+        assert auditor.check(changed, KEYS).verdict not in PROVEN, at
+        assert auditor.check(ERASED[:at], KEYS).verdict not in PROVEN, at
 
 
 def test_a_key_of_somebody_else_proves_nothing() -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import httpx
 
-from audit.checking.log_gauges import LogGauges
+from audit.checking.status import LogGauges
 from audit.proof.record import Trail
 from engine import logs, wiring
 from engine.http.metrics import FAMILIES, SCORES, Figures, Metrics
