@@ -84,15 +84,16 @@ async def wait_for_end(process: asyncio.subprocess.Process, silence_s: float) ->
     """The exit code of a worker that sends heartbeats; one that misses them for so long is killed."""
     assert process.stdout
     try:
-        while True:
-            async with asyncio.timeout(silence_s):
-                await read(process.stdout, NOTICE_BYTES_MAX)
+        with contextlib.suppress(EOFError):  # it has ended, or is about to
+            while True:
+                async with asyncio.timeout(silence_s):
+                    await read(process.stdout, NOTICE_BYTES_MAX)
+        async with asyncio.timeout(silence_s):
+            return await process.wait()
     except TimeoutError:
         log.error("A worker sent no heartbeat for %s s and is killed", silence_s)  # noqa: TRY400  not our fault
         process.kill()
-    except EOFError:
-        pass  # it has ended, or is about to
-    return await process.wait()
+        return await process.wait()
 
 
 # In the worker's process

@@ -94,15 +94,15 @@ Layers: imports only go down. The first contract in pyproject.toml lists the lay
 
 Where to change what (the README has the same table and says more; a test keeps them equal)
 
-    to change                   touch one file
-    the threshold               config/engine.toml
+    to change                   touch
+    the threshold               config/engine.toml; books calibrate to it at their next ingest, so to refuse more or less for good change probes_refused there
     the prompt's wording        config/prompts/answer.md
     a new embedding vendor      engine/providers/<vendor>.py, and its line in engine/wiring/providers.py
-    a new refusal reason        engine/refusals.py, its words in engine/http/page.html, docusaurus/src/texts/ and README.md, and a new file sql/NNNN_<what>.sql for the view's comment
+    a new refusal reason        engine/refusals.py, the line that returns it (engine/retrieval/gate.py or engine/grounding/verify.py), its words in engine/http/page/page.html, docusaurus/src/texts/ and README.md, and a new file sql/NNNN_<what>.sql for the view's comment
     a new audit column          audit/proof/record.py, a new file sql/NNNN_<what>.sql that adds it as sql/0015_details.sql does (to detached months too), and the line that fills it
-    a new input format          ingest/read/<format>.py, and its line in ingest/read/__init__.py
-    the shape of an error       engine/http/problems.py
+    a new input format          ingest/read/<format>.py, its line in ingest/read/__init__.py, and the list of formats in README.md
+    the shape of an error       engine/http/problems.py, and where others write the same form: docusaurus/src/gateway/problems.ts, docusaurus/recipes/nginx-engine.conf
     a limit per key             config/engine.toml
-    the time budget             config/engine.toml
+    the time budget             config/engine.toml; above 6 s in all also STOP_S in engine/cli/serving.py, FIRST_BYTE_MS in docusaurus/src/gateway/engine.ts and the recipe docusaurus/recipes/nginx-engine.conf
     an auditor's view           a new file sql/NNNN_<what>.sql, and its row and an example query in README.md
 """

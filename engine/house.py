@@ -39,7 +39,7 @@ class House:
     page_enabled: bool
     prover: Prover
     public_keys: Callable[[], list[str]]
-    standing: Callable[[], Awaitable[LogGauges]]
+    log_gauges: Callable[[], Awaitable[LogGauges]]
     sessions: Sessions | None
     eraser: Eraser
     operator_events: OperatorEvents
@@ -54,7 +54,7 @@ class House:
         return {
             "database": SPOOLING if database == UNAVAILABLE and self.engine.ledger.has_spool else database,
             "book": await _state(self._has_book, "no book published"),
-            "embedder": await _state(self._can_embed, UNAVAILABLE),
+            "embedder": await _state(self._try_embedding, UNAVAILABLE),
         }
 
     async def _has_months_ahead(self) -> bool:
@@ -64,7 +64,7 @@ class House:
         generation = await self.engine.library.live(self.default_book)
         return await self.index.count(generation.generation_id) > 0
 
-    async def _can_embed(self) -> bool:
+    async def _try_embedding(self) -> bool:
         return len(await self.engine.retriever.embedder.embed_query("ready?")) > 0
 
 

@@ -88,7 +88,7 @@ class Providers(Table):
     limits: str
 
 
-class Database(Table):
+class DatabaseTable(Table):
     url: SecretStr
     connections_max: Annotated[int, Field(ge=3)]
 
@@ -112,7 +112,7 @@ class Retrieval(Table):
     candidates: Annotated[int, Field(ge=10, le=1000)]
 
 
-class Calibration(Table):
+class CalibrationTable(Table):
     probes_refused: Share
     probes_file: str
 
@@ -131,7 +131,7 @@ class Chunking(Table):
     tokens_min: Annotated[int, Field(ge=0)]
 
 
-class Claude(Table):
+class ClaudeTable(Table):
     model: str
     max_output_tokens: Count
     api_key: SecretStr
@@ -198,34 +198,34 @@ class Limits(Table):
     body_bytes: Count
 
 
-class Sessions(Table):
+class SessionsTable(Table):
     enabled: bool
     purge_days: Count
 
 
-class Page(Table):
+class PageTable(Table):
     enabled: bool
 
 
 class Settings(Table):
     data_dir: Annotated[Path, AfterValidator(_absolute)]
     providers: Providers
-    database: Database
+    database: DatabaseTable
     books: Books
     budget: Budget
     retrieval: Retrieval
-    calibration: Calibration
+    calibration: CalibrationTable
     confidence: Confidence
     chunking: Chunking
-    claude: Claude
+    claude: ClaudeTable
     cohere: Cohere
     qdrant: Qdrant
     redis: Redis
     audit: Audit
     archive: Archive
     limits: Limits
-    sessions: Sessions
-    page: Page
+    sessions: SessionsTable
+    page: PageTable
 
     def fingerprint(self) -> str:
         """A hash of these settings for every record, without secrets and locations."""

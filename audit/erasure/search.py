@@ -1,4 +1,4 @@
-"""PII scan of the log: finds likely personal data in readers' questions, selections and filters.
+"""PII scan of the log: finds likely personal data in questions, selections, filters and details.
 
 Reports the record, the column and the kind, and never the text, so that the report itself holds no personal data.
 """
@@ -15,13 +15,14 @@ READ_ROWS = 1_000
 HITS_MAX = 1_000  # more than a person reads; the others are only counted
 
 _COUNT = """
-SELECT count(*) FROM public.audit_logs WHERE timestamp >= %s AND timestamp < %s AND user_query_text <> ''
+SELECT count(*) FROM public.audit_logs
+WHERE timestamp >= %s AND timestamp < %s AND (user_query_text <> '' OR details IS NOT NULL)
 """
 _TEXTS = """
-SELECT timestamp, query_id::text, user_query_text, selected_text, filters::text FROM public.audit_logs
-WHERE timestamp >= %s AND timestamp < %s AND user_query_text <> '' ORDER BY timestamp
+SELECT timestamp, query_id::text, user_query_text, selected_text, filters::text, details::text FROM public.audit_logs
+WHERE timestamp >= %s AND timestamp < %s AND (user_query_text <> '' OR details IS NOT NULL) ORDER BY timestamp
 """
-_COLUMNS = ("user_query_text", "selected_text", "filters")
+_COLUMNS = ("user_query_text", "selected_text", "filters", "details")
 
 
 @dataclass(frozen=True, slots=True)

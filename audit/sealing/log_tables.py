@@ -103,7 +103,8 @@ class LogCheckpoints:
         async with transaction(pool) as connection:
             key = self.key.public
             await connection.execute(_INSERT_KEY, (key.key_id, str(key), now))
-            ((self._origin,),) = await fetch(connection, "SELECT origin FROM audit_origin")
+            ((origin,),) = await fetch(connection, "SELECT origin FROM audit_origin")
+        self._origin = origin  # only once it is committed, so that a lost connection is tried again
 
     def sign(self, tree: Link, issued_at: datetime, previous: Link | None) -> str:
         checkpoint = Checkpoint(self._origin, tree.month, tree.size, tree.root, issued_at, previous)

@@ -100,7 +100,7 @@ BOOK_COMMANDS: dict[str, Command] = {
     "ingest": Command(
         ingest, "affidavit ingest docs/ --book robotics --title 'Robotics'",
         (
-            argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders"),
+            argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders: Markdown, MDX, HTML, PDF, text, or a site's export"),
             argument("--book", required=True, metavar="ID", help="lower-case letters, digits and hyphens"),
             argument("--title", help="the title that readers see (default: the current title, or the ID)"),
             argument("--dry-run", action="store_true", help="print what would change, and change nothing"),
@@ -109,9 +109,9 @@ BOOK_COMMANDS: dict[str, Command] = {
     ),
     "books": Command(books, "affidavit books --json", (JSON,)),
     "ask": Command(
-        ask, "affidavit ask 'What is passive compliance?'",
+        ask, "affidavit ask 'What does an IMU measure?'",
         (
-            argument("question"),
+            argument("question", metavar="QUESTION", help="1 to 1,000 characters"),
             argument("--book", metavar="ID", help="default: the book of the settings"),
             argument("--selected-text", metavar="TEXT", help="answer only from this passage"),
             JSON,

@@ -93,7 +93,7 @@ async def _result(part: str, check: Awaitable[VaultState]) -> CheckResult:
 
 
 def _fault(part: str, fault: Exception) -> CheckResult:
-    return CheckResult(part, "failed", f"{type(fault).__name__}: {str(fault).splitlines()[0]}")
+    return CheckResult(part, "failed", f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}")
 
 
 async def _data_folder(settings: Settings, _: Database) -> VaultState:
@@ -230,9 +230,11 @@ async def _keys(_: Settings, database: Database) -> VaultState:
 
 async def _generator(settings: Settings, _: Database) -> VaultState:
     embedder = wiring.embedder_of(settings)
-    generator = wiring.generator_of(settings, embedder)
-    await generator.close()
-    await embedder.close()
+    try:
+        generator = wiring.generator_of(settings, embedder)
+        await generator.close()
+    finally:
+        await embedder.close()
     return "ok", f"{settings.providers.generator}: {generator.description}"
 
 

@@ -107,7 +107,7 @@ async def pii(settings: Settings, arguments: Arguments) -> int:
     else:
         output.print_rows([asdict(hit) for hit in found.hits], empty="No personal data was recognised.")
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(found.by_kind.items())) or "nothing"
-        print(f"{found.records} of {found.checked} questions: {kinds}. Archived months were not searched.")
+        print(f"{found.records} of {found.checked} records: {kinds}. Archived months were not searched.")
     return output.FOUND_SOMETHING if found.records else 0
 
 
@@ -124,8 +124,8 @@ ERASURE_COMMANDS: dict[str, Command] = {
     "audit erase": Command(
         erase, "affidavit audit erase --user user:7b0e… --basis 'GDPR Art. 17, ticket 4711'",
         (
-            argument("--user", metavar="ID", help="user:<uuid>, anon:<address>, or the name that the site sent"),
-            argument("--query", type=UUID, metavar="ID", help="erase only the record of this query"),
+            argument("--user", metavar="ID", help="user:<uuid>, anon:<address>, or the name that the site sent; this or --query"),
+            argument("--query", type=UUID, metavar="ID", help="erase only the record of this query; this or --user"),
             argument("--basis", required=True, metavar="TEXT", help="the reason; it is kept on record, so it must not name the person"),
             JSON,
         ),

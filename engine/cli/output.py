@@ -58,7 +58,7 @@ CSV = argument("--csv", action="store_true", help="comma-separated values on std
 DATA_DIR = argument(
     "--data-dir",
     type=Path,
-    help="the folder of the embedded database, the index, the spool and the keys (default: ./.affidavit)",
+    help="the folder of the embedded database, the index, the spool and the keys (default: AFFIDAVIT_DATA_DIR, or ./.affidavit)",
 )
 
 

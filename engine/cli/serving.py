@@ -25,6 +25,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from audit import worker
+from audit.errors import AuditError
 from engine import logs, wiring
 from engine.cli.output import FOUND_SOMETHING, say
 from engine.errors import AffidavitError
@@ -225,11 +226,12 @@ class _Supervisor:
 
 
 async def _wait_until_ready(process: Process) -> bool:
-    """Waits until the worker reports that it is ready; false if it ends before."""
+    """Waits until the worker reports that it is ready; false if it ends before, or misses its heartbeats."""
     assert process.stdout
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, TimeoutError):
         while True:
-            header, _ = await worker.read(process.stdout, worker.NOTICE_BYTES_MAX)
+            async with asyncio.timeout(HUNG_S):
+                header, _ = await worker.read(process.stdout, worker.NOTICE_BYTES_MAX)
             if header == READY:
                 return True
     return False
@@ -242,7 +244,7 @@ def _run() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the supervisor decides
     try:
         has_started = asyncio.run(_serve_as_worker())
-    except (AffidavitError, OSError, EOFError) as failure:
+    except (AffidavitError, AuditError, OSError, EOFError) as failure:
         sys.exit(f"affidavit: {failure}")
     sys.exit(0 if has_started else FOUND_SOMETHING)
 

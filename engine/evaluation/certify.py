@@ -23,7 +23,7 @@ from engine.retrieval.retrieve import Retriever
 SHOWN_STEP = 0.05  # of the printed table; the report and the certificate have more
 
 
-class Line(BaseModel):
+class LabelledLine(BaseModel):
     """A labelled question."""
 
     text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -38,7 +38,7 @@ async def certificate(
     file: Path, retriever: Retriever, generation: Generation, gate: Gate, progress: Progress
 ) -> Certificate:
     """Asks the book every question as readers would, and fits the calibration to the scores."""
-    lines = list(rows(file, Line, _check))
+    lines = list(rows(file, LabelledLine, _check))
     if not lines:
         hint = "Add one JSON object per line, as in `affidavit calibrate --help`."
         raise LabelsError(f"{file} contains no questions. {hint}")
@@ -51,7 +51,7 @@ async def certificate(
     return calibrate.fit_labelled(labelled, generation, gate, sha256(file.read_bytes()).hexdigest())
 
 
-def _check(line: Line) -> None:
+def _check(line: LabelledLine) -> None:
     if line.answerable != (line.label() == "answerable"):
         given = f"answerable is {str(line.answerable).lower()}"
         raise ValueError(f"{given}, which contradicts the kind {line.kind}. Change one of them")

@@ -19,21 +19,21 @@ RECALLED = 5
 LONG_DOCUMENT_PASSAGES = 2.0  # from this average on, a document is too long to be a place
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """A range of a document, counted in letters, because reading a file changes white space only."""
 
     document: str
     start: int
     end: int
 
-    def holds(self, other: "Place") -> bool:
+    def holds(self, other: "Extent") -> bool:
         return self.document == other.document and self.start <= other.start and other.end <= self.end
 
-    def overlaps(self, other: "Place") -> bool:
+    def overlaps(self, other: "Extent") -> bool:
         return self.document == other.document and self.start < other.end and other.start < self.end
 
 
-Target = str | Place  # a document, or a span
+Target = str | Extent  # a document, or a span
 
 
 class Marking:
@@ -43,7 +43,7 @@ class Marking:
         self._letters_before = {name: _letters_before(item.text) for name, item in labelled.documents.items()}
         self._passages = {passage.chunk_id: passage for passage in passages}
         self._places = _places(passages)
-        self._of_document = defaultdict[str, list[Place]](list)
+        self._of_document = defaultdict[str, list[Extent]](list)
         for place in self._places.values():
             self._of_document[place.document].append(place)
         has_spans = any(query.spans for query in labelled.queries.values())
@@ -85,20 +85,20 @@ class Marking:
         places = [place for document in sorted(documents) for place in self._of_document[document]]
         return [hit for place in places if (hit := _hit(place, targets))]
 
-    def _spans(self, query: Query) -> list[Place]:
+    def _spans(self, query: Query) -> list[Extent]:
         spans = []
         for span in query.spans:
             before = self._letters_before[span.doc]
-            spans.append(Place(span.doc, before[span.start], before[span.end]))
+            spans.append(Extent(span.doc, before[span.start], before[span.end]))
         return list(dict.fromkeys(spans))
 
-    def _excerpt(self, excerpt: Excerpt) -> Place:
+    def _excerpt(self, excerpt: Excerpt) -> Extent:
         before = _letters_before(self._passages[excerpt.chunk_id].text)
         place = self._places[excerpt.chunk_id]
-        return Place(place.document, place.start + before[excerpt.start], place.start + before[excerpt.end])
+        return Extent(place.document, place.start + before[excerpt.start], place.start + before[excerpt.end])
 
 
-def _places(passages: Sequence[Passage]) -> dict[str, Place]:
+def _places(passages: Sequence[Passage]) -> dict[str, Extent]:
     """Places each passage by counting letters, not by a search, because a text may repeat. Sentences are numbered in order."""
     sentences: dict[str, dict[int, int]] = defaultdict(dict)
     for passage in passages:
@@ -113,7 +113,7 @@ def _places(passages: Sequence[Passage]) -> dict[str, Place]:
     for passage in passages:
         of_file = starts[passage.filename]
         start, end = of_file[passage.start_sentence], of_file[passage.end_sentence + 1]
-        places[passage.chunk_id] = Place(passage.filename, start, end)
+        places[passage.chunk_id] = Extent(passage.filename, start, end)
     return places
 
 
@@ -122,7 +122,7 @@ def _letters_before(text: str) -> list[int]:
     return [0, *accumulate(not character.isspace() for character in text)]
 
 
-def _hit(place: Place, targets: Sequence[Target]) -> set[int]:
+def _hit(place: Extent, targets: Sequence[Target]) -> set[int]:
     return {
         number
         for number, target in enumerate(targets)
@@ -166,7 +166,7 @@ def _best_order(passages: Sequence[set[int]]) -> list[set[int]]:
     return order
 
 
-def overlap(places: Sequence[Place], spans: Sequence[Place]) -> float:
+def overlap(places: Sequence[Extent], spans: Sequence[Extent]) -> float:
     """The share of the spans' letters that the places cover; a letter counts once."""
     wanted = {(span.document, letter) for span in spans for letter in range(span.start, span.end)}
     covered = {(place.document, letter) for place in places for letter in range(place.start, place.end)}

@@ -27,7 +27,7 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         """Start-up and shutdown: the house and the metrics, as the state of every request."""
         async with open_house() as house:
-            measured = Metrics(figures, house.standing, metrics_folder)
+            measured = Metrics(figures, house.log_gauges, metrics_folder)
             sharing = asyncio.create_task(measured.share())
             try:
                 yield {"house": house, "metrics": measured}

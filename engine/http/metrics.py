@@ -96,16 +96,16 @@ class Metrics:
         self.figures = figures
         self._look = look
         self._own = folder / f"{uuid4()}.json" if folder else None
-        self._standing: LogGauges | None = None
+        self._log_gauges: LogGauges | None = None
         self._looked_at = -GAUGES_S
         self._looking = asyncio.Lock()
 
     async def page(self) -> str:
         """Leaves the gauges out while they cannot be read, so that an alert on absent metrics fires."""
         families = added(self.figures.families, *self._others())
-        standing = await self._latest()
-        if standing:
-            families |= _gauges(standing)
+        gauges = await self._latest()
+        if gauges:
+            families |= _gauges(gauges)
         return "".join(_lines(families))
 
     async def share(self) -> None:
@@ -135,11 +135,11 @@ class Metrics:
         async with self._looking:
             if time.monotonic() - self._looked_at >= GAUGES_S:
                 self._looked_at = time.monotonic()
-                self._standing = None
+                self._log_gauges = None
                 with contextlib.suppress(Exception):  # /readyz names the cause
                     async with asyncio.timeout(GAUGES_TIMEOUT_S):
-                        self._standing = await self._look()
-        return self._standing
+                        self._log_gauges = await self._look()
+        return self._log_gauges
 
 
 def added(*all_families: Mapping[str, Series]) -> dict[str, Series]:
@@ -151,14 +151,14 @@ def added(*all_families: Mapping[str, Series]) -> dict[str, Series]:
     return total
 
 
-def _gauges(standing: LogGauges) -> dict[str, Series]:
+def _gauges(gauges: LogGauges) -> dict[str, Series]:
     values = {
-        "affidavit_open_records": standing.open_records,
-        "affidavit_unsealed_rows": standing.unsealed_rows,
-        "affidavit_unsealed_age_seconds": standing.unsealed_age_s,
-        "affidavit_months_ahead": standing.months_ahead,
-        "affidavit_spool_entries": standing.spool_entries,
-        "affidavit_spool_bytes": standing.spool_bytes,
+        "affidavit_open_records": gauges.open_records,
+        "affidavit_unsealed_rows": gauges.unsealed_rows,
+        "affidavit_unsealed_age_seconds": gauges.unsealed_age_s,
+        "affidavit_months_ahead": gauges.months_ahead,
+        "affidavit_spool_entries": gauges.spool_entries,
+        "affidavit_spool_bytes": gauges.spool_bytes,
     }
     return {family: {family: float(value)} for family, value in values.items()}
 

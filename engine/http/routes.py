@@ -37,7 +37,7 @@ from engine.http import erasures, metrics, problems, request_context, stream, v1
 from engine.http.stream import Answering, Format, QuestionExchange
 from engine.models import Client, Passage, Question, Trail
 
-PAGE = Path(__file__).with_name("page.html")
+PAGE = Path(__file__).with_name("page") / "page.html"
 
 _CHUNK_ID = re.compile(r"[0-9a-f]{64}")
 AUDIT = "audit"
@@ -130,7 +130,9 @@ def add_routes(app: FastAPI) -> None:
     app.get("/v1/signing-keys")(signing_keys)
     app.get("/healthz")(alive)
     app.get("/readyz", responses=_UNREADY)(ready)
-    app.get("/metrics", response_class=PlainTextResponse)(metrics_text)
+    app.get("/metrics", response_class=PlainTextResponse, operation_id="figures_of_all_metrics_get")(
+        metrics_text
+    )
     app.get("/", response_class=HTMLResponse, responses={404: _PROBLEMS[404]})(page)
 
 

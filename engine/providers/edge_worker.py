@@ -196,7 +196,7 @@ class Shards:
         """Searches in two rounds: the top hits by either score, then the other score of each hit, so that both are exact."""
         shard = self._shard(calls[0].header["generation"])
         params = EXACT if shard.info().points_count <= EXACT_POINTS_MAX else QUICK
-        searches = [Search(call.header, call.body) for call in calls]
+        searches = [HybridSearch(call.header, call.body) for call in calls]
         _query(shard, searches, [search.tops(params) for search in searches])
         _query(shard, searches, [search.missing() for search in searches])
         return [search.reply() for search in searches]
@@ -217,7 +217,7 @@ class Shards:
         return self._open[generation]
 
 
-class Search:
+class HybridSearch:
     """One search and what its two rounds have found so far."""
 
     def __init__(self, header: dict[str, Any], body: bytes) -> None:
@@ -271,7 +271,7 @@ class Search:
         ]
 
 
-def _query(shard: edge.EdgeShard, searches: Sequence[Search], wanted: Sequence[Wanted]) -> None:
+def _query(shard: edge.EdgeShard, searches: Sequence[HybridSearch], wanted: Sequence[Wanted]) -> None:
     """Runs the queries ordered by kind of vector: only neighbours of one kind share a pass over the vectors."""
     requests = [request for kind in zip(*wanted, strict=True) for request in kind]
     found = shard.query_batch(edge.QueryBatchRequest(requests))

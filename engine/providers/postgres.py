@@ -1,5 +1,6 @@
 """The embedded PostgreSQL: the server process of one data folder, made, started and stopped."""
 
+import contextlib
 import os
 import pwd
 import shlex
@@ -156,8 +157,11 @@ def _account() -> pwd.struct_passwd | None:
     """The user that runs the server: None for ourselves, or a system user if we are root, which PostgreSQL refuses."""
     if os.geteuid():
         return None
-    # Of two useradd at once, the second replaces the user of the first.
-    with ExclusiveLock(ROOT_STAND_IN_LOCK):
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam(ROOT_STAND_IN)
+    with ExclusiveLock(
+        ROOT_STAND_IN_LOCK
+    ):  # of two useradd at once, the second replaces the user of the first
         try:
             return pwd.getpwnam(ROOT_STAND_IN)
         except KeyError:

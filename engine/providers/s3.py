@@ -251,7 +251,7 @@ class S3Vault:
         """Tests a conditional write: a second object of the same key with `If-None-Match: *`."""
         with _map_errors("a test object"):
             self._put_probe()
-        if _is_refused("PreconditionFailed", lambda: self._put_probe(IfNoneMatch="*")):
+        if _attempt("PreconditionFailed", lambda: self._put_probe(IfNoneMatch="*")):
             return "ok", f"s3, bucket {self._bucket}, write-once"
         twice = (
             "the bucket lets a key be written twice: it does not support If-None-Match; use another bucket"
@@ -283,8 +283,8 @@ class S3Vault:
             version = self._put_probe()
         earlier = [each for found, each in self._versions(name) if found == name and each != version]
         for each in earlier:
-            self._refuses_deletion_of(name, each)
-        if self._is_locked(name, version, self._clock()) and self._refuses_deletion_of(name, version):
+            self._try_deletion(name, each)
+        if self._is_locked(name, version, self._clock()) and self._try_deletion(name, version):
             return "ok", "a locked test object cannot be deleted"
         return "failed", "a locked test object could be deleted: use another bucket"
 
@@ -295,8 +295,8 @@ class S3Vault:
         )  # fmt: skip
         return str(made.get("VersionId", "null"))
 
-    def _refuses_deletion_of(self, name: str, version: str) -> bool:
-        return _is_refused(
+    def _try_deletion(self, name: str, version: str) -> bool:
+        return _attempt(
             "AccessDenied",
             lambda: self._client.delete_object(Bucket=self._bucket, Key=name, VersionId=version),
         )
@@ -382,8 +382,8 @@ def _map_errors(what: str, absent: Container[str] = _ABSENT) -> Iterator[None]:
         ) from None
 
 
-def _is_refused(code: str, act: Callable[[], object]) -> bool:
-    """True if the act is refused with this code; a refusal with another code is an error."""
+def _attempt(code: str, act: Callable[[], object]) -> bool:
+    """Acts, and returns whether that was refused with this code; a refusal with another code is an error."""
     with _map_errors("a test object"):
         try:
             act()

@@ -204,7 +204,7 @@ async def status_of(settings: Settings, database: Database, period: Period = EVE
     return await read_status(database.read, vault_of(settings), _spool_folder(settings), now().date(), period)
 
 
-async def standing_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> LogGauges:
+async def log_gauges_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> LogGauges:
     return await read_log_gauges(pool, database.read, _spool_folder(settings), now().date())
 
 

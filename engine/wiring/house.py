@@ -65,7 +65,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             page_enabled=settings.page.enabled,
             prover=await enter(audit_log.open_prover(database)),
             public_keys=partial(public_keys_of, settings),
-            standing=partial(audit_log.standing_of, settings, database, pool),
+            log_gauges=partial(audit_log.log_gauges_of, settings, database, pool),
             sessions=sessions if settings.sessions.enabled else None,
             eraser=await enter(audit_log.open_eraser_within(database, audit_log.ERASING_S)),
             operator_events=OperatorEvents(lambda: nullcontext(engine.ledger), now, uuid4),

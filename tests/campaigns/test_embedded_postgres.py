@@ -1,8 +1,11 @@
 """The server of a data folder: one for all who use it, gone with the last of them, and back after any crash."""
 
 import os
+import pwd
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -247,3 +250,21 @@ def test_the_log_of_the_server_never_repeats_a_row(data: Path) -> None:
     assert "ERROR:" not in log
     assert "database system is ready" in log
     assert CANARY not in log
+
+
+_ACCOUNT = "import sys; from engine.providers import postgres; postgres.ROOT_STAND_IN = sys.argv[1]; print(postgres._account().pw_uid)"
+
+
+# Seen red without the lock around `useradd`: the second start replaced the user of the first.
+@pytest.mark.skipif(os.geteuid() != 0, reason="Only root needs another user for PostgreSQL.")
+def test_first_starts_at_once_get_one_user() -> None:
+    name = f"affidavit-{os.getpid()}"
+    try:
+        starts = [
+            subprocess.Popen([sys.executable, "-c", _ACCOUNT, name], stdout=subprocess.PIPE, text=True)
+            for _ in range(8)
+        ]
+        seen = {start.communicate(timeout=60)[0].strip() for start in starts}
+        assert seen == {str(pwd.getpwnam(name).pw_uid)}
+    finally:
+        subprocess.run(["userdel", name], check=False)

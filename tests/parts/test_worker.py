@@ -184,7 +184,7 @@ def test_a_worker_ends_with_its_parent(answer: str) -> None:
 async def beating(then: str) -> Process:
     """A worker that sends heartbeats while its event loop does `then`."""
     code = textwrap.dedent(f"""
-        import asyncio, time
+        import asyncio, os, time
         from audit import worker
         async def main():
             _, sink = worker.channel()
@@ -203,5 +203,12 @@ async def test_a_worker_that_sends_heartbeats_is_waited_for() -> None:
 # Seen red without the timeout.
 async def test_a_worker_that_misses_its_heartbeats_is_killed() -> None:
     process = await beating("await asyncio.sleep(0.3); time.sleep(600)")
+    async with asyncio.timeout(SOON_S):
+        assert await wait_for_end(process, 2.5) == -signal.SIGKILL
+
+
+# Seen red with `await process.wait()` alone after the end of the output.
+async def test_a_worker_that_closes_its_output_and_does_not_end_is_killed() -> None:
+    process = await beating("os.close(sink.fileno()); time.sleep(600)")
     async with asyncio.timeout(SOON_S):
         assert await wait_for_end(process, 2.5) == -signal.SIGKILL

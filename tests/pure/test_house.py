@@ -5,6 +5,7 @@ import re
 import statistics
 import subprocess
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -135,3 +136,15 @@ def test_no_registry_address_and_no_path_of_a_machine_is_committed() -> None:
         text = file.read_text(errors="replace")
         assert not hosts.search(text), file
         assert file.suffix == ".lock" or not paths.search(text), file
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """Seen red with `Search` in two modules."""
+    names = Counter(
+        node.name
+        for room in ROOMS
+        for file in (ROOT / room).rglob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []

@@ -18,7 +18,7 @@ def read(path: str) -> str:
 
 
 def in_page() -> list[str]:
-    (listed,) = re.findall(r"const REASONS = \{(.*?)\};", read("engine/http/page.html"), re.DOTALL)
+    (listed,) = re.findall(r"const REASONS = \{(.*?)\};", read("engine/http/page/page.html"), re.DOTALL)
     return re.findall(r"^  (\w+): \".+\",$", listed, re.MULTILINE)
 
 

@@ -823,13 +823,16 @@ def test_wrong_usage_is_said_before_anything_is_done(arguments: tuple[str, ...],
 def test_personal_data_is_found_and_its_words_are_not_repeated(log: SealedLog) -> None:
     with psycopg.connect(log.url) as connection:
         made = write(connection, whole_trail(FEBRUARY, 700, user_query_text="Mail jane@example.org, please."))
+        basis = {"basis": "letter of jane@example.org"}
+        event = write(connection, whole_trail(FEBRUARY, 701, user_query_text="", details=basis))
     told = affidavit("audit", "pii", "--json", data_dir=log.folder, DATABASE_URL=log.url)
     assert told.returncode == 1, told.stderr
     assert "jane" not in told.stdout
     body = json.loads(told.stdout)
-    assert (body["records"], body["by_kind"]) == (1, {"email": 1})
+    assert (body["records"], body["by_kind"]) == (2, {"email": 2})
     assert [(hit["query_id"], hit["column"], hit["kinds"]) for hit in body["hits"]] == [
-        (made["query_id"], "user_query_text", ["email"])
+        (made["query_id"], "user_query_text", ["email"]),
+        (event["query_id"], "details", ["email"]),
     ]
     none = affidavit("audit", "pii", "--from", "2025-02-11", data_dir=log.folder, DATABASE_URL=log.url)
     assert (none.returncode, "No personal data was recognised." in none.stdout) == (0, True)

@@ -24,7 +24,7 @@ from engine.evaluation import evaluate, evaluation_report, figures, labelled_set
 from engine.evaluation.evaluate import Subject
 from engine.evaluation.figures import Figure
 from engine.evaluation.labelled_set import AnswerSpan, CorpusDocument, LabelledSet, LabelsError, Query
-from engine.evaluation.targets import Marking, Place
+from engine.evaluation.targets import Extent, Marking
 from engine.models import (
     Calibration,
     Candidate,
@@ -259,8 +259,8 @@ def test_an_excerpt_hits_a_span_at_its_place_only() -> None:
 
 
 def test_overlap_counts_a_letter_once() -> None:
-    spans = [Place("a", 0, 10), Place("b", 0, 10)]
-    assert targets.overlap([Place("a", 5, 20), Place("a", 5, 8)], spans) == 0.25
+    spans = [Extent("a", 0, 10), Extent("b", 0, 10)]
+    assert targets.overlap([Extent("a", 5, 20), Extent("a", 5, 8)], spans) == 0.25
 
 
 # --- Labels

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool
 
@@ -583,6 +583,28 @@ async def test_while_the_database_is_away_it_says_so_once_and_then_goes_on(
     assert "again" in caplog.text
     assert len({record.message for record in caplog.records if "Nothing can" in record.message}) <= 2
     check_all(url, key_file)
+
+
+# Seen red with the log's origin kept before the commit: the key was never registered.
+async def test_a_key_whose_registration_was_lost_at_the_commit_is_registered_again(
+    url: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealer = start()
+
+    @contextlib.asynccontextmanager
+    async def lost(pool: AsyncConnectionPool) -> AsyncIterator[AsyncConnection]:
+        async with whole(pool) as connection:
+            yield connection
+            raise psycopg.OperationalError
+
+    whole = log_tables.transaction
+    with monkeypatch.context() as patched:
+        patched.setattr(log_tables, "transaction", lost)
+        with pytest.raises(psycopg.OperationalError):
+            await sealer.seal_once()
+    assert fetch(url, "SELECT key_id FROM audit_keys") == []
+    await sealer.seal_once()
+    assert fetch(url, "SELECT key_id FROM audit_keys") == [(sealer.key.public.key_id,)]
 
 
 async def test_a_stop_seals_and_anchors_what_is_left_and_does_not_wait_for_a_database_that_is_gone(

@@ -23,7 +23,7 @@ from engine.ports import Embedder
 from engine.providers.cohere import CohereEmbedder
 from engine.settings import Settings
 from engine.storage.database import Database
-from tests.conftest import Records
+from tests.conftest import CAMPAIGN_ROUNDS, Records
 from tests.databases import locked
 from tests.product.http.faulted import (
     AT_ONCE,
@@ -223,7 +223,7 @@ async def cohere(house: House, url: str) -> AsyncIterator[CohereEmbedder]:
 
 
 async def far_too_long(_: list[str]) -> None:
-    await asyncio.sleep(4)
+    await asyncio.sleep(10 if CAMPAIGN_ROUNDS else 4)
 
 
 async def too_long(_: list[str]) -> None:
@@ -234,7 +234,7 @@ BUSY = Expected(503, "network", "TooManyRequestsError", request_id=None)
 BROKEN = Expected(503, "network", "InternalServerError", request_id=None)
 UNFOUND = Expected(504, "timeout", "retrieval took longer than 2.0 s", request_id=None)
 EMBEDDING: dict[str, tuple[dict[str, Any], Expected]] = {
-    "4 s": ({"wait": far_too_long}, UNFOUND),
+    "far too long": ({"wait": far_too_long}, UNFOUND),
     "2.1 s": ({"wait": too_long}, UNFOUND),
     "429": ({"failures": [429] * AT_ONCE}, BUSY),
     "500": ({"failures": [500] * AT_ONCE}, BROKEN),

@@ -1,6 +1,7 @@
 """Text that reads like an instruction is noticed, and a textbook is not."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -56,14 +57,16 @@ def test_of_direct_attacks_all_are_noticed_and_of_hidden_ones_half() -> None:
     assert sum(map(is_instruction_like, hidden)) >= len(hidden) / 2
 
 
-@pytest.mark.parametrize("questions", ["tiny", "xquad_en", "squad2_near_miss", "chunkeval", "oos"])
-def test_honest_questions_are_next_to_never_flagged(questions: str) -> None:
-    found = (
-        own("tiny_eval/queries.jsonl")
-        if questions == "tiny"
-        else published(f"eval/{questions}/queries.jsonl")
-    )
-    asked = [row["text"] for row in found]
+QUESTIONS = {"tiny": own("tiny_eval/queries.jsonl")} | {
+    name: rows
+    for name in ("xquad_en", "squad2_near_miss", "chunkeval", "oos")
+    if (rows := published(f"eval/{name}/queries.jsonl"))
+}
+
+
+@pytest.mark.parametrize("questions", QUESTIONS.values(), ids=QUESTIONS)
+def test_honest_questions_are_next_to_never_flagged(questions: list[dict[str, Any]]) -> None:
+    asked = [row["text"] for row in questions]
     assert sum(map(is_instruction_like, asked)) <= FALSE_FLAGS_MAX * len(asked)
 
 
