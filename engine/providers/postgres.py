@@ -159,9 +159,7 @@ def _account() -> pwd.struct_passwd | None:
         return None
     with contextlib.suppress(KeyError):
         return pwd.getpwnam(ROOT_STAND_IN)
-    with ExclusiveLock(
-        ROOT_STAND_IN_LOCK
-    ):  # of two useradd at once, the second replaces the user of the first
+    with ExclusiveLock(ROOT_STAND_IN_LOCK):  # two useradd at once make two users of one name
         try:
             return pwd.getpwnam(ROOT_STAND_IN)
         except KeyError:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import psycopg
 import pytest
@@ -252,18 +253,30 @@ def test_the_log_of_the_server_never_repeats_a_row(data: Path) -> None:
     assert CANARY not in log
 
 
-_ACCOUNT = "import sys; from engine.providers import postgres; postgres.ROOT_STAND_IN = sys.argv[1]; print(postgres._account().pw_uid)"
+# It waits for a line after the imports, so that all of them make the user at once.
+_ACCOUNT = """
+import sys
+from engine.providers import postgres
+postgres.ROOT_STAND_IN = sys.argv[1]
+print("ready", flush=True)
+input()
+print(postgres._account().pw_uid)
+"""
 
 
 # Seen red without the lock around `useradd`: the second start replaced the user of the first.
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root needs another user for PostgreSQL.")
 def test_first_starts_at_once_get_one_user() -> None:
     name = f"affidavit-{os.getpid()}"
+    command = [sys.executable, "-c", _ACCOUNT, name]
+    starts = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) for _ in range(8)]
     try:
-        starts = [
-            subprocess.Popen([sys.executable, "-c", _ACCOUNT, name], stdout=subprocess.PIPE, text=True)
-            for _ in range(8)
-        ]
+        for start in starts:
+            assert start.stdout and start.stdout.readline() == "ready\n"
+        for start in starts:
+            assert start.stdin
+            start.stdin.write("\n")
+            start.stdin.flush()
         seen = {start.communicate(timeout=60)[0].strip() for start in starts}
         assert seen == {str(pwd.getpwnam(name).pw_uid)}
     finally:
