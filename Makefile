@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PEERS := .venv-peers
 CAMPAIGN_ROUNDS ?= 20
-# Two processes, a file at a time, the longest files first (tests/conftest.py).
-SPREAD := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# A file at a time, the longest files first (tests/conftest.py).
+SPREAD := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run test campaign bench bench-peers check format lock schema openapi clean
@@ -19,11 +19,11 @@ run: $(READY)  ## A running engine on http://127.0.0.1:8000 (PORT=…) with the 
 	@exec $(BIN)/affidavit up --port $(PORT)
 
 test: $(READY)  ## All tests but the campaigns, against real parts (6 minutes)
-	@$(BIN)/pytest --ignore tests/campaigns $(SPREAD)
+	@$(BIN)/pytest --ignore tests/campaigns --numprocesses 3 $(SPREAD)  # more than cores: many tests wait
 
-# With CAMPAIGN_ROUNDS=1 the short one that runs on every change (10 minutes).
+# With CAMPAIGN_ROUNDS=1 the short one that runs on every change.
 campaign: $(READY)  ## The fault-injection tests, with many rounds (CAMPAIGN_ROUNDS=…)
-	@CAMPAIGN_ROUNDS=$(CAMPAIGN_ROUNDS) $(BIN)/pytest tests/campaigns $$(grep -rl --include='test_*.py' ROUNDS tests/pure tests/parts tests/product) $(SPREAD)
+	@CAMPAIGN_ROUNDS=$(CAMPAIGN_ROUNDS) $(BIN)/pytest tests/campaigns $$(grep -rlE --include='test_*.py' 'ROUNDS|campaign' tests/pure tests/parts tests/product) --numprocesses 2 $(SPREAD)
 
 bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
 	@$(BIN)/python -m bench.ingest

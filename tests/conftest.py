@@ -44,7 +44,17 @@ LONGEST = (
 )  # fmt: skip
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def campaign_only(value: object) -> Any:
+    """A parameter whose test belongs to the campaigns."""
+    return pytest.param(value, marks=pytest.mark.campaign)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the campaigns out of `make test`, and puts the longest files first."""
+    if not CAMPAIGN_ROUNDS:
+        left_out = [item for item in items if item.get_closest_marker("campaign")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     rank = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 

@@ -282,6 +282,7 @@ def mutations(content: bytes, chance: random.Random, count: int) -> Iterator[tup
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.campaign
 def test_any_changed_byte_of_any_file_is_found_and_its_file_named(february: Archive, name: str) -> None:
     """Seen red without the comparison of digests."""
     held, place = february.put()
@@ -476,6 +477,7 @@ def copies(archive: Archive) -> dict[str, Archive]:
     }
 
 
+@pytest.mark.campaign
 def test_a_convenience_copy_with_other_rows_is_found(february: Archive) -> None:
     for what, attacked in copies(february).items():
         for signer in (STRANGER, february.key):
@@ -602,6 +604,7 @@ def _bomb(rows: pa.Table) -> bytes:
 
 
 @pytest.mark.parametrize("attack", BOMBS)
+@pytest.mark.campaign
 def test_a_file_that_expands_without_end_is_left_in_time(february: Archive, attack: str) -> None:
     name, content = BOMBS[attack]
     attacked = february.having(name, content(february.rows))

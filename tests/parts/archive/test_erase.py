@@ -450,6 +450,7 @@ main()
 
 # Seen red with an erasure that is committed before the record of it is written.
 @pytest.mark.parametrize("at", range(4, 11, 1 if CAMPAIGN_ROUNDS else 2))
+@pytest.mark.campaign
 async def test_g10_killed_in_the_middle_nothing_is_half_erased_and_the_next_run_ends_it(
     log: SealedLog, at: int
 ) -> None:

@@ -391,6 +391,7 @@ def test_a_question_reaches_the_log_and_nothing_else(log: Log, attack: str, tmp_
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.campaign
 def test_no_function_of_duckdb_that_gives_a_table_can_be_asked_but_three(log: Log) -> None:
     """Whatever a later version adds."""
     with duckdb.connect() as session:

@@ -91,6 +91,7 @@ LIMITS = r"needs more than 1024 MiB of memory|takes longer than 4 s|holds more t
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.html", "a.md"])
+@pytest.mark.campaign
 def test_a_file_as_large_as_may_be(hasty: Sandbox, name: str) -> None:
     """Of small paragraphs: it is read, or it is told what it needs too much of."""
     content = b"It walks.\n\n" * (64 * MIB // 11)
@@ -99,6 +100,7 @@ def test_a_file_as_large_as_may_be(hasty: Sandbox, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt"])
+@pytest.mark.campaign
 def test_a_million_headings(hasty: Sandbox, name: str) -> None:
     heading = b"## A\n\nB\n\n" if name == "a.md" else b"A\n---\nB\n\n"
     found = outcome(hasty, heading * 1_000_000, name)

@@ -321,6 +321,7 @@ async def test_while_a_book_goes_in_readers_see_the_old_one(
 
 
 # Seen red with an ingest that goes on without its index.
+@pytest.mark.campaign
 async def test_a_book_whose_index_was_lost_on_the_way_is_not_published(
     ingest: Ingest, small: Path, large: Path, book: str, readers: House
 ) -> None:
@@ -340,6 +341,7 @@ async def test_a_book_whose_index_was_lost_on_the_way_is_not_published(
     assert cited(await ask(readers, book)) == {SENSORS}
 
 
+@pytest.mark.campaign
 async def test_a_book_whose_builder_was_killed_is_published_whole_or_not_at_all(
     ingest: Ingest, small: Path, large: Path, book: str, readers: House
 ) -> None:

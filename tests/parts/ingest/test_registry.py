@@ -209,6 +209,7 @@ def shut(shelf: Database) -> Iterator[None]:
             connection.execute(sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS true").format(name))
 
 
+@pytest.mark.campaign
 async def test_a_database_that_is_gone_is_said_to_be_gone_and_may_come_back(
     shelf: Database, book: str
 ) -> None:

@@ -309,6 +309,7 @@ def quiz(few: Path) -> dict[str, str]:
 
 
 # Seen red with no warnings in the result, without the line in `books`, and with doctor's line always ok.
+@pytest.mark.campaign
 async def test_a_book_that_does_not_separate_is_warned_of_everywhere(
     shelf_settings: Settings, shelf: Database, book: str, tmp_path: Path
 ) -> None:
@@ -415,6 +416,7 @@ cli.main()
 
 
 # Seen red with `publish` before the self-calibration.
+@pytest.mark.campaign
 async def test_an_ingest_killed_at_its_self_calibration_is_finished_by_the_next(
     shelf_settings: Settings, shelf: Database, book: str, tmp_path: Path
 ) -> None:

@@ -421,6 +421,7 @@ async def assert_same_as_edge(provider: str, points: Sequence[Point], asked: Seq
 
 # Seen red with the IDF modifier on the cluster's sparse vectors.
 @pytest.mark.parametrize("provider", CLUSTERS)
+@pytest.mark.campaign
 async def test_edge_and_the_cluster_answer_random_questions_alike(provider: str) -> None:
     await assert_same_as_edge(provider, *random_book())
 

@@ -677,6 +677,7 @@ def child(script: str, *arguments: object) -> "subprocess.Popen[str]":
 
 
 # Seen red with a cursor on the last sealed time and id: rows without a place.
+@pytest.mark.campaign
 def test_sealers_killed_at_any_moment_miss_nothing_and_are_not_late(
     url: str, key_file: Path, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ class Tried:
     failures: list[str] = field(default_factory=list)
 
 
+@pytest.mark.campaign
 def test_whatever_the_description_allows_or_forbids_is_answered_as_it_says_and_leaves_its_row(
     data_dir: Path, database: Database, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

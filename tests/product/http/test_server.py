@@ -248,6 +248,7 @@ DRIPS = {
 }
 
 
+@pytest.mark.campaign
 def test_who_speaks_drop_by_drop_is_not_waited_for(server: Running) -> None:
     """All of them at once, for each is waited for some seconds."""
     with ThreadPoolExecutor(len(DRIPS)) as pool:

@@ -724,6 +724,7 @@ async def test_a_reader_who_was_given_up_before_the_end_does_not_change_the_answ
     assert the_row(records, database, "given-up")["outcome"] == "answered"
 
 
+@pytest.mark.campaign
 async def test_two_hundred_readers_who_do_not_read_disturb_nobody(house: House, serve: Serve) -> None:
     parts = {"generator": Talkative(), "retriever": Remembering(house.engine.retriever)}
     served = await serve(sent_bytes=4096, audit_s=SOON_S, parts=parts)
