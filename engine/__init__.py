@@ -46,7 +46,8 @@ Modules
         cached_library   read-through caches of keys, editions and passages
         stale_cache      stale-if-error cache
     evaluation/          measures retrieval, gate and citations against labels
-        evaluate         the evaluation
+        evaluate         the evaluation of retrieval, gate and citations
+        answers          the evaluation of whole answers
         evaluation_report  its table and its page (pure)
         certify          supervised calibration
         figures          bootstrap confidence intervals (pure)

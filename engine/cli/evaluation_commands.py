@@ -2,14 +2,21 @@
 
 import json
 import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from pydantic import SecretStr
 
 from engine import wiring
+from engine.answer import ASK, Asked, Engine
 from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command, argument, print_rows, progress, say
-from engine.evaluation import certify, evaluate, evaluation_report, labelled_set
+from engine.evaluation import answers, certify, evaluate, evaluation_report, labelled_set
+from engine.house import House
+from engine.models import Answer, Client, Question
+from engine.ports import NullExchange
 from engine.settings import Settings
 from ingest.read.export import FILENAME as CONTENT_FILE
 
@@ -17,22 +24,24 @@ EVALUATED_BOOK = "labelled-set"
 
 
 async def evaluation(settings: Settings, arguments: Arguments) -> int:
-    """Measure retrieval, gate and citations on a labelled set, in a temporary data folder."""
-    labelled = labelled_set.read(arguments.folder, arguments.out_of_scope)
+    """Measure retrieval, gate and citations on a labelled set, or, with --docs, the answers to labelled questions."""
     if arguments.report:
         arguments.report.touch()  # fails now if the file cannot be written, not after the work
-    with tempfile.TemporaryDirectory(prefix="affidavit-eval-", ignore_cleanup_errors=True) as folder:
-        content = Path(folder, "book", CONTENT_FILE)
-        content.parent.mkdir()
+    if arguments.docs:
+        return await _evaluate_answers(settings, arguments)
+    labelled = labelled_set.read(arguments.labelled, arguments.out_of_scope)
+    with tempfile.TemporaryDirectory(prefix="affidavit-eval-") as folder:
+        content = Path(folder, CONTENT_FILE)
         content.write_bytes(labelled_set.book(labelled))
-        found = await _evaluated(_embedded(settings, Path(folder, "data")), labelled, content, arguments)
+        async with _temporary_house(settings, [content], labelled.name) as house:
+            found = await _evaluated(settings, house, labelled, arguments)
     if arguments.report:
         arguments.report.write_text(evaluation_report.page(found), "utf-8")
     if arguments.json:
         print(json.dumps(asdict(found)))
     else:
         print(evaluation_report.about(found))
-        print_rows(evaluation_report.rows(found))
+        print_rows(evaluation_report.rows(found.figures))
     for failure in found.failures:
         say(f"  not measured: {failure['question']}: {failure['error']}")
     return FOUND_SOMETHING if found.failures else 0
@@ -71,37 +80,83 @@ def _embedded(settings: Settings, data_dir: Path) -> Settings:
     return settings.model_copy(update=own)
 
 
+@asynccontextmanager
+async def _temporary_house(settings: Settings, paths: Sequence[Path], title: str) -> AsyncIterator[House]:
+    """An engine over a copy of the book in a temporary data folder."""
+    with tempfile.TemporaryDirectory(prefix="affidavit-eval-", ignore_cleanup_errors=True) as folder:
+        own = _embedded(settings, Path(folder))
+        async with wiring.open_database(own, say) as database:
+            async with wiring.open_ingest(own, database, progress()) as pipeline:
+                result = await pipeline.run(paths, EVALUATED_BOOK, title)
+            if result.errors:
+                raise labelled_set.LabelsError(
+                    f"The book cannot be ingested: {result.errors[0]['file']} {result.errors[0]['error']}"
+                )
+            async with wiring.open_house(own, database) as house:
+                try:
+                    yield house
+                finally:  # the index worker ends a little later, and must not write into a folder that is deleted by then
+                    generation = await house.library.live(EVALUATED_BOOK)
+                    await house.index.drop(generation.generation_id)
+
+
 async def _evaluated(
-    settings: Settings, labelled: labelled_set.LabelledSet, content: Path, arguments: Arguments
+    settings: Settings, house: House, labelled: labelled_set.LabelledSet, arguments: Arguments
 ) -> evaluate.Evaluation:
-    async with wiring.open_database(settings, say) as database:
-        async with wiring.open_ingest(settings, database, progress()) as pipeline:
-            result = await pipeline.run([content], EVALUATED_BOOK, labelled.name)
-        if result.errors:
-            raise labelled_set.LabelsError(f"The corpus cannot be ingested: {result.errors[0]['error']}")
-        async with wiring.open_house(settings, database) as house:
-            library, engine = house.library, house.engine
-            generation = await library.live(EVALUATED_BOOK)
-            names = sorted((await library.live_content(EVALUATED_BOOK)).chunk_ids)
-            subject = evaluate.Subject(
-                retriever=engine.retriever,
-                generator=None if arguments.retrieval_only else engine.generator,
-                generation=generation,
-                passages=list((await library.passages(names)).values()),
-                threshold=settings.retrieval.threshold,
-                top_k=settings.retrieval.top_k,
-            )
-            try:
-                return await evaluate.evaluate(labelled, subject, progress())
-            finally:  # the index worker ends a little later, and must not write into a folder that is deleted by then
-                await house.index.drop(generation.generation_id)
+    library, engine = house.library, house.engine
+    names = sorted((await library.live_content(EVALUATED_BOOK)).chunk_ids)
+    subject = evaluate.Subject(
+        retriever=engine.retriever,
+        generator=None if arguments.retrieval_only else engine.generator,
+        generation=await library.live(EVALUATED_BOOK),
+        passages=list((await library.passages(names)).values()),
+        threshold=settings.retrieval.threshold,
+        top_k=settings.retrieval.top_k,
+    )
+    return await evaluate.evaluate(labelled, subject, progress())
+
+
+async def _evaluate_answers(settings: Settings, arguments: Arguments) -> int:
+    labelled = answers.read(arguments.labelled)
+    async with _temporary_house(settings, [arguments.docs], arguments.docs.name) as house:
+        ask = partial(_ask, house.engine, settings.retrieval.top_k)
+        found = await answers.evaluate(labelled, ask, house.engine.generator.name, progress())
+    if arguments.report:
+        arguments.report.write_text(evaluation_report.answers_page(found), "utf-8")
+    if arguments.json:
+        print(json.dumps(asdict(found)))
+    else:
+        print_rows(evaluation_report.rows(found.figures))
+        print_rows(
+            evaluation_report.wrong_rows(found), empty="Every question was answered or refused as labelled."
+        )
+    return FOUND_SOMETHING if any(trial.outcome == "failed" for trial in found.trials) else 0
+
+
+async def _ask(engine: Engine, top_k: int, text: str) -> Answer:
+    async def read() -> Question:
+        return Question(text, EVALUATED_BOOK, top_k)
+
+    operator = Client("operator", None, ASK)
+    return await engine.answer(
+        Asked("affidavit eval", str(engine.new_id()), NullExchange(read), operator=operator)
+    )
 
 
 EVALUATION_COMMANDS: dict[str, Command] = {
     "eval": Command(
         evaluation, "affidavit eval labelled/ --report report.html",
         (
-            argument("folder", type=Path, metavar="DIR", help="with corpus.jsonl, queries.jsonl and qrels.tsv"),
+            argument(
+                "labelled", type=Path, metavar="DIR",
+                help="with corpus.jsonl, queries.jsonl and qrels.tsv; with --docs a file of labelled questions",
+            ),
+            argument(
+                "--docs", type=Path, metavar="PATH",
+                help="the pages of a book: measures the answers to questions, one per line:"
+                ' {"question": …, "kind": "answerable", "must_quote": [["one phrase", "or this one"], ["and this one"]]};'
+                ' the kinds "attribute_missing" and "outside" must be refused',
+            ),
             argument("--out-of-scope", type=Path, metavar="FILE", help="questions that no passage of the set answers"),
             argument("--retrieval-only", action="store_true", help="measure the search without writing answers"),
             JSON,

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from engine.evaluation import report
+from engine.evaluation import answers, report
+from engine.evaluation.answers import AnswerEvaluation
 from engine.evaluation.evaluate import Evaluation, Mistake
 from engine.evaluation.figures import Figure
 
@@ -16,10 +17,12 @@ MEANING = {
     "answered": ("answered", "the share of these questions that leave generation and verification with an answer"),
     "citation_hit": ("citation hit", "of the answered questions with labelled spans, those with an excerpt that overlaps one"),
     "excerpt_overlap": ("excerpt overlap", "of the same questions, the share of the letters of their spans that the excerpts cover"),
+    "right": ("right", "the share of these that quote what they must"),
+    "refused": ("refused", "the share of these questions that are refused"),
 }  # fmt: skip
 
 
-def rows(evaluation: Evaluation) -> list[dict[str, str]]:
+def rows(figures: Mapping[str, Figure]) -> list[dict[str, str]]:
     """The figures as a table for the terminal."""
     return [
         {
@@ -28,7 +31,7 @@ def rows(evaluation: Evaluation) -> list[dict[str, str]]:
             "95 % interval": _interval(figure),
             "questions": f"{figure.questions:,}",
         }
-        for name, figure in evaluation.figures.items()
+        for name, figure in figures.items()
     ]
 
 
@@ -38,16 +41,42 @@ def page(evaluation: Evaluation) -> str:
         f"Evaluation: {evaluation.name}",
         report.paragraph(about(evaluation)),
         report.heading("Figures"),
-        report.table(
-            ["Figure", "Value", "95 % interval", "Questions", "What it is"],
-            [_figure_row(name, figure) for name, figure in evaluation.figures.items()],
-        ),
+        _figure_table(evaluation.figures),
         *(report.gate(evaluation.curves, evaluation.scores, evaluation.threshold) if evaluation.curves else ()),
         *_mistakes("Answerable, and missed", "Nothing was missed.", evaluation.missed),
         *(_mistakes("Not in the book, and let through", "Nothing was let through.", evaluation.let_through)
           if evaluation.curves else ()),
         *_failures(evaluation.failures),
     )  # fmt: skip
+
+
+def answers_page(found: AnswerEvaluation) -> str:
+    """The report on labelled answers as one HTML file."""
+    kinds = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in found.questions.items())
+    listed = [list(row.values()) for row in wrong_rows(found)]
+    return report.page(
+        "Evaluation of answers",
+        report.paragraph(f"Questions: {kinds}. Generator {found.generator}."),
+        report.heading("Figures"),
+        _figure_table(found.figures),
+        report.heading("Wrong"),
+        report.table(["Question", "Kind", "Outcome", "Answer"], listed)
+        if listed
+        else report.paragraph("Every question was answered or refused as labelled."),
+    )
+
+
+def wrong_rows(found: AnswerEvaluation) -> list[dict[str, str]]:
+    """The questions that were not answered or refused as labelled."""
+    return [
+        {
+            "question": trial.question,
+            "kind": trial.kind.replace("_", " "),
+            "outcome": " ".join(filter(None, (trial.outcome, trial.level or trial.reason))),
+            "answer": trial.answer,
+        }
+        for trial in answers.wrong(found)
+    ]
 
 
 def about(evaluation: Evaluation) -> str:
@@ -60,6 +89,11 @@ def about(evaluation: Evaluation) -> str:
         f" {evaluation.embedder}, calibration {evaluation.calibration_kind} ({evaluation.calibration_id}), generator"
         f" {evaluation.generator or 'not asked'}, gate at {evaluation.threshold:.2f}."
     )
+
+
+def _figure_table(figures: Mapping[str, Figure]) -> report.Markup:
+    columns = ["Figure", "Value", "95 % interval", "Questions", "What it is"]
+    return report.table(columns, [_figure_row(name, figure) for name, figure in figures.items()])
 
 
 def _figure_row(name: str, figure: Figure) -> list[object]:
