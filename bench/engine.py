@@ -20,7 +20,7 @@ from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import numpy as np
@@ -289,25 +289,27 @@ def _running(*command: str, environment: Mapping[str, str] = os.environ) -> Iter
     """Starts a module of ours as a server process; yields its pid and its port."""
     port = _free_port()
     words = [word.format(port=port) for word in command]
-    process = subprocess.Popen(
-        [sys.executable, "-m", *words], cwd=HOUSE, env=environment, stdout=subprocess.DEVNULL
-    )
-    try:
-        _wait_for(process, port)
-        yield process.pid, port
-    finally:
-        process.terminate()
-        process.wait(READY_S)
+    with tempfile.TemporaryFile() as log:  # it has a line for each request
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words], cwd=HOUSE, env=environment, stdout=log, stderr=log
+        )
+        try:
+            _wait_for(process, port, log)
+            yield process.pid, port
+        finally:
+            process.terminate()
+            process.wait(READY_S)
 
 
-def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
+def _wait_for(process: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> None:
     until = time.monotonic() + READY_S
     while process.poll() is None and time.monotonic() < until:
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port)).close()
             return
         time.sleep(LOOK_S)
-    raise AssertionError(f"No server responds on port {port}.")
+    log.seek(0)
+    raise AssertionError(f"No server responds on port {port}. It printed: {log.read().decode()}")
 
 
 def _wait_for_index_worker(data: Path) -> None:
