@@ -1,0 +1,127 @@
+"""The generator without a language model: which of the book's sentences answer."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from engine.grounding.verify import NO_INSTRUCTIONS, is_proven
+from engine.models import Draft, Question, RetrievedPassage, Vector
+from engine.providers import extractive
+from engine.providers.extractive import Extractive
+from engine.providers.minilm import MiniLm
+from tests.build import evidence
+
+
+class Counting(MiniLm):
+    """MiniLM, which notes the texts that it embeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedded: list[str] = []
+
+    async def embed_query(self, text: str) -> Vector:
+        self.embedded.append(text)
+        return await super().embed_query(text)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def embedder(loaded: Counting) -> Iterator[Counting]:
+    yield loaded
+    loaded.embedded.clear()
+
+
+async def answer(embedder: Counting, asked: str, *passages: RetrievedPassage) -> list[str]:
+    return await written(Extractive(embedder), asked, passages)
+
+
+async def written(generator: Extractive, asked: str, passages: Sequence[RetrievedPassage]) -> list[str]:
+    draft = Draft("extractive")
+    claims = [claim async for claim in generator.write(Question(asked, "book", 5), passages, draft)]
+    assert all(is_proven(claim, passages, NO_INSTRUCTIONS) for claim in claims)
+    assert draft.is_complete
+    return [claim.text for claim in claims]
+
+
+# Seen red with every sentence taken for a statement.
+async def test_a_question_of_the_book_is_never_an_answer(embedder: Counting) -> None:
+    found = evidence(
+        "What does an accelerometer measure?",
+        "An accelerometer measures specific force.",
+    )
+    assert await answer(embedder, "What does an accelerometer measure?", found) == [
+        "An accelerometer measures specific force."
+    ]
+
+
+CODE = "import rclpy\n\ndef publish_speed(node):\n    node.publisher.publish(speed)"
+
+
+# Seen red without the rule.
+async def test_a_block_of_code_answers_only_who_asks_for_code(embedder: Counting) -> None:
+    found = evidence("A node publishes the speed of the robot on a topic.", CODE)
+    assert CODE not in await answer(embedder, "What does the node say about the speed?", found)
+    assert CODE in await answer(embedder, "What is the code to publish the speed of a node?", found)
+
+
+# Seen red without `_LEANS`.
+async def test_a_sentence_that_leans_on_the_one_before_brings_it_along(embedder: Counting) -> None:
+    found = evidence(
+        "The controller runs on a small computer.",
+        "A watchdog expects a sign of life.",
+        "It stops the robot safely if the controller hangs and no sign of life comes in time.",
+    )
+    assert await answer(embedder, "What stops the robot if the controller hangs?", found) == [
+        "A watchdog expects a sign of life.",
+        "It stops the robot safely if the controller hangs and no sign of life comes in time.",
+    ]
+
+
+# Seen red without the list.
+async def test_a_lead_in_brings_its_list(embedder: Counting) -> None:
+    items = ["Plan the step.", "Shift the weight.", "Lift the foot."]
+    found = evidence("A biped takes a step in three phases:", *items)
+    assert await answer(embedder, "In which phases does a biped take a step?", found) == [
+        "A biped takes a step in three phases:",
+        *items,
+    ]
+
+
+async def test_a_sentence_of_two_overlapping_passages_is_quoted_once(embedder: Counting) -> None:
+    same = "The zero moment point must stay inside the support polygon."
+    first = evidence("Standing robots balance.", same, chunk_id="a")
+    second = evidence(same, "Feet are flat.", chunk_id="b")
+    assert await answer(embedder, "Where must the zero moment point stay?", first, second) == [same]
+
+
+# Seen red with sentences embedded without their headings.
+async def test_a_sentence_is_read_under_its_heading(embedder: Counting) -> None:
+    lidar = evidence("The range is a hundred metres in daylight.", heading="LiDAR", chunk_id="a")
+    sonar = evidence("The range is five metres in daylight.", heading="Ultrasonic Sensors", chunk_id="b")
+    assert (await answer(embedder, "How far does a LiDAR see?", sonar, lidar))[-1].startswith(
+        "The range is a hundred"
+    )
+    assert any(text.startswith("LiDAR: ") for text in embedder.embedded)
+
+
+async def test_an_answer_has_four_sentences_at_most(embedder: Counting) -> None:
+    found = evidence(*[f"The robot measures its speed with sensor number {n}." for n in range(12)])
+    assert len(await answer(embedder, "How does the robot measure its speed?", found)) == 4
+
+
+async def test_without_a_similar_sentence_it_abstains(embedder: Counting) -> None:
+    assert await answer(embedder, "Who won the cup final?", evidence("Gears reduce the speed.")) == []
+
+
+async def test_a_sentence_is_embedded_once(embedder: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator, found = Extractive(embedder), [evidence("Gears reduce the speed of a motor.")]
+    asked = "What do gears do to the speed?"
+    assert await written(generator, asked, found) == await written(generator, asked, found)
+    assert embedder.embedded == [asked, "Balance: Gears reduce the speed of a motor.", asked]
+    monkeypatch.setattr(extractive, "CACHED_MAX", 1)
+    await written(generator, asked, [evidence("A belt also reduces the speed of a motor.")])
+    assert len(generator._vectors) == 1
