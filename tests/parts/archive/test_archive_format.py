@@ -435,6 +435,7 @@ CELLS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CELLS)
+@pytest.mark.campaign
 def test_one_cell_of_the_convenience_copy_that_differs_is_located(february: Archive, name: str) -> None:
     """Seen red without the comparison of rows, and with the comparison of all but leaf_hash."""
     rows = february.rows

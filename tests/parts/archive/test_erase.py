@@ -659,6 +659,7 @@ def opened_boxes(log: SealedLog) -> str:
 
 # Seen red with keys that are looked for by `end_user` in the tables alone.
 @pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.campaign
 async def test_g10_who_is_forgotten_while_a_month_leaves_is_found_in_no_object(
     leaving: SealedLog, stage: str
 ) -> None:

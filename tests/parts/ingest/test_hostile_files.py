@@ -109,6 +109,7 @@ def test_a_million_headings(hasty: Sandbox, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html"])
 @pytest.mark.parametrize("word", ["walk ", "w", "Walk. ", "w. ", "é", "(", '"', "...", "\u200b", "A.b"])
+@pytest.mark.campaign
 def test_a_very_long_sentence(sandbox: Sandbox, name: str, word: str) -> None:
     content = word.encode() * (SENTENCE_BYTES // len(word.encode()))
     found = outcome(sandbox, content, name)

@@ -217,6 +217,7 @@ async def test_no_probe_is_embedded_twice(
 
 
 # Seen red with `refused` left out of the fingerprint, and with the probes left out of it.
+@pytest.mark.campaign
 async def test_other_probes_make_a_new_generation_of_the_same_text(
     shelf_settings: Settings, shelf: Database, book: str, tmp_path: Path
 ) -> None:

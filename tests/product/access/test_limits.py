@@ -401,6 +401,7 @@ async def test_a_reader_is_told_that_nobody_can_count(
 
 # Seen red with `AFFIDAVIT_PROVIDERS__LIMITS=memory`: each server let a hundred through.
 @needs_redis
+@pytest.mark.campaign
 async def test_two_servers_let_exactly_a_hundred_of_a_thousand_requests_through_and_record_them_all(
     server: RedisServer, data_dir: Path, database: Database, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
