@@ -36,7 +36,7 @@ test("a question is answered, and its source leads to the heading and marks the 
 });
 
 for (const [question, quote] of [
-  ["How much water does a cucumber plant need per day?", "PlantWater per day"],
+  ["How much water does a cucumber plant need per day?", "Cucumber1200 ml"],
   ["How many millilitres does the greenhouse robot carry?", "It carries 103 millilitres of H2O."],
 ]) {
   test(`quotes are marked that the page writes otherwise: ${quote}`, async (t) => {
