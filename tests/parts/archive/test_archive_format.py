@@ -412,6 +412,7 @@ FORGED = {("TAMPERED", "file", None)}  # what is always said of a stranger's man
 
 
 @pytest.mark.parametrize("attack", LINES)
+@pytest.mark.campaign
 def test_evidence_that_was_changed_with_all_digests_made_to_fit_is_located(
     february: Archive, attack: str
 ) -> None:

@@ -378,6 +378,7 @@ def failing(ingest: Ingest, fails: int) -> Ingest:
 
 
 # Seen red with `publish` before the self-calibration.
+@pytest.mark.campaign
 async def test_a_self_calibration_that_fails_leaves_readers_on_the_old_book(
     shelf_settings: Settings, shelf: Database, book: str, tmp_path: Path
 ) -> None:

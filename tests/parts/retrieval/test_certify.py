@@ -155,6 +155,7 @@ async def certify(shelf: Database, certified: Certificate, book: str = TINY) -> 
 
 
 # Seen red with the table printed beside the object.
+@pytest.mark.campaign
 async def test_a_certificate_is_one_object_in_force_and_in_every_report(
     shelf_settings: Settings, shelf: Database, questions: list[Line], tmp_path: Path
 ) -> None:
