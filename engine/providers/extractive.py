@@ -118,7 +118,7 @@ def _sentences(question: Question, evidence: Sequence[RetrievedPassage]) -> Iter
 
 
 def _is_statement(text: str, question: Question) -> bool:
-    """A question of the book answers nothing; a block of code, which has lines, only answers who asks for code."""
+    """False for a question of the book, and for a block of code (several lines) if the reader does not ask for code."""
     if len(text.split()) < WORDS_MIN or text.endswith("?"):
         return False
     return "\n" not in text or bool(_ASKS_FOR_CODE.search(question.text))
