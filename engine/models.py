@@ -26,6 +26,14 @@ Curve = tuple[tuple[float, float], ...]  # a piecewise linear function, as risin
 
 CalibrationKind = Literal["shipped", "self", "labelled"]
 ConfidenceLevel = Literal["high", "medium", "low"]
+SentenceKind = Literal[
+    "statement", "lead_in", "item", "header", "row", "code",
+    "question", "exercise", "objective", "navigation", "reference", "caption", "label",
+]  # fmt: skip
+# Text that helps its reader through the book and states nothing: it is searched, and never quoted as an answer.
+NEVER_AN_ANSWER: frozenset[SentenceKind] = frozenset(
+    {"question", "exercise", "objective", "navigation", "reference", "caption", "label"}
+)
 Tier = Literal["anonymous", "authenticated"]
 
 BOOK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -108,6 +116,7 @@ class Sentence(NamedTuple):
     heading: str
     anchor: str
     page: str
+    kind: SentenceKind = "statement"  # of an edition from before kinds were stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +291,7 @@ class Draft:
     claims: list[Claim] = field(default_factory=list)
     is_complete: bool = False
     has_abstained: bool = False
+    abstained_for: RefusalReason | None = None  # the reason, if it is a particular one
     confidence: float | None = None
     raw: str = ""
     prompt: str | None = None

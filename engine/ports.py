@@ -25,7 +25,8 @@ class Embedder(Protocol):
     async def embed_query(self, text: str) -> models.Vector: ...
 
     async def embed_passages(self, texts: Sequence[str]) -> list[models.Windows]:
-        """Embeds the passages of an ingest, with retries and backoff; a query fails fast instead."""
+        """Embeds the passages of an ingest, with retries and backoff; a query fails fast instead. A line of a text is a
+        window: a part that means something by itself."""
 
     async def embed_questions(self, texts: Sequence[str]) -> list[models.Vector]:
         """Embeds questions for an ingest, with retries; each vector is the one that `embed_query` would return."""

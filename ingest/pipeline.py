@@ -28,6 +28,7 @@ from ingest import files, split
 from ingest.read.document import Document
 from ingest.registry import Registry
 from ingest.self_calibration import SelfCalibration
+from ingest.windows import windows as windows_of
 
 BATCH = 96  # passages that are embedded and indexed at once: what an embedding vendor takes in one call
 
@@ -136,7 +137,7 @@ class Ingest:
         try:
             for start in range(0, len(passages), BATCH):
                 batch = passages[start : start + BATCH]
-                texts = [searchable(passage) for passage in batch]
+                texts = ["\n".join(windows_of(passage)) for passage in batch]
                 vectors = await self.registry.embeddings(texts, self.embedder, self.embedder.embed_passages)
                 points = [
                     _point(passage, windows, lexical.passage_weights(counted, generation.lexicon))
@@ -165,7 +166,7 @@ class Ingest:
 
 
 def searchable(passage: Passage) -> str:
-    """The text to search: the passage with its headings, though these are never quoted."""
+    """The words to search: the passage with its headings, though these are never quoted."""
     headings = dict.fromkeys(
         [passage.chapter, passage.section, *(item.heading for item in passage.sentences)]
     )

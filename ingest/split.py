@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
 
-from engine.models import Passage, Sentence
+from engine.models import Passage, Sentence, SentenceKind
+from ingest.kinds import kinds as kinds_of
 from ingest.read.document import Document, Piece, Section
 
 
@@ -31,8 +32,9 @@ def passages(
     made: list[Passage] = []
     for section in document.sections:
         costs = [count_tokens(piece.text) for piece in section.pieces]
+        kinds = kinds_of(section.pieces)
         for start, end in cuts(costs, size):
-            made.append(_passage(document, section, start, end, book_id, len(made)))
+            made.append(_passage(document, section, kinds, range(start, end), book_id, len(made)))
     return made
 
 
@@ -61,13 +63,16 @@ def _end_from(start: int, before: Sequence[int], size: Size) -> int:
     return min(max(fits, enough, start + 1), len(before) - 1)
 
 
-def _passage(document: Document, section: Section, start: int, end: int, book_id: str, index: int) -> Passage:
+def _passage(
+    document: Document, section: Section, kinds: Sequence[SentenceKind], places: range, book_id: str, index: int
+) -> Passage:
     """Builds a passage. Sentences are numbered within the section, so that an edit in another does not change it.
 
     The id is a hash of all that is stored of the passage: a new heading, page or tag makes a new passage.
     """
+    start, end = places.start, places.stop
     pieces = section.pieces[start:end]
-    text, sentences = _joined(pieces)
+    text, sentences = _joined(pieces, kinds[start:end])
     content_hash = _digest(document.title, section.heading, index, text)
     about = (document.module, document.difficulty, document.tags)
     return Passage(
@@ -92,16 +97,16 @@ def _passage(document: Document, section: Section, start: int, end: int, book_id
     )
 
 
-def _joined(pieces: Sequence[Piece]) -> tuple[str, tuple[Sentence, ...]]:
+def _joined(pieces: Sequence[Piece], kinds: Sequence[SentenceKind]) -> tuple[str, tuple[Sentence, ...]]:
     """Joins sentences of a paragraph with a space, rows with a line break, and paragraphs with an empty line."""
     text = ""
     sentences = []
-    for number, piece in enumerate(pieces):
+    for number, (piece, kind) in enumerate(zip(pieces, kinds, strict=True)):
         if number:
             same = pieces[number - 1].block == piece.block
             text += " " if same and piece.kind != "table" else "\n" if same else "\n\n"
         sentences.append(
-            Sentence(len(text), len(text) + len(piece.text), piece.heading, piece.anchor, piece.page)
+            Sentence(len(text), len(text) + len(piece.text), piece.heading, piece.anchor, piece.page, kind)
         )
         text += piece.text
     return text, tuple(sentences)

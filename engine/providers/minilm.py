@@ -1,11 +1,10 @@
 """An adapter for all-MiniLM-L6-v2 (int8) on onnxruntime: an embedder without a key, a network or a GPU.
 
-The model was trained on sentences and reads at most 256 tokens, so a passage is embedded in windows and its best one
-counts. The batch size is one, so that vectors are reproducible bit for bit.
+The model was trained on sentences and reads at most 256 tokens, so a passage is embedded in windows, a line each, and its
+best one counts. The batch size is one, so that vectors are reproducible bit for bit.
 """
 
 import asyncio
-import re
 import threading
 from collections.abc import Sequence
 
@@ -19,8 +18,6 @@ from engine.ports import Embedder
 from engine.settings import Settings
 from engine.storage.data_folder import package_folder
 
-WORDS_MIN = 12  # of a window: a shorter heading or fragment is joined with the next sentence
-WORDS_MAX = 170  # about 220 tokens: below the model's limit even for long words
 TOKENS_MAX = 256
 DIMENSION = 384
 
@@ -28,7 +25,6 @@ DIMENSION = 384
 # and on XQuAD, SQuAD 2.0 and chunkeval the gate was at .39 to .50.
 CURVE: Curve = ((0.0, 0.0), (0.36, 0.54), (0.45, 0.6), (1.0, 1.0))
 
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"')\]])\s+|\n+")
 _TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
 
 
@@ -39,7 +35,7 @@ def embedder(_: Settings) -> Embedder:
 class MiniLm:
     """One model in memory; a lock serialises its short runs."""
 
-    name = "all-MiniLM-L6-v2-int8-by-sentence"
+    name = "all-MiniLM-L6-v2-int8-under-headings"
     dimension = DIMENSION
     curve = CURVE
 
@@ -73,15 +69,16 @@ class MiniLm:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _embed_windows(self, text: str) -> Windows:
-        return np.stack([self._embed(part) for window in windows(text) for part in self._readable(window)])
+        lines = text.splitlines() or [""]
+        return np.stack([self._embed(part) for line in lines for part in self._readable(line)])
 
     def _readable(self, window: str) -> list[str]:
-        """Halves a window of more tokens than the model reads, so that no word is cut off."""
-        words = window.split()
-        if len(words) < 2 or len(self._tokenizer.encode(window).ids) <= TOKENS_MAX:  # noqa: PLR2004
+        """Halves a window of more tokens than the model reads, so that no word is cut off; without spaces, anywhere."""
+        if len(self._tokenizer.encode(window).ids) <= TOKENS_MAX:
             return [window]
-        middle = len(words) // 2
-        return [*self._readable(" ".join(words[:middle])), *self._readable(" ".join(words[middle:]))]
+        middle = window.rfind(" ", 1, len(window) // 2 + 1)
+        middle = middle if middle > 0 else len(window) // 2
+        return [*self._readable(window[:middle].strip()), *self._readable(window[middle:].strip())]
 
     def _embed(self, text: str) -> Vector:
         ids = self._tokenizer.encode(text).ids
@@ -98,22 +95,3 @@ class MiniLm:
         mean: Vector = hidden[0].mean(axis=0)
         return mean / np.linalg.norm(mean)
 
-
-def windows(text: str) -> list[str]:
-    """Splits a text into windows of whole sentences with at least twelve words.
-
-    A question is about one sentence, and the model was trained on sentences: of 1,190 questions of XQuAD and 700 of SQuAD
-    2.0 the gate keeps 95 and 94 % at this size where windows of 170 words let it keep 93 % (5 % of 200 questions about
-    other things let through), and chunkeval's right passages are found more often too.
-    """
-    made: list[list[str]] = [[]]
-    for sentence in _SENTENCE_ENDS.split(text):
-        words = sentence.split()
-        for start in range(0, len(words), WORDS_MAX):
-            part = words[start : start + WORDS_MAX]
-            if len(made[-1]) >= WORDS_MIN or len(made[-1]) + len(part) > WORDS_MAX:
-                made.append([])
-            made[-1].extend(part)
-    if len(made) > 1 and len(made[-1]) < WORDS_MIN and len(made[-2]) + len(made[-1]) <= WORDS_MAX:
-        made[-2].extend(made.pop())
-    return [" ".join(words) for words in made]

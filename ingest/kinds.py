@@ -1,0 +1,106 @@
+"""Classifies the pieces of a section: what states something, and what never answers a question. Pure.
+
+The kind is decided once, by the form of the text, by its heading and by its neighbours, and is stored with each sentence.
+"""
+
+import re
+from collections.abc import Sequence
+
+from engine.models import SentenceKind
+from ingest.read.document import Piece
+
+LABEL_WORDS_MAX = 8  # a paragraph of so few words without a stop is a title
+NAVIGATION_WORDS_MAX = 15  # a longer sentence that begins like a link says something besides
+
+
+def kinds(pieces: Sequence[Piece]) -> list[SentenceKind]:
+    """The kind of each piece, in order."""
+    return [
+        _table_kind(pieces, number) if piece.kind == "table" else _kind(piece)
+        for number, piece in enumerate(pieces)
+    ]
+
+
+_QUESTION = re.compile(r"[?？؟][\"'”’»)\]*_]*\Z")  # noqa: RUF001
+_CAPTION = re.compile(r"(?:figure|fig\.|table|listing|diagram|image)\s*\d+(?:[.-]\d+)*+\s*[:.–—-](?:\s|\Z)", re.IGNORECASE)  # noqa: RUF001
+_COMPLETE = re.compile(r"[.!?:;…。！？।۔؟][\"'”’»)\]*_]*\Z")  # noqa: RUF001
+
+_NAMED_FACT = re.compile(r"\D{2,40}:\s")  # "Cause: the wrong folder", but not "Step 3: Verify it"
+
+_OBJECTIVE = re.compile(
+    r"by the end of (?:this|the)\b|after (?:completing|finishing|reading|working through) this\b"
+    r"|in this (?:chapter|lesson|module|section|unit|course|tutorial|part|guide),? (?:you|we)(?:'ll|’ll| will| are going)\b"  # noqa: RUF001
+    r"|you(?:'ll|’ll| will) (?:learn|be able|understand|explore|discover)\b",  # noqa: RUF001
+    re.IGNORECASE,
+)
+_OBJECTIVES_HEADING = re.compile(
+    r"\b(?:objectives?|(?:learning|course) (?:outcomes?|goals?)|what (?:you|we)(?:'ll|’ll| will) (?:learn|build|cover))\b",  # noqa: RUF001
+    re.IGNORECASE,
+)
+_EXERCISE = re.compile(
+    r"(?:explain|describe|discuss|justify|reflect|compare and contrast|summari[sz]e|argue|sketch|derive)\b"
+    r"|(?:list|name|give) (?:two|three|four|five|at least|the (?:two|three|four|five|main))\b"
+    r"|(?:exercise|question|task|problem|challenge)\s*\d+(?:[.-]\d+)*\s*[:.–—-]",  # noqa: RUF001
+    re.IGNORECASE,
+)
+_EXERCISES_HEADING = re.compile(
+    r"\b(?:exercises?|quiz|(?:review|discussion|practice|comprehension|self-test) questions?|practice problems?|homework"
+    r"|extension ideas?|challenges? \(|try it yourself|your turn)\b",
+    re.IGNORECASE,
+)
+_NAVIGATION = re.compile(
+    r"[←→«»⟵⟶]|(?:next|previous|up next|back to|continue (?:to|with)|proceed to|jump to|go to|click here|read more|see also|related)\b"
+    r"(?:[: ]|\Z)(?! (?:step|time))",
+    re.IGNORECASE,
+)
+_NAVIGATION_HEADING = re.compile(
+    r"\A\W*(?:(?:table of )?contents|quick (?:navigation|links)|next (?:lesson|chapter|module|section|week)\b.*"
+    r"|on this page|see also|related (?:pages|topics|links|lessons))\W*\Z",
+    re.IGNORECASE,
+)
+_REFERENCES_HEADING = re.compile(
+    r"\A\W*(?:references?|bibliography|works cited|literature|further reading|recommended reading|(?:external |useful )?links"
+    r"|(?:additional |external |learning |further )?resources)\b[^.]{0,20}\Z",
+    re.IGNORECASE,
+)
+_REFERENCE = re.compile(r"(?:\[\d{1,3}\]\s*)?(?:https?://\S+\s*\Z|[^\W\d_]\S+,\s+(?:[A-Z]\.[ -]?)+,?.{0,120}\(\d{4}\))")
+
+
+def _table_kind(pieces: Sequence[Piece], number: int) -> SentenceKind:
+    """The first of several rows is the header."""
+    block = pieces[number].block
+    is_first = number == 0 or pieces[number - 1].block != block
+    is_last = number + 1 == len(pieces) or pieces[number + 1].block != block
+    return "header" if is_first and not is_last else "row"
+
+
+def _kind(piece: Piece) -> SentenceKind:
+    if piece.kind == "code":
+        return "code"
+    return _never_an_answer(piece) or _statement(piece)
+
+
+def _never_an_answer(piece: Piece) -> SentenceKind | None:
+    text, heading = piece.text.strip(), piece.heading
+    if _QUESTION.search(text):
+        return "question"
+    if _OBJECTIVES_HEADING.search(heading) or _OBJECTIVE.match(text):
+        return "objective"
+    if _EXERCISE.match(text) or (_EXERCISES_HEADING.search(heading) and piece.kind == "list"):
+        return "exercise"
+    is_short = len(text.split()) <= NAVIGATION_WORDS_MAX
+    if _NAVIGATION_HEADING.match(heading) or (is_short and _NAVIGATION.match(text) and piece.kind == "prose"):
+        return "navigation"
+    if _REFERENCE.match(text) or (_REFERENCES_HEADING.match(heading) and piece.kind == "list"):
+        return "reference"
+    if _CAPTION.match(text):
+        return "caption"
+    is_title = not _COMPLETE.search(text) and not _NAMED_FACT.match(text)
+    is_label = piece.kind == "prose" and is_title and len(text.split()) <= LABEL_WORDS_MAX
+    return "label" if is_label else None
+
+
+def _statement(piece: Piece) -> SentenceKind:
+    if piece.text.rstrip().endswith((":", "：")):  # noqa: RUF001
+        return "lead_in"
+    return "item" if piece.kind == "list" else "statement"
