@@ -18,6 +18,10 @@ class RefusalReason(StrEnum):
         "insufficient_evidence",
         "The book's nearest passages do not answer this question.",
     )
+    ATTRIBUTE_NOT_FOUND = (
+        "attribute_not_found",
+        "The book writes about this, but does not state what was asked.",
+    )
     CITATION_FAILED = (
         "citation_failed",
         "No answer could be proven from the book's passages, so none is given.",

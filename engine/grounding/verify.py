@@ -131,7 +131,8 @@ def refuse_unproven(
     if draft.stop_reason == "refusal":
         return Refusal(RefusalReason.MODEL_REFUSED, tuple(evidence))
     if draft.has_abstained or not draft.claims:
-        abstained = Refusal(RefusalReason.INSUFFICIENT_EVIDENCE, tuple(evidence))
+        reason = draft.abstained_for or RefusalReason.INSUFFICIENT_EVIDENCE
+        abstained = Refusal(reason, tuple(evidence))
         return abstained if draft.is_complete else _UNPROVEN
     return None if draft.is_complete and proven else _UNPROVEN
 

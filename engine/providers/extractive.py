@@ -1,62 +1,52 @@
-"""An extractive generator, which needs no language model: it ranks sentences and quotes the best ones.
+"""An extractive generator, which needs no language model: it ranks units of sentences and quotes the best ones.
 
-It cannot combine, compare or conclude: every claim of its draft is a sentence of the book. A sentence is compared with the
-question under its heading, because the heading often names what the sentence is about. It abstains if no sentence is
-similar enough to the question.
+It cannot combine, compare or conclude: every claim of its draft is a sentence of the book. A unit (reading/units.py) is
+compared with the question under its heading, because the heading often names what its sentences are about. It abstains
+if no unit is similar enough to the question, or if none states the fact that the question asks for.
 """
 
 import asyncio
 import math
-import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from engine.models import Citation, Claim, Draft, Question, RetrievedPassage, Vector
+from engine.models import Citation, Claim, Draft, Passage, Question, RetrievedPassage, Vector
 from engine.ports import Embedder, Generator
+from engine.reading import asked
+from engine.reading.asked import Asked
+from engine.reading.units import Unit, row_text, units
+from engine.refusals import RefusalReason
 from engine.retrieval import lexical
 from engine.settings import Settings
 
-# Chosen on 120 readers' questions (tests/data/readers): .62 of the answers quote what they must; two sentences, compared
-# without their headings, quoted it in .36.
-SENTENCES_MAX = 4
-SHORTLIST = 12  # sentences that are embedded, a few milliseconds each
-CACHED_MAX = 10_000  # sentences, of 1.5 kB each
-WORDS_MIN = 4  # fewer words make no statement by themselves
-LISTED_MAX = 5  # items of a list that its lead-in brings along
+UNITS_MAX = 4
+SENTENCES_MAX = 12  # of all units with their lists
+SHORTLIST = 12  # units that are embedded, a few milliseconds each
+CACHED_MAX = 10_000  # units, of 1.5 kB each
 COSINE_MIN = 0.25  # the typical cosine of two unrelated sentences stays below this
 NOISE = 0.5  # the score of unrelated passages: a passage is weighted by its lead over it
 NOISE_LEAD_MIN = 0.05
-NEXT_SHARE = 0.7  # another sentence must support the answer so nearly as well as the best one
-
-# A sentence that begins like this means nothing without the one before.
-_LEANS = re.compile(
-    r"(?:this|these|that|those|it|its|they|their|he|she|such|here|then|thus|therefore|hence|both|so|but|however|instead"
-    r"|otherwise)\b",
-    re.IGNORECASE,
-)
-_ASKS_FOR_CODE = re.compile(
-    r"\b(?:code|commands?|script|snippet|syntax|program|function|python|xml|yaml|terminal|type|write|run|install|file|call)\b",
-    re.IGNORECASE,
-)
+SHARE_WEIGHT = 0.5  # of the question's words, beside the cosine
+FORM_WEIGHT = 1.15  # of a unit that has the form of an answer to the question
+NEXT_SHARE = 0.6  # another unit must support the answer so nearly as well as the best one
+FACT_SHARE = 0.5  # a unit that states the asked fact must support the answer so nearly as well as the best one
 
 
 @dataclass(frozen=True, slots=True)
 class Supporting:
-    """A candidate sentence with the parts of its score."""
+    """A unit with the parts of its score."""
 
-    passage: int
-    number: int
-    text: str
-    heading: str
+    unit: Unit
     weight: float  # the weight of its passage
     share: float  # the share of the question's words that it or its headings contain
+    fits: bool
     cosine: float = 0.0
 
     @property
     def support(self) -> float:
         """Similarity in meaning and in words, weighted by the passage."""
-        return (self.cosine + self.share) * self.weight
+        return (self.cosine + SHARE_WEIGHT * self.share) * self.weight * (FORM_WEIGHT if self.fits else 1.0)
 
 
 def generator(_: Settings, embedder: Embedder) -> Generator:
@@ -74,81 +64,99 @@ class Extractive:
     async def write(
         self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncGenerator[Claim, None]:
-        vector = await self._embedder.embed_query(question.text)
-        shortlist = sorted(_sentences(question, evidence), key=_order)[:SHORTLIST]
-        best = _best(await asyncio.gather(*(self._with_cosine(item, vector) for item in shortlist)))
-        draft.confidence = round(max((item.cosine for item in best), default=0.0), 6)
-        cited = {evidence[p].passage.sentence_text(n): (p, n) for p, n in _with_context(best, evidence)}
-        for text, (passage, number) in cited.items():  # once each, although passages overlap
-            draft.raw += f"{text}\n"
-            yield Claim(text, (Citation(passage, number, number + 1, text),))
+        wanted = asked.read(question.text)
+        ranked = await self._ranked(question, wanted, evidence)
+        draft.confidence = round(max((item.cosine for item in ranked), default=0.0), 6)
+        stating = _stating(ranked, wanted)
+        if ranked and not stating:
+            draft.abstained_for = RefusalReason.ATTRIBUTE_NOT_FOUND
+        for claim in _claims(_best(stating), evidence):
+            draft.raw += f"{claim.text}\n"
+            yield claim
         draft.is_complete, draft.stop_reason = True, "end_turn"
 
     async def close(self) -> None:
         """There is nothing to close."""
 
+    async def _ranked(
+        self, question: Question, wanted: Asked, evidence: Sequence[RetrievedPassage]
+    ) -> list[Supporting]:
+        """The units that are similar to the question, best first."""
+        vector = await self._embedder.embed_query(question.text)
+        found = units(evidence, with_code=wanted.form in {"code", "how_to"})
+        shortlist = sorted(_compared(question, wanted, found, evidence), key=_order)[:SHORTLIST]
+        compared = await asyncio.gather(*(self._with_cosine(item, vector) for item in shortlist))
+        return sorted((item for item in compared if item.cosine >= COSINE_MIN), key=_order)
+
     async def _with_cosine(self, item: Supporting, question: Vector) -> Supporting:
-        text = f"{item.heading}: {item.text}"
-        sentence = self._vectors.get(text)
-        if sentence is None:
-            sentence = self._vectors[text] = await self._embedder.embed_query(text)
+        text = str(item.unit)
+        vector = self._vectors.get(text)
+        if vector is None:
+            vector = self._vectors[text] = await self._embedder.embed_query(text)
             if len(self._vectors) > CACHED_MAX:
                 del self._vectors[next(iter(self._vectors))]
-        return replace(item, cosine=max(0.0, min(1.0, float(question @ sentence))))
+        return replace(item, cosine=max(0.0, min(1.0, float(question @ vector))))
 
 
-def _sentences(question: Question, evidence: Sequence[RetrievedPassage]) -> Iterator[Supporting]:
-    """Each distinct statement with its share of the question's words, in which a rarer word counts more (idf)."""
-    wanted = set(lexical.words(question.text))
-    read: dict[str, tuple[int, int, set[str]]] = {}
-    for number, item in enumerate(evidence):
-        for place in range(len(item.passage.sentences)):
-            text = item.passage.sentence_text(place)
-            if _is_statement(text, question):
-                read.setdefault(text, (number, place, wanted & set(lexical.words(text))))
-    containing = Counter(word for _, _, held in read.values() for word in held)
-    idf = {word: math.log1p(len(read) / (1 + containing[word])) for word in wanted}
+def _compared(
+    question: Question, wanted: Asked, found: Sequence[Unit], evidence: Sequence[RetrievedPassage]
+) -> Iterator[Supporting]:
+    """Each unit with its share of the question's words, in which a rarer word counts more (idf)."""
+    asked_words = set(lexical.words(question.text))
+    held = [asked_words & set(lexical.words(unit.text)) for unit in found]
+    containing = Counter(word for words in held for word in words)
+    idf = {word: math.log1p(len(found) / (1 + containing[word])) for word in asked_words}
     whole = sum(idf.values()) or 1.0
-    for text, (number, place, held) in read.items():
-        passage, lead = evidence[number].passage, evidence[number].candidate.score - NOISE
-        heading = passage.sentences[place].heading
-        above = wanted & set(lexical.words(f"{passage.chapter} {passage.section} {heading}"))
-        share = sum(idf[word] for word in held | above) / whole
-        yield Supporting(number, place, text, heading, max(NOISE_LEAD_MIN, lead), share)
+    for unit, words in zip(found, held, strict=True):
+        item = evidence[unit.passage]
+        above = f"{item.passage.chapter} {item.passage.section} {unit.heading}"
+        share = sum(idf[word] for word in words | (asked_words & set(lexical.words(above)))) / whole
+        yield Supporting(unit, max(NOISE_LEAD_MIN, item.candidate.score - NOISE), share, wanted.fits(unit.stated, item.passage.sentences[unit.main].kind))
 
 
-def _is_statement(text: str, question: Question) -> bool:
-    """False for a question of the book, and for a block of code (several lines) if the reader does not ask for code."""
-    if len(text.split()) < WORDS_MIN or text.endswith("?"):
-        return False
-    return "\n" not in text or bool(_ASKS_FOR_CODE.search(question.text))
+def _stating(ranked: Sequence[Supporting], wanted: Asked) -> Sequence[Supporting]:
+    """The units that state the asked fact. Text about the right thing without it is no answer."""
+    if wanted.fact is None:
+        return ranked
+    return [
+        item
+        for item in ranked
+        if item.support >= FACT_SHARE * ranked[0].support
+        and wanted.fact.is_stated(item.unit.stated, item.unit.heading)
+    ]
 
 
-def _best(read: Sequence[Supporting]) -> list[Supporting]:
-    """The best sentence, and those that are nearly as good."""
-    ranked = sorted((item for item in read if item.cosine >= COSINE_MIN), key=_order)
-    return [item for item in ranked[:SENTENCES_MAX] if item.support >= NEXT_SHARE * ranked[0].support]
+def _best(ranked: Sequence[Supporting]) -> list[Unit]:
+    """The best unit, and those that are nearly as good."""
+    return [item.unit for item in ranked[:UNITS_MAX] if item.support >= NEXT_SHARE * ranked[0].support]
 
 
-def _with_context(best: Sequence[Supporting], evidence: Sequence[RetrievedPassage]) -> list[tuple[int, int]]:
-    """The places to quote, in the book's order: a sentence with the one that it leans on, a lead-in with its list."""
-    places: dict[tuple[int, int], None] = {}
-    listed: dict[tuple[int, int], None] = {}
-    for item in best:
-        sentences = evidence[item.passage].passage.sentences
-        if len(places) == SENTENCES_MAX:
-            break
-        if item.number and _LEANS.match(item.text) and len(places) < SENTENCES_MAX - 1:
-            places[item.passage, item.number - 1] = None
-        places[item.passage, item.number] = None
-        if item.text.endswith(":"):
-            following = range(item.number + 1, min(item.number + 1 + LISTED_MAX, len(sentences)))
-            heading = sentences[item.number].heading
-            listed |= {
-                (item.passage, number): None for number in following if sentences[number].heading == heading
-            }
-    return sorted(places | listed)
+def _claims(chosen: Sequence[Unit], evidence: Sequence[RetrievedPassage]) -> Iterator[Claim]:
+    """The chosen sentences in the book's order, each once although units and passages overlap."""
+    places = sorted({(unit.passage, place) for unit in chosen for place in unit.places})
+    said: set[str] = set()
+    header: int | None = None
+    for number, place in places[:SENTENCES_MAX]:
+        passage = evidence[number].passage
+        if passage.sentences[place].kind == "header":
+            header = place
+            continue
+        is_row = passage.sentences[place].kind == "row"
+        claim = _claim(number, place, passage, header if is_row else None)
+        if claim.text not in said:
+            said.add(claim.text)
+            yield claim
+
+
+def _claim(number: int, place: int, passage: Passage, header: int | None) -> Claim:
+    """A sentence as its own citation. A row is said with the names of its columns, and cites both."""
+    text = passage.sentence_text(place)
+    cited = [Citation(number, place, place + 1, text)]
+    if header is None:
+        return Claim(text, tuple(cited))
+    names = passage.sentence_text(header)
+    return Claim(row_text(names, text), (Citation(number, header, header + 1, names), *cited))
 
 
 def _order(item: Supporting) -> tuple[float, int, int]:
-    return -item.support, item.passage, item.number
+    return -item.support, item.unit.passage, item.unit.main
