@@ -196,7 +196,7 @@ class Point:
     chunk_id: str
     windows: Windows
     terms: dict[int, float]
-    payload: dict[str, Any]
+    payload: dict[str, Any]  # what searches filter by, and the passage's position in the book's order
 
     def check(self) -> None:
         """`ValueError` for a NaN, a zero or an empty vector: vector stores accept them, and then return nonsense."""
@@ -219,6 +219,9 @@ class Hit:
     chunk_id: str
     cosine: float
     bm25: float
+    position: int | None = (
+        None  # in the book's order; None: of a generation that was stored without positions
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,9 +140,9 @@ class Ingest:
                 texts = ["\n".join(windows_of(passage)) for passage in batch]
                 vectors = await self.registry.embeddings(texts, self.embedder, self.embedder.embed_passages)
                 points = [
-                    _point(passage, windows, lexical.passage_weights(counted, generation.lexicon))
-                    for passage, counted, windows in zip(
-                        batch, words[start : start + BATCH], vectors, strict=True
+                    _point(passage, position, windows, lexical.passage_weights(counted, generation.lexicon))
+                    for position, (passage, counted, windows) in enumerate(
+                        zip(batch, words[start : start + BATCH], vectors, strict=True), start
                     )
                 ]
                 await going
@@ -173,6 +173,7 @@ def searchable(passage: Passage) -> str:
     return f"{'. '.join(headings)}.\n{passage.text}"
 
 
-def _point(passage: Passage, windows: Windows, terms: dict[int, float]) -> Point:
+def _point(passage: Passage, position: int, windows: Windows, terms: dict[int, float]) -> Point:
     payload = {name: getattr(passage, name) for name in ("chapter", "section", "module", "difficulty")}
-    return Point(passage.chunk_id, windows, terms, payload | {"tags": list(passage.tags)})
+    payload |= {"tags": list(passage.tags), "position": position}
+    return Point(passage.chunk_id, windows, terms, payload)

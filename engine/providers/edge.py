@@ -114,7 +114,7 @@ class EdgeIndex:
                 among=[point_id(chunk_id) for chunk_id in among],
             )  # fmt: skip
         cosines, weights = np.frombuffer(body, "<f4").reshape(2, -1).tolist()
-        return list(map(Hit, reply["hits"], cosines, weights))
+        return list(map(Hit, reply["hits"], cosines, weights, reply["positions"]))
 
     async def close(self) -> None:
         await self._serving.close()

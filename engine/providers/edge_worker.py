@@ -227,12 +227,12 @@ class HybridSearch:
         self._plain = edge.Query.Nearest(vector, using=PLAIN)
         self._windows = edge.Query.Nearest(vector, using=WINDOWS)
         self._sparse = edge.Query.Nearest(edge.SparseVector(header["terms"], header["weights"]), using=SPARSE)
-        self._names: dict[Any, str] = {}
+        self._names: dict[Any, tuple[str, int | None]] = {}  # and positions
         self._cosines: dict[Any, float] = {}
         self._weights: dict[Any, float] = {}
 
     def tops(self, params: edge.SearchParams) -> Wanted:
-        return self._wanted(self._where, self._where, params, ["chunk_id"])
+        return self._wanted(self._where, self._where, params, ["chunk_id", "position"])
 
     def missing(self) -> Wanted:
         no_cosine, no_weight = (
@@ -249,13 +249,14 @@ class HybridSearch:
                 point, payload = hit.id, hit.payload
                 scores[point] = hit.score
                 if payload:
-                    self._names[point] = payload["chunk_id"]
+                    self._names[point] = payload["chunk_id"], payload.get("position")
 
     def reply(self) -> Reply:
         """All cosines, then all BM25 scores, which are 0 for a passage without any of the words."""
         cosines = [self._cosines[point] for point in self._names]
         weights = [self._weights.get(point, 0.0) for point in self._names]
-        return {"hits": list(self._names.values())}, np.array([cosines, weights], "<f4").tobytes()
+        names, positions = zip(*self._names.values(), strict=True) if self._names else ((), ())
+        return {"hits": names, "positions": positions}, np.array([cosines, weights], "<f4").tobytes()
 
     def _wanted(
         self,

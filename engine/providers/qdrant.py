@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 import httpx
@@ -42,6 +43,13 @@ _FIELDS = dict.fromkeys(("chapter", "section", "difficulty", "tags"), qdrant.Pay
 _FIELDS["module"] = qdrant.PayloadSchemaType.INTEGER
 _EXACT = qdrant.SearchParams(exact=True)
 _GRAPH = qdrant.SearchParams(hnsw_ef=EF)
+
+
+class Found(NamedTuple):
+    """What is stored of a hit."""
+
+    chunk_id: str
+    position: int | None
 
 
 def index(settings: Settings) -> Index:
@@ -155,14 +163,14 @@ class QdrantIndex:
 
         A hit without a cosine was lost on the way, which is a failure. One without a word of the question scores 0.
         """
-        wanted = partial(qdrant.QueryRequest, limit=limit, with_payload=["chunk_id"])
+        wanted = partial(qdrant.QueryRequest, limit=limit, with_payload=["chunk_id", "position"])
         meaning = partial(wanted, query=[dense.tolist()], using=DENSE)
         words = partial(wanted, query=_sparse(terms), using=SPARSE)
         where = _where(filters, among)
         async with _available(self._timeout_s):
             if not terms:
                 (cosines,) = await self._scores(generation, meaning(filter=where, params=_GRAPH))
-                return [Hit(chunk_id, cosine, 0.0) for chunk_id, cosine in cosines.items()]
+                return [Hit(name.chunk_id, cosine, 0.0, name.position) for name, cosine in cosines.items()]
             cosines, weights = await self._scores(
                 generation, meaning(filter=where, params=_GRAPH), words(filter=where, params=_GRAPH)
             )
@@ -173,13 +181,14 @@ class QdrantIndex:
             )
             cosines, weights = cosines | more_cosines, weights | more_weights
             return [
-                Hit(chunk_id, cosines[chunk_id], weights.get(chunk_id, 0.0)) for chunk_id in cosines | weights
+                Hit(name.chunk_id, cosines[name], weights.get(name, 0.0), name.position)
+                for name in cosines | weights
             ]
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _scores(self, generation: UUID, *requests: qdrant.QueryRequest) -> list[dict[str, float]]:
+    async def _scores(self, generation: UUID, *requests: qdrant.QueryRequest) -> list[dict[Found, float]]:
         replies = await self._client.query_batch_points(
             _collection(generation), requests, timeout=math.ceil(self._timeout_s)
         )
@@ -247,14 +256,14 @@ def _where(filters: Filters, among: Sequence[str]) -> qdrant.Filter | None:
     return qdrant.Filter(must=conditions) if conditions else None
 
 
-def _only(chunk_ids: Collection[str]) -> qdrant.Filter:
-    return qdrant.Filter(must=[_has_id(chunk_ids)])
+def _only(names: Collection[Found]) -> qdrant.Filter:
+    return qdrant.Filter(must=[_has_id([name.chunk_id for name in names])])
 
 
 def _has_id(chunk_ids: Collection[str]) -> qdrant.HasIdCondition:
     return qdrant.HasIdCondition(has_id=[point_id(chunk_id) for chunk_id in chunk_ids])
 
 
-def _found(hit: qdrant.ScoredPoint) -> tuple[str, float]:
+def _found(hit: qdrant.ScoredPoint) -> tuple[Found, float]:
     assert hit.payload is not None
-    return str(hit.payload["chunk_id"]), hit.score
+    return Found(str(hit.payload["chunk_id"]), hit.payload.get("position")), hit.score

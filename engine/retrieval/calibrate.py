@@ -176,6 +176,14 @@ def interpolate(curve: Curve, raw: float) -> float:
     return low_meaning + (high_meaning - low_meaning) * (raw - low) / (high - low)
 
 
+def extrapolate(curve: Curve, raw: float) -> float:
+    """As `interpolate`, but the last line goes on beyond the curve's end."""
+    if len(curve) < 2 or raw <= curve[-1][0]:  # noqa: PLR2004  a line needs two points
+        return interpolate(curve, raw)
+    (low, low_meaning), (high, high_meaning) = curve[-2:]
+    return low_meaning + (high_meaning - low_meaning) * (raw - low) / (high - low)
+
+
 def blended(similarity: float, lexical: float, weights: Weights) -> float:
     return weights.semantic * similarity + weights.lexical * lexical
 

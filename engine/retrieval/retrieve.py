@@ -18,7 +18,7 @@ from engine.models import (
 )
 from engine.ports import Embedder, Index, Library, Reranker
 from engine.retrieval import lexical, selection
-from engine.retrieval.calibrate import Weights, blended, interpolate
+from engine.retrieval.calibrate import Weights, blended, extrapolate, interpolate
 
 RERANKED = 25  # a reranker bills each text, and the right passage is rarely further down
 AFTER_RERANK_S = 0.2  # reserved after the reranker's timeout, for the rest of the retrieval
@@ -161,19 +161,26 @@ class Retriever:
 
 
 def rank(hits: Sequence[Hit], search: Search, weights: Weights) -> list[Candidate]:
-    """Calibrates and blends the scores of each hit. Ties break by id, so that the order is the same on every backend."""
+    """Calibrates and blends the scores of each hit, best first.
+
+    The score, which the gate compares, counts the words up to the curve's end; the order counts them beyond it, because
+    of two passages that both have enough of the question's words the one with more is the better.
+    Equal passages keep the book's order: of overlapping ones the first is as often right as any, and a reader can see why.
+    """
     calibration, lexicon = search.generation.calibration, search.generation.lexicon
     possible = lexical.possible(search.words, lexicon)
-    candidates = []
+    ordered = []
     for hit in hits:
         attainment = lexical.attainment(hit.bm25, possible)
         similarity = interpolate(calibration.similarity, min(1.0, max(0.0, hit.cosine)))
         lexical_score = interpolate(calibration.lexical, attainment)
         score = blended(similarity, lexical_score, weights)
-        candidates.append(
-            Candidate(hit.chunk_id, hit.cosine, similarity, hit.bm25, attainment, lexical_score, score)
+        candidate = Candidate(
+            hit.chunk_id, hit.cosine, similarity, hit.bm25, attainment, lexical_score, score
         )
-    return sorted(candidates, key=lambda item: (-round(item.score, 5), item.chunk_id))
+        rank_score = blended(similarity, extrapolate(calibration.lexical, attainment), weights)
+        ordered.append((-round(rank_score, 5), hit.position or 0, hit.chunk_id, candidate))
+    return [candidate for *_, candidate in sorted(ordered, key=lambda item: item[:3])]
 
 
 def _located(selected: str, documents: Sequence[Sequence[Passage]]) -> list[selection.Located]:

@@ -20,6 +20,7 @@ from engine.ports import NullExchange
 from engine.providers.minilm import MiniLm
 from engine.settings import Settings
 from engine.storage.database import Database
+from ingest import pipeline
 from ingest.pipeline import Ingest, IngestResult
 from ingest.registry import Registry
 from tests.databases import data_of_its_own
@@ -129,6 +130,25 @@ def assert_published(result: IngestResult, created: int | None = None) -> None:
     assert (result.errors, result.exit_code) == ([], 0)
     assert result.generation is not None
     assert created is None or result.chunks_created == created
+
+
+# Seen red with the positions counted from 0 in every batch.
+async def test_every_passage_is_indexed_with_its_place_in_the_book(
+    ingest: Ingest, readers: House, folder: Path, book: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "BATCH", 4)
+    assert_published(await ingest.run([folder], book, "Title"))
+    generation = await readers.library.live(book)
+    search = await readers.engine.retriever.prepare(QUESTION, generation)
+    hits = await readers.index.search(generation.generation_id, search.dense, search.terms, 100, Filters())
+    in_order = [
+        hit.chunk_id for hit in sorted(hits, key=lambda hit: -1 if hit.position is None else hit.position)
+    ]
+    passages = await readers.library.passages(in_order)
+    places = [(passages[name].filename, passages[name].chunk_index) for name in in_order]
+    assert len(places) > 2 * pipeline.BATCH
+    assert places == sorted(places)
+    assert sorted(hit.position or 0 for hit in hits) == list(range(len(hits)))
 
 
 # Seen red with a random number in `_content_hash`.

@@ -151,6 +151,19 @@ async def test_any_limit_is_exact(index: Index, generation: UUID, limit: int) ->
     assert_exact(hits, exact(POINTS, dense, terms, limit))
 
 
+# Seen red with the position left out of the payload that is asked for.
+async def test_a_hit_has_the_position_that_was_stored_with_it(index: Index) -> None:
+    placed = [
+        replace(point, payload=point.payload | {"position": place}) for place, point in enumerate(POINTS[:30])
+    ]
+    dense, terms = QUERIES[0]
+    async with filled(index, [*placed, *POINTS[30:40]]) as made:
+        for words in (terms, {}):
+            hits = await index.search(made, dense, words, 100, Filters())
+            expected = {point.chunk_id: point.payload.get("position") for point in (*placed, *POINTS[30:40])}
+            assert {hit.chunk_id: hit.position for hit in hits} == expected
+
+
 # Seen red with the filter given to the dense query only.
 @pytest.mark.parametrize(
     ("filters", "holds"),

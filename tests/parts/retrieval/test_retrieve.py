@@ -315,9 +315,14 @@ def search() -> Search:
 
 
 numbers = st.sampled_from((-0.2, 0.0, 0.3, 0.300001, 0.3000011, 0.4, 1.0, 1.0000001))
-hits = st.lists(
-    st.builds(Hit, st.sampled_from("abcdefgh"), numbers, numbers), unique_by=lambda hit: hit.chunk_id
-)
+
+
+def hits_at(positions: st.SearchStrategy[int | None]) -> st.SearchStrategy[list[Hit]]:
+    one = st.builds(Hit, st.sampled_from("abcdefgh"), numbers, numbers, positions)
+    return st.lists(one, unique_by=lambda hit: hit.chunk_id)
+
+
+hits = st.one_of(hits_at(st.integers(0, 3)), hits_at(st.none()))
 
 
 # Seen red with ties left in the order of the index.
@@ -328,11 +333,32 @@ def test_the_order_does_not_depend_on_the_order_of_the_index(found: list[Hit], c
     shuffled = list(found)
     chance.shuffle(shuffled)
     assert rank(shuffled, search(), WEIGHTS) == ranked
-    keys = [(-round(item.score, 5), item.chunk_id) for item in ranked]
-    assert keys == sorted(keys)
     for item in ranked:
         assert item.score == pytest.approx(0.85 * item.similarity + 0.15 * item.lexical)
         assert 0.0 <= item.score <= 1.0 + 1e-9
+
+
+# Seen red with ties broken by the id alone.
+def test_equal_scores_keep_the_order_of_the_book() -> None:
+    overlapping = [Hit("a", 0.5, 1.0, 2), Hit("b", 0.5, 1.0, 0), Hit("c", 0.500001, 1.0, 1)]
+    assert [item.chunk_id for item in rank(overlapping, search(), WEIGHTS)] == ["b", "c", "a"]
+
+
+def test_equal_scores_of_a_generation_without_positions_keep_the_order_of_the_ids() -> None:
+    stored = [Hit("b", 0.5, 1.0), Hit("a", 0.5, 1.0)]
+    assert [item.chunk_id for item in rank(stored, search(), WEIGHTS)] == ["a", "b"]
+
+
+# Seen red with the order taken from the score, and with the score of the order given to the gate.
+def test_words_beyond_the_end_of_the_curve_count_in_the_order_and_not_in_the_score() -> None:
+    full = ((0.0, 0.0), (0.01, 1.0))
+    plain = search()
+    calibration = replace(plain.generation.calibration, lexical=full)
+    made = replace(plain, generation=replace(plain.generation, calibration=calibration))
+    more, enough = rank([Hit("enough", 0.31, 1.0), Hit("more", 0.3, 2.0)], made, WEIGHTS)
+    assert (more.chunk_id, enough.chunk_id) == ("more", "enough")
+    assert (more.lexical, enough.lexical) == (1.0, 1.0)
+    assert more.score < enough.score
 
 
 # Seen red with the scores divided by the best of the result.
