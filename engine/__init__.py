@@ -36,12 +36,17 @@ Modules
         gate             enough evidence, or a refusal before a model is paid for (pure)
         calibrate        score calibration (pure)
         lexical          BM25 (pure)
+        wording          a question as it is searched: spelling corrected, clause by clause (pure)
         selection        locates a reader's selected text in the book (pure)
         library          read-only repository of books and passages
     grounding/           citations that are really in the passages
         verify           checks the citations of a draft (pure)
         cite             renders citations (pure)
         injection_flags  flags passages that read like instructions (pure)
+    reading/             what a question asks for, and which sentences state it
+        asked            the form of an answer (pure)
+        facts            the fact that an answer has to state (pure)
+        units            sentences that are quoted together (pure)
     outage/              caches that serve while the database is down
         cached_library   read-through caches of keys, editions and passages
         stale_cache      stale-if-error cache

@@ -24,7 +24,7 @@ down to the sockets, and its row says so.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from audit.errors import LedgerUnavailableError
@@ -189,6 +189,7 @@ class Engine:
         refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
         if refusal:
             return refusal
+        question = replace(question, wording=found.wording)
         return await self._generate(question, found.evidence, trail, asked.exchange)  # (7) (8)
 
     async def _admit(self, asked: Asked, trail: Trail) -> Client:

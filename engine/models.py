@@ -106,6 +106,20 @@ class Question:
     session_id: UUID | None = None
     end_user: str | None = None
     context: str = ""  # earlier questions of the session: searched with this one, never shown to the model
+    wording: "Wording | None" = None  # as it was searched, for a generator that compares words
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """A question as it is searched: with its spelling corrected, and the clauses that ask if it is long."""
+
+    text: str
+    clauses: tuple[str, ...] = ()
+    corrected: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        return (self.text, *self.clauses)
 
 
 class Sentence(NamedTuple):
@@ -261,10 +275,12 @@ class Retrieved:
     best_score: float  # of all candidates for the question without its context, kept or not: the gate compares this score
     considered: int
     query: str  # the text that was searched for
+    wording: Wording | None = None  # of a question about the whole book
     searched: str | None = None  # the part of the book that was searched; None: the whole book
     filter_message: str | None = None
     rerank: str | None = None  # the reranker's model, or the reason why its order is not used
     is_selection_found: bool = True
+    is_underspecified: bool = False  # the question names nothing that could be searched for
 
 
 @dataclass(frozen=True, slots=True)

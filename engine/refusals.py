@@ -22,6 +22,10 @@ class RefusalReason(StrEnum):
         "attribute_not_found",
         "The book writes about this, but does not state what was asked.",
     )
+    UNDERSPECIFIED = (
+        "underspecified",
+        "The question does not say what it is about. Name the thing, or select the passage that you mean.",
+    )
     CITATION_FAILED = (
         "citation_failed",
         "No answer could be proven from the book's passages, so none is given.",

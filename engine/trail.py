@@ -35,6 +35,8 @@ def note_retrieved(trail: Trail, found: Retrieved) -> None:
     trail.chunks_retrieved_count = found.considered
     trail.chunks_returned = [asdict(item.candidate) for item in found.evidence]
     trail.filter_message, trail.rerank = found.filter_message, found.rerank
+    if found.wording and (found.wording.corrected or found.wording.clauses):
+        trail.details = {"corrected": found.wording.corrected, "clauses": list(found.wording.clauses)}
     suspects = [item.passage.chunk_id for item in found.evidence if is_instruction_like(item.passage.text)]
     if suspects:
         trail.instruction_like = [*(trail.instruction_like or []), *suspects]

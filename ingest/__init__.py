@@ -6,6 +6,8 @@ Modules
     registry          the repository that an ingest writes to
     self_calibration  fits the score curves of a generation without labels
     split             chunking with overlap and stable ids (pure)
+    kinds             what each sentence is: a statement, a row, an exercise, a link (pure)
+    windows           the parts of a passage that are embedded (pure)
     sentences         sentence splitter (pure)
     word_lists        abbreviations and other words that the splitter knows (pure)
     read/             bytes of a file to sections of sentences; one file a format

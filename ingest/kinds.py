@@ -2,9 +2,10 @@
 
 The kind is decided once, by the form of the text, by its heading and by its neighbours, and is stored with each sentence.
 """
+# ruff: noqa: RUF001 - the patterns look for quotes, dashes and full-width punctuation
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.models import SentenceKind
 from ingest.read.document import Piece
@@ -13,34 +14,36 @@ LABEL_WORDS_MAX = 8  # a paragraph of so few words without a stop is a title
 NAVIGATION_WORDS_MAX = 15  # a longer sentence that begins like a link says something besides
 
 
-def kinds(pieces: Sequence[Piece]) -> list[SentenceKind]:
-    """The kind of each piece, in order."""
+def kinds(pieces: Sequence[Piece], title: str) -> list[SentenceKind]:
+    """The kind of each piece of a section, in order. The title of the page is a heading of all its lists."""
     return [
-        _table_kind(pieces, number) if piece.kind == "table" else _kind(piece)
+        _table_kind(pieces, number) if piece.kind == "table" else _kind(piece, title)
         for number, piece in enumerate(pieces)
     ]
 
 
-_QUESTION = re.compile(r"[?？؟][\"'”’»)\]*_]*\Z")  # noqa: RUF001
-_CAPTION = re.compile(r"(?:figure|fig\.|table|listing|diagram|image)\s*\d+(?:[.-]\d+)*+\s*[:.–—-](?:\s|\Z)", re.IGNORECASE)  # noqa: RUF001
-_COMPLETE = re.compile(r"[.!?:;…。！？।۔؟][\"'”’»)\]*_]*\Z")  # noqa: RUF001
+_QUESTION = re.compile(r"[?？؟][\"'”’»)\]*_]*\Z")
+_CAPTION = re.compile(
+    r"(?:figure|fig\.|table|listing|diagram|image)\s*\d+(?:[.-]\d+)*+\s*[:.–—-](?:\s|\Z)", re.IGNORECASE
+)
+_COMPLETE = re.compile(r"[.!?:;…。！？।۔؟][\"'”’»)\]*_]*\Z")
 
 _NAMED_FACT = re.compile(r"\D{2,40}:\s")  # "Cause: the wrong folder", but not "Step 3: Verify it"
 
 _OBJECTIVE = re.compile(
     r"by the end of (?:this|the)\b|after (?:completing|finishing|reading|working through) this\b"
-    r"|in this (?:chapter|lesson|module|section|unit|course|tutorial|part|guide),? (?:you|we)(?:'ll|’ll| will| are going)\b"  # noqa: RUF001
-    r"|you(?:'ll|’ll| will) (?:learn|be able|understand|explore|discover)\b",  # noqa: RUF001
+    r"|in this (?:chapter|lesson|module|section|unit|course|tutorial|part|guide),? (?:you|we)(?:'ll|’ll| will| are going)\b"
+    r"|you(?:'ll|’ll| will) (?:learn|be able|understand|explore|discover)\b",
     re.IGNORECASE,
 )
 _OBJECTIVES_HEADING = re.compile(
-    r"\b(?:objectives?|(?:learning|course) (?:outcomes?|goals?)|what (?:you|we)(?:'ll|’ll| will) (?:learn|build|cover))\b",  # noqa: RUF001
+    r"\b(?:objectives?|(?:learning|course) (?:outcomes?|goals?)|what (?:you|we)(?:'ll|’ll| will) (?:learn|build|cover))\b",
     re.IGNORECASE,
 )
 _EXERCISE = re.compile(
     r"(?:explain|describe|discuss|justify|reflect|compare and contrast|summari[sz]e|argue|sketch|derive)\b"
     r"|(?:list|name|give) (?:two|three|four|five|at least|the (?:two|three|four|five|main))\b"
-    r"|(?:exercise|question|task|problem|challenge)\s*\d+(?:[.-]\d+)*\s*[:.–—-]",  # noqa: RUF001
+    r"|(?:exercise|question|task|problem|challenge)\s*\d+(?:[.-]\d+)*\s*[:.–—-]",
     re.IGNORECASE,
 )
 _EXERCISES_HEADING = re.compile(
@@ -63,7 +66,9 @@ _REFERENCES_HEADING = re.compile(
     r"|(?:additional |external |learning |further )?resources)\b[^.]{0,20}\Z",
     re.IGNORECASE,
 )
-_REFERENCE = re.compile(r"(?:\[\d{1,3}\]\s*)?(?:https?://\S+\s*\Z|[^\W\d_]\S+,\s+(?:[A-Z]\.[ -]?)+,?.{0,120}\(\d{4}\))")
+_REFERENCE = re.compile(
+    r"(?:\[\d{1,3}\]\s*)?(?:https?://\S+\s*\Z|[^\W\d_]\S+,\s+(?:[A-Z]\.[ -]?)+,?.{0,120}\(\d{4}\))"
+)
 
 
 def _table_kind(pieces: Sequence[Piece], number: int) -> SentenceKind:
@@ -74,33 +79,61 @@ def _table_kind(pieces: Sequence[Piece], number: int) -> SentenceKind:
     return "header" if is_first and not is_last else "row"
 
 
-def _kind(piece: Piece) -> SentenceKind:
+def _kind(piece: Piece, title: str) -> SentenceKind:
     if piece.kind == "code":
         return "code"
-    return _never_an_answer(piece) or _statement(piece)
+    return _never_an_answer(piece, title) or _statement(piece)
 
 
-def _never_an_answer(piece: Piece) -> SentenceKind | None:
-    text, heading = piece.text.strip(), piece.heading
-    if _QUESTION.search(text):
-        return "question"
-    if _OBJECTIVES_HEADING.search(heading) or _OBJECTIVE.match(text):
-        return "objective"
-    if _EXERCISE.match(text) or (_EXERCISES_HEADING.search(heading) and piece.kind == "list"):
-        return "exercise"
-    is_short = len(text.split()) <= NAVIGATION_WORDS_MAX
-    if _NAVIGATION_HEADING.match(heading) or (is_short and _NAVIGATION.match(text) and piece.kind == "prose"):
-        return "navigation"
-    if _REFERENCE.match(text) or (_REFERENCES_HEADING.match(heading) and piece.kind == "list"):
-        return "reference"
-    if _CAPTION.match(text):
-        return "caption"
-    is_title = not _COMPLETE.search(text) and not _NAMED_FACT.match(text)
-    is_label = piece.kind == "prose" and is_title and len(text.split()) <= LABEL_WORDS_MAX
-    return "label" if is_label else None
+def _never_an_answer(piece: Piece, title: str) -> SentenceKind | None:
+    return next((kind for kind, is_of in _RULES if is_of(piece, title)), None)
+
+
+def _is_question(piece: Piece, _: str) -> bool:
+    return _QUESTION.search(piece.text.strip()) is not None
+
+
+def _is_objective(piece: Piece, _: str) -> bool:
+    return bool(_OBJECTIVES_HEADING.search(piece.heading) or _OBJECTIVE.match(piece.text))
+
+
+def _is_exercise(piece: Piece, _: str) -> bool:
+    is_listed = _EXERCISES_HEADING.search(piece.heading) and piece.kind == "list"
+    return bool(is_listed or _EXERCISE.match(piece.text))
+
+
+def _is_navigation(piece: Piece, _: str) -> bool:
+    is_short = piece.kind == "prose" and len(piece.text.split()) <= NAVIGATION_WORDS_MAX
+    return bool(_NAVIGATION_HEADING.match(piece.heading) or (is_short and _NAVIGATION.match(piece.text)))
+
+
+def _is_reference(piece: Piece, title: str) -> bool:
+    is_listed = piece.kind == "list" and any(map(_REFERENCES_HEADING.match, (piece.heading, title)))
+    return bool(is_listed or _REFERENCE.match(piece.text))
+
+
+def _is_caption(piece: Piece, _: str) -> bool:
+    return _CAPTION.match(piece.text) is not None
+
+
+def _is_label(piece: Piece, _: str) -> bool:
+    text = piece.text.strip()
+    is_title = piece.kind == "prose" and not _COMPLETE.search(text) and not _NAMED_FACT.match(text)
+    return is_title and len(text.split()) <= LABEL_WORDS_MAX
+
+
+_RULES: Sequence[tuple[SentenceKind, Callable[[Piece, str], bool]]] = (
+    ("question", _is_question),
+    ("objective", _is_objective),
+    ("exercise", _is_exercise),
+    ("navigation", _is_navigation),
+    ("reference", _is_reference),
+    ("caption", _is_caption),
+    ("label", _is_label),
+)
 
 
 def _statement(piece: Piece) -> SentenceKind:
-    if piece.text.rstrip().endswith((":", "：")):  # noqa: RUF001
+    if piece.text.rstrip().endswith((":", "：")):
         return "lead_in"
     return "item" if piece.kind == "list" else "statement"

@@ -32,7 +32,7 @@ def passages(
     made: list[Passage] = []
     for section in document.sections:
         costs = [count_tokens(piece.text) for piece in section.pieces]
-        kinds = kinds_of(section.pieces)
+        kinds = kinds_of(section.pieces, document.title)
         for start, end in cuts(costs, size):
             made.append(_passage(document, section, kinds, range(start, end), book_id, len(made)))
     return made
@@ -64,19 +64,27 @@ def _end_from(start: int, before: Sequence[int], size: Size) -> int:
 
 
 def _passage(
-    document: Document, section: Section, kinds: Sequence[SentenceKind], places: range, book_id: str, index: int
+    document: Document,
+    section: Section,
+    kinds: Sequence[SentenceKind],
+    places: range,
+    book_id: str,
+    index: int,
 ) -> Passage:
     """Builds a passage. Sentences are numbered within the section, so that an edit in another does not change it.
 
-    The id is a hash of all that is stored of the passage: a new heading, page or tag makes a new passage.
+    The id is a hash of all that is stored of the passage: a new heading, page, tag or kind makes a new passage.
     """
     start, end = places.start, places.stop
     pieces = section.pieces[start:end]
     text, sentences = _joined(pieces, kinds[start:end])
     content_hash = _digest(document.title, section.heading, index, text)
+    stored = [
+        item[:-1] if item.kind == "statement" else item for item in sentences
+    ]  # as before kinds were stored
     about = (document.module, document.difficulty, document.tags)
     return Passage(
-        chunk_id=_digest(book_id, document.filename, document.url, content_hash, start, sentences, about),
+        chunk_id=_digest(book_id, document.filename, document.url, content_hash, start, stored, about),
         book_id=book_id,
         parent_document_id=_digest(book_id, document.filename),
         filename=document.filename,

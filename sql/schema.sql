@@ -1108,7 +1108,7 @@ COMMENT ON COLUMN public.audit_questions.erased_at IS 'When the personal columns
 COMMENT ON VIEW public.audit_refusals IS 'Why questions were refused, by day, book and reason.';
 COMMENT ON COLUMN public.audit_refusals.day IS 'Day of the questions, in UTC.';
 COMMENT ON COLUMN public.audit_refusals.book_id IS 'Book that was asked.';
-COMMENT ON COLUMN public.audit_refusals.reason IS 'Why: not_covered, insufficient_evidence, citation_failed, model_refused, selection_not_in_book.';
+COMMENT ON COLUMN public.audit_refusals.reason IS 'Why: not_covered, insufficient_evidence, attribute_not_found, underspecified, citation_failed, model_refused, selection_not_in_book.';
 COMMENT ON COLUMN public.audit_refusals.refusals IS 'How many questions were refused for it.';
 COMMENT ON COLUMN public.audit_refusals.best_score_max IS 'Best score that a passage had for any of them.';
 COMMENT ON COLUMN public.audit_refusals.threshold_min IS 'Lowest threshold that was in force.';

@@ -3,12 +3,13 @@
 import zlib
 from collections.abc import Iterable
 from hashlib import sha256
+from itertools import chain, repeat
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from engine.models import Candidate, Citation, Claim, Draft, Passage, RetrievedPassage, Sentence
+from engine.models import Candidate, Citation, Claim, Draft, Passage, RetrievedPassage, Sentence, SentenceKind
 from ingest.read.document import Document, Kind, Piece, Section
 
 # The same examples in every run, so that a red test stays red.
@@ -38,14 +39,16 @@ def passage(
     heading: str = "Balance",
     anchor: str = "balance",
     page: str = "walking",
+    kinds: Iterable[SentenceKind] = (),
     **about: Any,
 ) -> Passage:
-    """A passage of these sentences, all under one heading."""
+    """A passage of these sentences, all under one heading. Those without a kind are statements."""
     text = ""
     spans = []
-    for number, sentence in enumerate(sentences):
+    of_sentences: Iterable[SentenceKind] = chain(kinds, repeat("statement"))
+    for number, (sentence, kind) in enumerate(zip(sentences, of_sentences, strict=False)):
         text += joint if number else ""
-        spans.append(Sentence(len(text), len(text) + len(sentence), heading, anchor, page))
+        spans.append(Sentence(len(text), len(text) + len(sentence), heading, anchor, page, kind))
         text += sentence
     fields: dict[str, Any] = {
         "chunk_id": "chunk", "book_id": "book", "parent_document_id": "document", "filename": "07-walking.md",

@@ -6,7 +6,7 @@ retriever returns them; targets.py defines a hit, and `evaluation_report.MEANING
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from audit.progress import Progress
@@ -126,7 +126,7 @@ async def _excerpts(question: Question, found: Retrieved, subject: Subject) -> t
     assert generator
     draft = Draft(generator.name)
     proven = []
-    async for claim in generator.write(question, evidence, draft):
+    async for claim in generator.write(replace(question, wording=found.wording), evidence, draft):
         draft.claims.append(claim)
         if is_proven(claim, evidence, NO_INSTRUCTIONS):
             proven.append(claim)

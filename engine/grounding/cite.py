@@ -45,8 +45,11 @@ def excerpt(citation: Citation, evidence: Sequence[RetrievedPassage], n: int) ->
     item = evidence[citation.passage]
     passage = item.passage
     first, last = passage.sentences[citation.start], passage.sentences[citation.end - 1]
-    words = list(_WORD.finditer(passage.text, first.start, last.end))[:EXCERPT_WORDS_MAX]
-    start, end = words[0].start(), words[-1].end()
+    words = list(_WORD.finditer(passage.text, first.start, last.end))
+    start, end = words[0].start(), words[min(len(words), EXCERPT_WORDS_MAX) - 1].end()
+    if first.kind == "code" and len(words) > EXCERPT_WORDS_MAX:
+        whole_lines = passage.text.rfind("\n", start, end)
+        end = whole_lines if whole_lines > start else end
     return Excerpt(
         n=n,
         chunk_id=passage.chunk_id,

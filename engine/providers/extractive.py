@@ -11,18 +11,31 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from engine.models import Citation, Claim, Draft, Passage, Question, RetrievedPassage, Vector
+import numpy as np
+
+from engine.models import (
+    Citation,
+    Claim,
+    Draft,
+    Passage,
+    Question,
+    RetrievedPassage,
+    Vector,
+    Windows,
+    Wording,
+)
 from engine.ports import Embedder, Generator
 from engine.reading import asked
-from engine.reading.asked import Asked
+from engine.reading.asked import Aim
 from engine.reading.units import Unit, row_text, units
 from engine.refusals import RefusalReason
-from engine.retrieval import lexical
+from engine.retrieval import lexical, wording
 from engine.settings import Settings
 
 UNITS_MAX = 4
 SENTENCES_MAX = 12  # of all units with their lists
 SHORTLIST = 12  # units that are embedded, a few milliseconds each
+CLAUSE_WORDS_MIN = 2  # "What is behind that?" means nothing without the rest
 CACHED_MAX = 10_000  # units, of 1.5 kB each
 COSINE_MIN = 0.25  # the typical cosine of two unrelated sentences stays below this
 NOISE = 0.5  # the score of unrelated passages: a passage is weighted by its lead over it
@@ -30,7 +43,9 @@ NOISE_LEAD_MIN = 0.05
 SHARE_WEIGHT = 0.5  # of the question's words, beside the cosine
 FORM_WEIGHT = 1.15  # of a unit that has the form of an answer to the question
 NEXT_SHARE = 0.6  # another unit must support the answer so nearly as well as the best one
-FACT_SHARE = 0.5  # a unit that states the asked fact must support the answer so nearly as well as the best one
+FACT_SHARE = (
+    0.5  # a unit that states the asked fact must support the answer so nearly as well as the best one
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,45 +79,63 @@ class Extractive:
     async def write(
         self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncGenerator[Claim, None]:
-        wanted = asked.read(question.text)
-        ranked = await self._ranked(question, wanted, evidence)
-        draft.confidence = round(max((item.cosine for item in ranked), default=0.0), 6)
-        stating = _stating(ranked, wanted)
-        if ranked and not stating:
-            draft.abstained_for = RefusalReason.ATTRIBUTE_NOT_FOUND
-        for claim in _claims(_best(stating), evidence):
+        if question.selected_text is not None and wording.asks_to_explain(question.text):
+            chosen: Sequence[Unit] = units(evidence, with_code=True)[:UNITS_MAX]  # it explains itself
+            draft.confidence = 1.0
+        else:
+            chosen = await self._chosen(question, evidence, draft)
+        for claim in _claims(chosen, evidence):
             draft.raw += f"{claim.text}\n"
             yield claim
         draft.is_complete, draft.stop_reason = True, "end_turn"
+
+    async def _chosen(
+        self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
+    ) -> Sequence[Unit]:
+        texts = _readings(question)
+        aim = asked.read(texts[-1])
+        ranked = await self._ranked(texts, aim, evidence)
+        draft.confidence = round(max((item.cosine for item in ranked), default=0.0), 6)
+        stating = _stating(ranked, aim)
+        if ranked and not stating:
+            draft.abstained_for = RefusalReason.ATTRIBUTE_NOT_FOUND
+        return _best(stating)
 
     async def close(self) -> None:
         """There is nothing to close."""
 
     async def _ranked(
-        self, question: Question, wanted: Asked, evidence: Sequence[RetrievedPassage]
+        self, texts: Sequence[str], aim: Aim, evidence: Sequence[RetrievedPassage]
     ) -> list[Supporting]:
         """The units that are similar to the question, best first."""
-        vector = await self._embedder.embed_query(question.text)
-        found = units(evidence, with_code=wanted.form in {"code", "how_to"})
-        shortlist = sorted(_compared(question, wanted, found, evidence), key=_order)[:SHORTLIST]
-        compared = await asyncio.gather(*(self._with_cosine(item, vector) for item in shortlist))
+        vectors = np.stack([await self._embedder.embed_query(text) for text in texts])
+        found = units(evidence, with_code=aim.form in {"code", "how_to"})
+        shortlist = sorted(_compared(texts[-1], aim, found, evidence), key=_order)[:SHORTLIST]
+        compared = await asyncio.gather(*(self._with_cosine(item, vectors) for item in shortlist))
         return sorted((item for item in compared if item.cosine >= COSINE_MIN), key=_order)
 
-    async def _with_cosine(self, item: Supporting, question: Vector) -> Supporting:
+    async def _with_cosine(self, item: Supporting, questions: Windows) -> Supporting:
         text = str(item.unit)
         vector = self._vectors.get(text)
         if vector is None:
             vector = self._vectors[text] = await self._embedder.embed_query(text)
             if len(self._vectors) > CACHED_MAX:
                 del self._vectors[next(iter(self._vectors))]
-        return replace(item, cosine=max(0.0, min(1.0, float(question @ vector))))
+        return replace(item, cosine=max(0.0, min(1.0, float((questions @ vector).max()))))
+
+
+def _readings(question: Question) -> list[str]:
+    """The question as it was searched; of a long one also the clauses that ask, which decide what is asked for."""
+    searched = question.wording or Wording(question.text)
+    clauses = " ".join(searched.clauses)
+    return [searched.text, clauses] if len(lexical.words(clauses)) >= CLAUSE_WORDS_MIN else [searched.text]
 
 
 def _compared(
-    question: Question, wanted: Asked, found: Sequence[Unit], evidence: Sequence[RetrievedPassage]
+    text: str, aim: Aim, found: Sequence[Unit], evidence: Sequence[RetrievedPassage]
 ) -> Iterator[Supporting]:
     """Each unit with its share of the question's words, in which a rarer word counts more (idf)."""
-    asked_words = set(lexical.words(question.text))
+    asked_words = set(lexical.words(text))
     held = [asked_words & set(lexical.words(unit.text)) for unit in found]
     containing = Counter(word for words in held for word in words)
     idf = {word: math.log1p(len(found) / (1 + containing[word])) for word in asked_words}
@@ -111,18 +144,23 @@ def _compared(
         item = evidence[unit.passage]
         above = f"{item.passage.chapter} {item.passage.section} {unit.heading}"
         share = sum(idf[word] for word in words | (asked_words & set(lexical.words(above)))) / whole
-        yield Supporting(unit, max(NOISE_LEAD_MIN, item.candidate.score - NOISE), share, wanted.fits(unit.stated, item.passage.sentences[unit.main].kind))
+        yield Supporting(
+            unit,
+            max(NOISE_LEAD_MIN, item.candidate.score - NOISE),
+            share,
+            aim.fits(unit.stated, item.passage.sentences[unit.main].kind),
+        )
 
 
-def _stating(ranked: Sequence[Supporting], wanted: Asked) -> Sequence[Supporting]:
+def _stating(ranked: Sequence[Supporting], aim: Aim) -> Sequence[Supporting]:
     """The units that state the asked fact. Text about the right thing without it is no answer."""
-    if wanted.fact is None:
+    if aim.fact is None:
         return ranked
     return [
         item
         for item in ranked
         if item.support >= FACT_SHARE * ranked[0].support
-        and wanted.fact.is_stated(item.unit.stated, item.unit.heading)
+        and aim.fact.is_stated(item.unit.stated, item.unit.heading)
     ]
 
 
@@ -149,9 +187,11 @@ def _claims(chosen: Sequence[Unit], evidence: Sequence[RetrievedPassage]) -> Ite
 
 
 def _claim(number: int, place: int, passage: Passage, header: int | None) -> Claim:
-    """A sentence as its own citation. A row is said with the names of its columns, and cites both."""
+    """A sentence as its own citation. A row is said with the names of its columns, and cites both; code is fenced."""
     text = passage.sentence_text(place)
     cited = [Citation(number, place, place + 1, text)]
+    if passage.sentences[place].kind == "code" and "\n" in text:
+        return Claim(f"```\n{text}\n```", tuple(cited))
     if header is None:
         return Claim(text, tuple(cited))
     names = passage.sentence_text(header)

@@ -69,7 +69,7 @@ class MiniLm:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _embed_windows(self, text: str) -> Windows:
-        lines = text.splitlines() or [""]
+        lines = [line for line in text.splitlines() if line.strip()] or [text]
         return np.stack([self._embed(part) for line in lines for part in self._readable(line)])
 
     def _readable(self, window: str) -> list[str]:
@@ -94,4 +94,3 @@ class MiniLm:
             hidden = np.asarray(self._session.run(None, inputs)[0], dtype=np.float32)
         mean: Vector = hidden[0].mean(axis=0)
         return mean / np.linalg.norm(mean)
-

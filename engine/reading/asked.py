@@ -1,63 +1,39 @@
-"""What a question asks for: the form of its answer, and the kind of fact that the answer has to state. English only. Pure.
-
-A fact is required only where the words of the question leave no doubt: "who invented", "in which year", "how many
-kilos". A text about the right thing that states no such fact does not answer the question.
-"""
+"""What a question asks for: the form of its answer, and the fact that the answer has to state. English only. Pure."""
+# ruff: noqa: RUF001 - the patterns look for quotes, dashes and full-width punctuation
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.models import SentenceKind
+from engine.reading.facts import Fact, asked_fact
 from engine.retrieval import lexical
 
 Form = Literal["definition", "why", "how_to", "difference", "example", "code", "fact", "other"]
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """A kind of fact, as a pattern that every text which states it matches."""
+class Aim:
+    """What an answer has to be."""
 
-    name: str
-    stated: re.Pattern[str]
-    beside: frozenset[str] = frozenset()  # word stems of which the text or its heading needs one: what is counted
-
-    def is_stated(self, text: str, heading: str = "") -> bool:
-        if not self.stated.search(text):
-            return False
-        return not self.beside or not self.beside.isdisjoint(lexical.words(f"{heading} {text}"))
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
     form: Form
     fact: Fact | None = None
-    subject: frozenset[str] = frozenset()
+    subject: frozenset[str] = frozenset()  # the question's words
 
-    def fits(self, text: str, kind: str) -> bool:
-        """Whether a text has the form of an answer to such a question."""
-        match self.form:
-            case "definition":
-                defined = _DEFINES.match(text)
-                return defined is not None and not self.subject.isdisjoint(lexical.words(defined[1]))
-            case "why":
-                return _REASON.search(text) is not None
-            case "code":
-                return kind == "code"
-            case "how_to":
-                return kind in {"item", "lead_in", "code"}
-            case "example":
-                return _EXAMPLE.search(text) is not None
-            case _:
-                return False
+    def fits(self, text: str, kind: SentenceKind) -> bool:
+        """Whether a text has the form of an answer to the question."""
+        fits = _FITS.get(self.form)
+        return fits is not None and fits(self, text, kind)
 
 
-def read(question: str) -> Asked:
+def read(question: str) -> Aim:
     """The form of the question, by the first pattern that matches."""
     text = " ".join(question.split())
-    form = next((form for form, pattern in _FORMS if pattern.search(text)), "other")
-    fact = None if form == "code" else _fact(text)
-    return Asked("fact" if fact else form, fact, frozenset(lexical.words(text)))
+    subject = frozenset(lexical.words(text))
+    form: Form = next((form for form, pattern in _FORMS if pattern.search(text)), "other")
+    fact = None if form == "code" else asked_fact(question)
+    return Aim("fact" if fact else form, fact, subject)
 
 
 def _pattern(pattern: str) -> re.Pattern[str]:
@@ -66,89 +42,35 @@ def _pattern(pattern: str) -> re.Pattern[str]:
 
 _FORMS: Sequence[tuple[Form, re.Pattern[str]]] = (
     ("code", _pattern(r"\b(?:code|commands?|script|snippet|skeleton|syntax|in python|in c\+\+|type in|terminal|example file)\b")),
-    ("difference", _pattern(r"\b(?:differ\w*|diference|vs\.?|versus|compared? (?:to|with)|distinguish\w*|the same (?:thing|as))\b")),
+    ("difference", _pattern(r"\b(?:differ\w*|vs\.?|versus|compared? (?:to|with)|distinguish\w*|the same (?:thing|as))\b")),
     ("why", _pattern(r"\b(?:why|reasons?|what (?:causes|makes)|how come|purpose|what is behind)\b")),
-    ("example", _pattern(r"\b(?:examples?|for instance|show me|such as what)\b")),
-    ("how_to", _pattern(r"\bhow (?:do|can|could|should|would|to|does one)\b|\bsteps?\b|\bin what order\b|\bway to\b|\bfix\b")),
-    ("definition", _pattern(r"\bwhat(?:'s|’s| is| are| does)\b.*|\bmean(?:s|ing)?\b|\bdefin\w+|\bstands? for\b|\bfull form\b|\A\W*(?:\w+[ -]?){1,3}\??\Z")),  # noqa: RUF001
+    ("example", _pattern(r"\b(?:examples?|for instance|show me)\b")),
+    ("how_to", _pattern(r"\bhow (?:do|can|could|should|would|to)\b|\bsteps?\b|\bin what order\b|\bway to\b|\bfix\b")),
+    ("definition", _pattern(
+        r"\bwhat(?:'s|’s| is| are| does)\b|\bmean(?:s|ing)?\b|\bdefin\w+|\bstands? for\b|\bfull form\b"
+        r"|\A\W*(?:\w+[ -]?){1,3}\??\Z")),
 )  # fmt: skip
 
-_DEFINES = _pattern(r"((?:(?:an?|the) )?(?:\S+ ){0,5}?\S+)(?: \([^)]+\))?(?:\s*[:–—]| is (?:an?|the|called|when)\b| are\b| means\b| refers? to\b| describes?\b| stands? for\b)")  # noqa: RUF001
-_REASON = _pattern(r"\b(?:because|since|due to|owing to|therefore|hence|so that|as a result|causes?|reasons?|leads? to|otherwise|in order to|why)\b")
+# The beginning of a sentence that defines its first words: "A joint is a …", "ZMP (zero moment point): …".
+_DEFINES = _pattern(
+    r"((?:(?:an?|the) )?(?:\S+ ){0,5}?\S+)(?: \([^)]+\))?"
+    r"(?:\s*[:–—]| is (?:an?|the|called|when)\b| are\b| means\b| refers? to\b| describes?\b| stands? for\b)"
+)
+_REASON = _pattern(
+    r"\b(?:because|since|due to|owing to|therefore|hence|so that|as a result|causes?|reasons?|leads? to|otherwise|in order to)\b"
+)
 _EXAMPLE = _pattern(r"\b(?:e\.g\.|for example|for instance|such as|example)")
 
-_NUMBER_WORD = (
-    r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|sixty|eighty"
-    r"|ninety|hundreds?|thousands?|millions?|billions?|dozens?|half|twice|single|several|no)"
-)
-_NUMBER = rf"(?:\d[\d.,]*|\b{_NUMBER_WORD}\b)"
-_ANY_NUMBER = _pattern(_NUMBER)
-_YEAR = _pattern(
-    r"\b(?:1[5-9]\d\d|20\d\d)s?\b|\b\d{1,2}(?:th|st) century\b|\b(?:january|february|march|april|june|july|august|september"
-    r"|october|november|december)\b|\bweeks? \d"
-)
-_MADE = r"(?:invent|develop|creat|design|introduc|propos|publish|found|discover|coin|wrote|written|built|build|made|make|maintain|led by|first|pioneer|author|paper)"
-_MAKER = re.compile(
-    rf"(?i:\b{_MADE}\w*)[^.]*\b(?:by|at) (?:[a-z]+ ){{0,3}}[A-Z]\w+|\b[A-Z]\w+(?: [A-Z]\w+)* (?i:{_MADE})\w*|\b[A-Z]\w+['’]s\b|et al\b"  # noqa: RUF001
-)
-_NAME = re.compile(r"(?<=[a-z,;:(–-] )[A-Z]\w+")  # noqa: RUF001
-_FORMULA = re.compile(r"[=≈∝]")
+
+def _defines(aim: Aim, text: str, _: SentenceKind) -> bool:
+    defined = _DEFINES.match(text)
+    return defined is not None and not aim.subject.isdisjoint(lexical.words(defined[1]))
 
 
-def _unit(*names: str) -> re.Pattern[str]:
-    return re.compile(rf"(?:\d|\b{_NUMBER_WORD}\b|[kKMGm])\s*[- ]?(?:{'|'.join(names)})(?![a-zA-Z])", re.IGNORECASE)
-
-
-_MONEY = _pattern(rf"[$€£¥₹]\s?\d|{_NUMBER}\s*(?:k\s*)?(?:dollars?|euros?|pounds?|usd|eur|cents?|francs?|rupees?|yen)\b|\bfree (?:of charge|to use)\b|\bfor free\b|\bis free\b")
-_WEIGHT = _unit("kg", "kgs?", "kilos?", "kilograms?", "g", "grams?", "lbs?", "pounds?", "tonnes?", "tons?", "t", "mg", "ounces?", "oz")
-_LENGTH = _unit("m", "cm", "mm", "km", "µm", "nm", "met(?:er|re)s?", "centimet(?:er|re)s?", "millimet(?:er|re)s?", "kilomet(?:er|re)s?", "feet", "foot", "ft", "inch(?:es)?", "in", "miles?")
-_DURATION = _unit("s", "ms", "µs", "us", "min", "h", "hrs?", "seconds?", "milliseconds?", "minutes?", "hours?", "days?", "weeks?", "months?", "years?", "decades?")
-_SPEED = _unit("m/s", "km/h", "mph", "rpm", "hz", "khz", "mhz", "ghz", "fps", "met(?:er|re)s? per second", "times", "gbit/s", "mbit/s", "mb/s", "mbps", "gbps", "%")
-_ANGLE = _unit("°", "degrees?", "deg", "rad", "radians?")
-_FORCE = _unit("n", "kn", "newtons?", "nm")
-_PERCENT = _unit("%", "percent", "per cent")
-
-# The first question word of a clause says what it asks for: "how does it know how far away" asks for no distance.
-_ASKS_ANOTHER_WAY = _pattern(r"\A\W*(?:(?:and|but|so|then|or|please|hi|hello)\b\W*)*(?:why|how (?:do|does|did|can|could|should|would|to|come)|when (?:do|does|can|should|would|will|must|is|are)|(?:is|are|was|were|do|does|did|can|could|should|must|may|will|would|has|have|isn't|aren't|doesn't|don't)\b(?!.*\b(?:what|how many|how much|which)\b))\b")  # noqa: E501
-_CLAUSE = re.compile(r"[^.!?;\n]+")
-
-_UNITS_ASKED: Sequence[tuple[re.Pattern[str], Fact]] = (
-    (_pattern(r"\bhow (?:many|much)\b.*\b(?:costs?|charge|pay|price|dollars|euros|money)\b|\bhow expensive\b|\bprices?\b|\bwhat\b.*\b(?:costs?|charges? for)\b|(?<!by )\bhow much (?:is|are) (?:an?|the|it)\b"), Fact("price", _MONEY)),
-    (_pattern(r"\bhow (?:many|much)\b.*\b(?:weigh\w*|kilos?|kilograms?|grams?|kg|pounds)\b|\bhow heavy\b|\bheaviest\b"), Fact("weight", _WEIGHT)),
-    (_pattern(r"\bhow (?:tall|far|high|deep|wide|thick)\b|\bin (?:milli|centi|kilo)?met(?:er|re)s\b"), Fact("length", _LENGTH)),
-    (_pattern(r"\bhow long (?:do|does|did|will|would|can|must|should|until|before)\b|\bhow many (?:seconds|minutes|hours|days|weeks|months|years)\b"), Fact("duration", _DURATION)),
-    (_pattern(r"\bhow (?:fast|often)\b|\bhow many times per\b"), Fact("speed", _SPEED)),
-    (_pattern(r"\bin degrees\b|\bhow many degrees\b|\bviewing angle\b|\bfield of view\b"), Fact("angle", _ANGLE)),
-    (_pattern(r"\bhow many newtons\b|\bhow hard\b"), Fact("force", _FORCE)),
-    (_pattern(r"\b(?:what|which) (?:percentage|percent|share|fraction)\b|\bhow many per ?cent\b"), Fact("share", _PERCENT)),
-    (_pattern(r"\b(?:what|which) (?:year|date|month|century)\b|\bsince when\b|\buntil when\b|\bby when\b|\bhow old\b|\bwhen (?:was|were|did)\b"), Fact("time", _YEAR)),
-    (_pattern(r"\b(?:formula|equation) (?:for|of|to)\b|\bwhich (?:formula|equation)\b"), Fact("formula", _FORMULA)),
-    (_pattern(r"\bwhat (?:is|are|were|was) the names?\b"), Fact("name", _NAME)),
-    (_pattern(
-        r"\bwho\b.*\b(?:invent\w*|develop\w*|creat\w*|design\w*|wr(?:ote|itten)|thought? (?:up|of)|came up|discover\w*|found(?:ed)?"
-        r"|made|built|publish\w*|introduc\w*|propos\w*|coin\w*)\b"
-        r"|\b(?:which|what) (?:company|organi[sz]ation|person|university|institute)\b|\bwhose\b"), Fact("maker", _MAKER)),
-)  # fmt: skip
-
-_COUNTED = _pattern(r"\bhow many (?:of )?(?:[\w-]+ ){0,3}?([\w-]+)(?= (?:do|does|did|can|may|will|would|should|has|have|is|are|in|on|of|for|to|per|from|you|we|i|must|there)\b|\W*\Z)")
-_UNCOUNTED = frozenset(lexical.words("numbers values things times ways parts kinds types sorts pieces items"))
-_NUMBER_ASKED = _pattern(r"\bhow (?:many|much)\b|\b(?:what|which) (?:\w+ )?(?:number|port|value)\b|\bnumber of\b")
-
-
-def _fact(text: str) -> Fact | None:
-    """The fact that a clause asks for."""
-    for clause in _CLAUSE.findall(text):
-        if not _ASKS_ANOTHER_WAY.match(clause) and (found := _fact_of(clause)):
-            return found
-    return None
-
-
-def _fact_of(clause: str) -> Fact | None:
-    for pattern, fact in _UNITS_ASKED:
-        if pattern.search(clause):
-            return fact
-    if not _NUMBER_ASKED.search(clause):
-        return None
-    counted = _COUNTED.search(clause)
-    beside = frozenset(lexical.words(counted[1])) if counted else frozenset[str]()
-    return Fact("number", _ANY_NUMBER, beside - _UNCOUNTED)
+_FITS: Mapping[Form, Callable[[Aim, str, SentenceKind], bool]] = {
+    "definition": _defines,
+    "why": lambda _, text, __: _REASON.search(text) is not None,
+    "code": lambda _, __, kind: kind == "code",
+    "how_to": lambda _, __, kind: kind in {"item", "lead_in", "code"},
+    "example": lambda _, text, __: _EXAMPLE.search(text) is not None,
+}

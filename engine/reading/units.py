@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from engine.models import Passage, RetrievedPassage, Sentence
+from engine.models import Passage, RetrievedPassage
 
 LISTED_MAX = 8  # items of a list that its lead-in brings along
 ROWS_MAX = 4
@@ -78,37 +78,39 @@ class _Under:
     def units(self) -> Iterator[Unit]:
         label = ""
         for place in self.places:
-            if self._sentence(place).kind == "label":
+            if self._kind(place) == "label":
                 label = self.passage.sentence_text(place)
                 continue
             for unit in filter(None, (self._unit(place), self._list_without_lead(place))):
                 yield replace(unit, heading=f"{self.heading}: {label}") if label else unit
 
     def _unit(self, place: int) -> Unit | None:
-        text = self.passage.sentence_text(place)
-        match self._sentence(place).kind:
-            case "statement":
-                if len(text.split()) < WORDS_MIN:
-                    return None
-                return self._made(place, [*self._leaned_on(place), place])
-            case "lead_in":
-                return self._made(place, [place, *self._led(place)])
-            case "item":
-                return self._made(place, [*self._lead(place), place], compared=[place])
-            case "row":
-                return self._row(place)
-            case "code" if self.with_code or "\n" not in text:
-                return self._made(place, [*self._introduced(place), place])
-            case _:
-                return None
+        """The unit whose main sentence this is; None for what states nothing by itself."""
+        kind, text = self._kind(place), self.passage.sentence_text(place)
+        if kind == "row":
+            return self._row(place)
+        if kind == "statement" and len(text.split()) >= WORDS_MIN:
+            return self._made(place, [*self._leaned_on(place), place])
+        if kind == "lead_in":
+            return self._made(place, [place, *self._led(place)])
+        if kind == "item":
+            return self._made(place, [*self._lead(place), place], compared=[place])
+        is_quoted = kind == "code" and (self.with_code or "\n" not in text)
+        return self._made(place, [*self._introduced(place), place]) if is_quoted else None
 
-    def _made(self, main: int, places: Sequence[int], *, compared: Sequence[int] = (), stated: str = "") -> Unit:
+    def _made(
+        self, main: int, places: Sequence[int], *, compared: Sequence[int] = (), stated: str = ""
+    ) -> Unit:
         text = " ".join(self.passage.sentence_text(place) for place in compared or places)
         own = stated or self.passage.sentence_text(main)
-        return Unit(self.number, main, tuple(places), (stated or text)[:COMPARED_CHARACTERS], own, self.heading)
+        return Unit(
+            self.number, main, tuple(places), (stated or text)[:COMPARED_CHARACTERS], own, self.heading
+        )
 
     def _row(self, place: int) -> Unit:
-        header = next((other for other in self._run_before(place, "row") if self._kind(other) == "header"), None)
+        header = next(
+            (other for other in self._run_before(place, "row") if self._kind(other) == "header"), None
+        )
         if header is None:
             return self._made(place, [place])
         stated = row_text(self.passage.sentence_text(header), self.passage.sentence_text(place))
@@ -158,9 +160,5 @@ class _Under:
         return next(([place] for place in before if self._kind(place) == "lead_in"), [])
 
     def _kind(self, place: int) -> str:
-        return self._sentence(place).kind if self.places[0] <= place <= self.places[-1] else ""
-
-    def _sentence(self, place: int) -> Sentence:
-        return self.passage.sentences[place]
-
-
+        """ "" beyond the heading's sentences."""
+        return self.passage.sentences[place].kind if self.places[0] <= place <= self.places[-1] else ""

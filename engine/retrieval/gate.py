@@ -12,6 +12,8 @@ def refuse_weak_evidence(retrieved: Retrieved, threshold: float) -> Refusal | No
     """A refusal, or None if the best score reaches the threshold."""
     if not retrieved.is_selection_found:
         return Refusal(RefusalReason.SELECTION_NOT_IN_BOOK)
+    if retrieved.is_underspecified:
+        return Refusal(RefusalReason.UNDERSPECIFIED)
     if retrieved.evidence and retrieved.best_score >= threshold:
         return None
     refusal = Refusal(RefusalReason.NOT_COVERED, retrieved.evidence[:NEAREST_SHOWN])

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from engine.errors import UnknownBookError
-from engine.models import Calibration, Generation, Lexicon, Passage, Sentence, Term
+from engine.models import Calibration, Generation, Lexicon, Passage, Sentence, SentenceKind, Term
 from engine.retrieval import calibrate
 from engine.storage.database import borrowed
 
@@ -182,8 +182,14 @@ async def _generation(connection: psycopg.AsyncConnection, row: Sequence[Any]) -
 def _passage(row: Sequence[Any]) -> Passage:
     """Headings, anchors and pages are interned: many sentences share them, and passages are cached in memory."""
     found: dict[str, Any] = dict(zip(PASSAGE_NAMES, row, strict=True))
-    found["sentences"] = tuple(
-        Sentence(start, end, *map(sys.intern, where)) for start, end, *where in found["sentences"]
-    )
+    found["sentences"] = tuple(_sentence(*item) for item in found["sentences"])
     found["tags"] = tuple(found["tags"] or ())
     return Passage(**found)
+
+
+def _sentence(
+    start: int, end: int, heading: str, anchor: str, page: str, kind: str = "statement"
+) -> Sentence:
+    """A sentence of an edition from before kinds were stored is a statement."""
+    heading, anchor, page = map(sys.intern, (heading, anchor, page))
+    return Sentence(start, end, heading, anchor, page, cast("SentenceKind", sys.intern(kind)))

@@ -17,7 +17,7 @@ from engine.models import (
     Vector,
 )
 from engine.ports import Embedder, Index, Library, Reranker
-from engine.retrieval import lexical, selection
+from engine.retrieval import lexical, selection, wording
 from engine.retrieval.calibrate import Weights, blended, extrapolate, interpolate
 
 RERANKED = 25  # a reranker bills each text, and the right passage is rarely further down
@@ -53,14 +53,12 @@ class Retriever:
         rerank_until = asyncio.get_running_loop().time() + self.within_s - AFTER_RERANK_S
         if question.selected_text is not None:
             return await self._selected(question, question.selected_text, generation)
-        query = "\n".join(filter(None, (question.text, question.context)))
-        search = await self.prepare(query, generation)
-        ranked, searched = await self._widened(search, question.filters)
-        judged = ranked
-        if (
-            question.context
-        ):  # the gate judges the question alone: earlier ones would lift any over the threshold
-            judged = await self.candidates(await self.prepare(question.text, generation), searched)
+        words = wording.read(question.text, generation.lexicon, self._is_common)
+        alone = [await self.prepare(text, generation) for text in words.searched]
+        query = "\n".join(filter(None, (words.text, question.context)))
+        searches = [await self.prepare(query, generation), *alone[1:]] if question.context else alone
+        ranked, searched = await self._widened(searches, question.filters)
+        judged = await self._judged(words.text, alone, ranked, searched) if question.context else ranked
         best_score, considered = max((item.score for item in judged), default=0.0), len(ranked)
         ranked = ranked[: max(question.top_k, RERANKED if self.reranker else 0)]
         passages = await self._passages(ranked)
@@ -72,6 +70,8 @@ class Retriever:
             best_score=best_score,
             considered=considered,
             query=query,
+            wording=words,
+            is_underspecified=not question.context and wording.names_nothing(words.text),
             searched=described(searched) or None,
             filter_message=_filter_message(question.filters, searched),
             rerank=note,
@@ -91,10 +91,40 @@ class Retriever:
         )
         return rank(hits, search, self.weights)
 
-    async def _widened(self, search: Search, filters: Filters) -> tuple[list[Candidate], Filters]:
+    async def _judged(
+        self, text: str, alone: Sequence[Search], ranked: list[Candidate], searched: Filters
+    ) -> list[Candidate]:
+        """What the gate judges in a conversation: the question alone, because earlier ones would lift any over the threshold.
+        A question that leans on the one before is judged with it, on the passages that hold a word of its own."""
+        own = await self._candidates_of_all(alone, searched)
+        if not wording.follows_up(text):
+            return own
+        if wording.names_nothing(text):
+            return ranked
+        named = {item.chunk_id for item in own if item.bm25 > 0}
+        return [item for item in ranked if item.chunk_id in named]
+
+    async def _candidates_of_all(self, searches: Sequence[Search], filters: Filters) -> list[Candidate]:
+        """Of a passage that several searches find, the best score counts."""
+        found: dict[str, Candidate] = {}
+        for search in searches:
+            for item in await self.candidates(search, filters):
+                if item.chunk_id not in found or found[item.chunk_id].score < item.score:
+                    found[item.chunk_id] = item
+        return (
+            list(found.values())
+            if len(searches) == 1
+            else sorted(found.values(), key=lambda item: -item.score)
+        )
+
+    def _is_common(self, word: str) -> bool:
+        """Whether it is one token: an embedder's vocabulary holds the common words of its language."""
+        return self.embedder.count_tokens(word) == 1
+
+    async def _widened(self, searches: Sequence[Search], filters: Filters) -> tuple[list[Candidate], Filters]:
         """Drops the narrowest filter, and the next one, until the filters match a passage."""
         while True:
-            ranked = await self.candidates(search, filters)
+            ranked = await self._candidates_of_all(searches, filters)
             if ranked or not described(filters):
                 return ranked, filters
             narrowest = next(name for name in _NARROWEST_FIRST if getattr(filters, name))

@@ -28,7 +28,7 @@ def in_panel(language: str) -> list[str]:
 
 def in_view() -> list[str]:
     (comment,) = re.findall(r"audit_refusals\.reason IS '(.+)';", read("sql/schema.sql"))
-    return re.findall(r"\w+_\w+", comment)
+    return re.findall(r"\w+", comment.removeprefix("Why: "))
 
 
 def in_interface() -> list[str]:

@@ -42,6 +42,8 @@ export const de: Texts = {
 
   "reason.not_covered": "Keine Stelle des Buches kommt dieser Frage nahe genug, um zitiert zu werden.",
   "reason.insufficient_evidence": "Dazu gibt es Stellen, aber sie beantworten die Frage nicht.",
+  "reason.attribute_not_found": "Das Buch schreibt darüber, sagt aber nicht, wonach gefragt ist.",
+  "reason.underspecified": "Die Frage sagt nicht, worum es geht. Nennen Sie die Sache, oder wählen Sie die Stelle aus, die Sie meinen.",
   "reason.citation_failed": "Das Buch belegt die entworfene Antwort nicht, darum wird sie nicht gegeben.",
   "reason.model_refused": "Das Sprachmodell hat es abgelehnt, diese Frage zu beantworten.",
   "reason.selection_not_in_book": "Der ausgewählte Text steht nicht Wort für Wort im Buch.",

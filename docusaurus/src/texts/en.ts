@@ -41,6 +41,8 @@ export const en = {
 
   "reason.not_covered": "No passage of the book comes close enough to this question to be quoted.",
   "reason.insufficient_evidence": "Passages about this were found, but they do not answer the question.",
+  "reason.attribute_not_found": "The book writes about this, but does not state what was asked.",
+  "reason.underspecified": "The question does not say what it is about. Name the thing, or select the passage that you mean.",
   "reason.citation_failed": "An answer was drafted, but the book does not prove it, so it is not given.",
   "reason.model_refused": "The language model declined to answer this question.",
   "reason.selection_not_in_book": "The selected text is not in the book word for word.",

@@ -4,11 +4,20 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from engine.grounding.verify import NO_INSTRUCTIONS, is_proven
-from engine.models import Draft, Question, RetrievedPassage, Vector
+from engine.grounding.verify import NO_INSTRUCTIONS, is_proven, refuse_unproven
+from engine.models import (
+    NEVER_AN_ANSWER,
+    Draft,
+    Question,
+    RetrievedPassage,
+    SentenceKind,
+    Vector,
+    Wording,
+)
 from engine.providers import extractive
 from engine.providers.extractive import Extractive
 from engine.providers.minilm import MiniLm
+from engine.retrieval.wording import asking_clauses
 from tests.build import evidence
 
 
@@ -47,11 +56,13 @@ async def written(generator: Extractive, asked: str, passages: Sequence[Retrieve
     return [claim.text for claim in claims]
 
 
-# Seen red with every sentence taken for a statement.
-async def test_a_question_of_the_book_is_never_an_answer(embedder: Counting) -> None:
+# Seen red with units made of every kind.
+@pytest.mark.parametrize("kind", sorted(NEVER_AN_ANSWER))
+async def test_what_states_nothing_is_never_an_answer(embedder: Counting, kind: SentenceKind) -> None:
     found = evidence(
         "What does an accelerometer measure?",
         "An accelerometer measures specific force.",
+        kinds=(kind,),
     )
     assert await answer(embedder, "What does an accelerometer measure?", found) == [
         "An accelerometer measures specific force."
@@ -63,9 +74,11 @@ CODE = "import rclpy\n\ndef publish_speed(node):\n    node.publisher.publish(spe
 
 # Seen red without the rule.
 async def test_a_block_of_code_answers_only_who_asks_for_code(embedder: Counting) -> None:
-    found = evidence("A node publishes the speed of the robot on a topic.", CODE)
+    found = evidence("A node publishes the speed of the robot on a topic.", CODE, kinds=("statement", "code"))
     assert CODE not in await answer(embedder, "What does the node say about the speed?", found)
-    assert CODE in await answer(embedder, "What is the code to publish the speed of a node?", found)
+    assert f"```\n{CODE}\n```" in await answer(
+        embedder, "What is the code to publish the speed of a node?", found
+    )
 
 
 # Seen red without `_LEANS`.
@@ -84,11 +97,66 @@ async def test_a_sentence_that_leans_on_the_one_before_brings_it_along(embedder:
 # Seen red without the list.
 async def test_a_lead_in_brings_its_list(embedder: Counting) -> None:
     items = ["Plan the step.", "Shift the weight.", "Lift the foot."]
-    found = evidence("A biped takes a step in three phases:", *items)
+    found = evidence("A biped takes a step in three phases:", *items, kinds=("lead_in", *["item"] * 3))
     assert await answer(embedder, "In which phases does a biped take a step?", found) == [
         "A biped takes a step in three phases:",
         *items,
     ]
+
+
+# Seen red with the row's own text as the claim.
+async def test_a_row_is_said_with_the_names_of_its_columns_and_cites_both(embedder: Counting) -> None:
+    table = ["Sensor | Range", "Lidar | 100 m", "Sonar | 5 m"]
+    found = evidence(*table, joint="\n", kinds=("header", "row", "row"))
+    draft = Draft("extractive")
+    asked = Question("What is the range of a lidar?", "book", 5)
+    claims = [claim async for claim in Extractive(embedder).write(asked, [found], draft)]
+    assert claims[0].text == "Sensor: Lidar; Range: 100 m"
+    assert [citation.cited_text for citation in claims[0].citations] == table[:2]
+
+
+# Seen red without the fact: the weight was answered with the sentence about the name.
+async def test_a_thing_without_the_asked_attribute_is_a_refusal(embedder: Counting) -> None:
+    found = evidence("WABOT-1 was the first full-scale humanoid robot and could walk.")
+    draft = Draft("extractive")
+    asked = Question("How many kilos did WABOT-1 weigh?", "book", 5)
+    assert [claim async for claim in Extractive(embedder).write(asked, [found], draft)] == []
+    refusal = refuse_unproven(draft, [], [found])
+    assert refusal
+    assert (refusal.reason, refusal.nearest) == ("attribute_not_found", (found,))
+
+
+async def test_the_asked_attribute_is_answered_where_it_stands(embedder: Counting) -> None:
+    found = evidence("WABOT-1 was the first full-scale humanoid.", "WABOT-1 had a mass of 130 kg.")
+    assert await answer(embedder, "How many kilos did WABOT-1 weigh?", found) == [
+        "WABOT-1 had a mass of 130 kg."
+    ]
+
+
+# Seen red with the whole letter compared, which is mostly about its writer.
+async def test_of_a_long_question_the_clause_that_asks_decides(embedder: Counting) -> None:
+    found = evidence(
+        "Retired teachers and two beginners built a robot in a garage in winter.",
+        "The inertial measurement unit is mounted rigidly to the pelvis of the robot.",
+    )
+    letter = (
+        "Good evening, I am a retired teacher and I am building a robot with two beginners in a garage this winter."
+        " Could you please tell us where on the robot the inertial measurement unit is mounted? Thank you!"
+    )
+    wording = Wording(letter, asking_clauses(letter))
+    generator, draft = Extractive(embedder), Draft("extractive")
+    asked = Question(letter, "book", 5, wording=wording)
+    claims = [claim.text async for claim in generator.write(asked, [found], draft)]
+    assert claims == ["The inertial measurement unit is mounted rigidly to the pelvis of the robot."]
+
+
+# Seen red: "explain this" was compared with the sentences, and none was similar.
+@pytest.mark.parametrize("asked", ["Explain this", "Can you summarise that for me?", "What does this mean?"])
+async def test_a_selection_explains_itself(embedder: Counting, asked: str) -> None:
+    found = evidence("The pelvis carries the trunk.", "It links both legs.", "Its mass is small.")
+    question = Question(asked, "book", 5, selected_text="The pelvis carries the trunk. It links both legs.")
+    claims = [c.text async for c in Extractive(embedder).write(question, [found], Draft("extractive"))]
+    assert claims == ["The pelvis carries the trunk.", "It links both legs.", "Its mass is small."]
 
 
 async def test_a_sentence_of_two_overlapping_passages_is_quoted_once(embedder: Counting) -> None:

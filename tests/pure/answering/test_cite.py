@@ -228,3 +228,12 @@ def marks(text: str) -> list[str]:
     """However they are spelled."""
     seen = "".join(one for one in unicodedata.normalize("NFKC", text) if unicodedata.category(one) != "Cf")
     return re.findall(r"\[\s*source\b", seen, re.IGNORECASE)
+
+
+# Seen red with code cut like prose, in the middle of a line.
+def test_an_excerpt_of_code_ends_with_a_whole_line() -> None:
+    code = "\n".join(f"self.wheels[{n}] = Wheel(radius, {n}, name)" for n in range(30))
+    found = [evidence(code, kinds=("code",))]
+    lines = excerpt(citation(found, 0, 0, 1), found, 1).excerpt.splitlines()
+    assert lines == code.splitlines()[: len(lines)]
+    assert 5 < len(lines) < 30

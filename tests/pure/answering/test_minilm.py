@@ -4,11 +4,8 @@ import asyncio
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from engine.providers.minilm import DIMENSION, WORDS_MAX, MiniLm, windows
-from tests.build import steady
+from engine.providers.minilm import DIMENSION, MiniLm
 
 QUESTION = "What does an inertial measurement unit measure?"
 PARAPHRASE = "Which quantities does an IMU sense?"
@@ -28,9 +25,9 @@ async def test_a_vector_has_length_one(embedder: MiniLm, text: str) -> None:
     assert np.linalg.norm(vector) == pytest.approx(1.0, abs=1e-6)
 
 
-async def test_every_window_of_a_passage_has_length_one(embedder: MiniLm) -> None:
-    rows = (await embedder.embed_passages(["A leg is a spring. " * 100]))[0]
-    assert rows.shape == (len(windows("A leg is a spring. " * 100)), DIMENSION)
+async def test_every_line_of_a_passage_is_a_window_of_length_one(embedder: MiniLm) -> None:
+    rows = (await embedder.embed_passages(["A leg is a spring.\n" * 100]))[0]
+    assert rows.shape == (100, DIMENSION)
     assert np.linalg.norm(rows, axis=1) == pytest.approx(np.ones(len(rows)), abs=1e-6)
 
 
@@ -116,41 +113,3 @@ def test_tokens_are_counted_without_a_limit(embedder: MiniLm, words: int) -> Non
 
 def test_a_text_without_words_has_no_tokens(embedder: MiniLm) -> None:
     assert embedder.count_tokens(" ") == 0
-
-
-# Seen red with one window too few: the last words of some lengths stood in none.
-@steady
-@given(st.integers(min_value=1, max_value=2000))
-def test_windows_cover_every_word(count: int) -> None:
-    words = [f"w{number}" for number in range(count)]
-    made = [window.split() for window in windows(" ".join(words))]
-    assert all(len(window) <= WORDS_MAX for window in made)
-    assert sorted({word for window in made for word in window}) == sorted(words)
-    for window in made:
-        first = words.index(window[0])
-        assert window == words[first : first + len(window)]
-
-
-@steady
-@given(st.text())
-def test_windows_of_any_text(text: str) -> None:
-    made = windows(text)
-    assert made
-    assert {word for window in made for word in window.split()} == set(text.split())
-    assert all(len(window.split()) <= WORDS_MAX for window in made)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Short heading.\nA sentence of the page that has more than a dozen words in all, surely. And a tail.",
-         ["Short heading. A sentence of the page that has more than a dozen words in all, surely. And a tail."]),
-        (f"{'word ' * 12}ends here. {'other ' * 12}ends there.",
-         [f"{'word ' * 12}ends here.", f"{'other ' * 12}ends there."]),
-        (f"He said \"{'word ' * 12}stop.\" Then {'other ' * 12}came.",
-         [f"He said \"{'word ' * 12}stop.\"", f"Then {'other ' * 12}came."]),
-        (f"{'row ' * 12}\n{'row ' * 12}", ["row " * 11 + "row"] * 2),
-    ],
-)  # fmt: skip
-def test_a_window_is_a_sentence_and_what_is_too_short_goes_with_it(text: str, expected: list[str]) -> None:
-    assert windows(text) == expected

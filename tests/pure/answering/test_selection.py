@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby, pairwise
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -331,7 +332,7 @@ WALKING = [
 ]
 
 
-def found(selection: str, *sentences_of_it: str, **about: str) -> list[list[str]]:
+def found(selection: str, *sentences_of_it: str, **about: Any) -> list[list[str]]:
     return texts(locate(selection, [passage(*(sentences_of_it or WALKING), **about)]))
 
 

@@ -1,0 +1,73 @@
+"""How a question is searched: spelling corrected, clause by clause, and what it leans on."""
+
+import pytest
+
+from engine.retrieval import lexical
+from engine.retrieval.wording import asking_clauses, asks_to_explain, follows_up, names_nothing, read
+
+BOOK = lexical.lexicon(
+    [lexical.words("The weight of a gripper and the backlash of gears"), lexical.words("Quality")]
+)
+COMMON = frozenset(["weight", "grip", "gear", "quality", "what", "which", "kilo", "planes", "bind"])
+
+
+def corrected(question: str) -> dict[str, str]:
+    return read(question, BOOK, COMMON.__contains__).corrected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("wieght", "weight"), ("qaulity", "quality"), ("backlsh", "backlash"), ("wweight", "weight")],
+)
+def test_a_word_that_neither_the_book_nor_the_language_knows_is_corrected(wrong: str, right: str) -> None:
+    assert corrected(f"what is the {wrong} of gears?") == {wrong: right}
+    assert read(f"the {wrong}!", BOOK, COMMON.__contains__).text == f"the {right}!"
+
+
+# Seen red without `_is_english`.
+@pytest.mark.parametrize("word", ["kilos", "planes", "binding", "geared"])
+def test_a_word_of_the_language_is_left_alone(word: str) -> None:
+    assert corrected(f"what about {word}?") == {}
+
+
+@pytest.mark.parametrize("name", ["ros2_wieght", "wieght.yaml", "/wieght", "wght", "重量"])
+def test_a_name_and_a_short_word_are_left_alone(name: str) -> None:
+    assert corrected(f"what is {name}?") == {}
+
+
+def test_a_short_question_is_searched_as_it_is() -> None:
+    assert asking_clauses("What does a gripper weigh?") == ()
+
+
+# Seen red with the courtesies kept.
+def test_a_long_polite_question_is_searched_by_the_clause_that_asks() -> None:
+    letter = (
+        "Hello, I hope this is the right place to ask. My parents bought me a new computer for university."
+        " Could you kindly tell me whether I can run the simulator on it? Thank you very much!"
+    )
+    assert asking_clauses(letter) == ("I can run the simulator on it?",)
+
+
+@pytest.mark.parametrize("question", ["Why?", "What does that mean?", "explain this", "Tell me more"])
+def test_a_question_that_names_nothing_is_noticed(question: str) -> None:
+    assert names_nothing(question)
+    assert follows_up(question)
+
+
+@pytest.mark.parametrize(
+    "question", ["Explain this", "Please summarise the passage", "in simple words?", "why?"]
+)
+def test_a_question_about_a_selected_text_as_a_whole_is_noticed(question: str) -> None:
+    assert asks_to_explain(question)
+    assert not asks_to_explain(f"{question} And what is a gear?")
+
+
+@pytest.mark.parametrize("question", ["What about unbinding?", "And how fast is it?", "how do those grip?"])
+def test_a_question_that_leans_on_the_one_before_is_noticed(question: str) -> None:
+    assert follows_up(question)
+    assert not names_nothing(question)
+
+
+@pytest.mark.parametrize("question", ["How does a robot walk?", "什么?", "机器人怎么走?", "42?", "?"])
+def test_a_question_that_stands_alone_is_no_follow_up(question: str) -> None:
+    assert not names_nothing(question)
