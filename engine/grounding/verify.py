@@ -21,8 +21,9 @@ from engine.models import Citation, Claim, Draft, Passage, Refusal, RetrievedPas
 from engine.refusals import RefusalReason
 from engine.retrieval import lexical
 
-# The abstention sentence of the prompt.
+# The abstention sentences of the prompt: for a question that is not answered, and for a thing without the asked attribute.
 SENTINEL = "This question is not covered in the provided book excerpts."
+NOT_STATED = "The provided book excerpts do not state this about it."
 
 CITED_SHARE_MIN = 0.5  # a sentence that is mostly uncited makes a claim of its own
 LEAK_WORDS = 8  # a shorter run of words can occur by chance,

@@ -7,16 +7,18 @@ import json
 import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any, get_args
+from itertools import groupby
+from typing import Any, NamedTuple, get_args
 
 import anthropic
 from anthropic.types import CitationsDelta, RawMessageStreamEvent, TextDelta
 from anthropic.types.shared import ErrorType
 
 from engine.errors import ConfigurationError, ModelBusyError, ModelFailedError
-from engine.grounding.verify import SENTINEL
-from engine.models import Citation, Claim, Draft, Question, RetrievedPassage
+from engine.grounding.verify import NOT_STATED, SENTINEL
+from engine.models import NEVER_AN_ANSWER, Citation, Claim, Draft, Question, RetrievedPassage
 from engine.ports import Embedder, Generator
+from engine.refusals import RefusalReason
 from engine.settings import PROMPT, Settings
 
 # Parameters by model. Thinking is off, because it would use up the time and the tokens of the answer.
@@ -58,6 +60,17 @@ def generator(settings: Settings, _: Embedder) -> Generator:
     )
 
 
+class Run(NamedTuple):
+    """Consecutive sentences of a passage, `end` exclusive: what is sent as one search result."""
+
+    passage: int
+    start: int
+    end: int
+
+
+NOT_SENT = Run(-1, 0, 0)
+
+
 class Claude:
     """A client of the Messages API without retries: the time budget has no room for a second attempt."""
 
@@ -81,9 +94,10 @@ class Claude:
     async def write(
         self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncGenerator[Claim, None]:
-        request = self._request(question, evidence)
+        runs = list(_citable_runs(evidence))
+        request = self._request(question, [_search_result(run, evidence) for run in runs])
         draft.prompt = json.dumps(request, ensure_ascii=False)
-        parser = StreamParser(draft)
+        parser = StreamParser(draft, runs)
         async with aclosing(self._events(request, draft)) as events:
             async for event in events:
                 for claim in parser.claims(event):
@@ -116,10 +130,10 @@ class Claude:
         except Exception as failure:  # the SDK raises its own, its HTTP client's, and the JSON reader's
             raise ModelFailedError(upstream=_upstream(draft, type(failure).__name__)) from failure
 
-    def _request(self, question: Question, evidence: Sequence[RetrievedPassage]) -> dict[str, Any]:
+    def _request(self, question: Question, search_results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Prompt caching: the constant prefix first, so that the vendor can cache it; the question last, word for word."""
         system = {"type": "text", "text": self._system, "cache_control": {"type": "ephemeral"}}
-        content = [*map(_search_result, evidence), {"type": "text", "text": question.text}]
+        content = [*search_results, {"type": "text", "text": question.text}]
         return {
             "model": self.name,
             "max_tokens": self._max_output_tokens,
@@ -132,8 +146,9 @@ class Claude:
 class StreamParser:
     """A parser from stream events to sentences. A sentence is emitted when its last block is complete."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, runs: Sequence[Run]) -> None:
         self._draft = draft
+        self._runs = runs
         self._block: list[str] | None = None  # the text block that is being received
         self._cited: list[Citation] = []
         self._pieces: list[tuple[str, tuple[Citation, ...]]] = []  # of the sentence that is being received
@@ -151,6 +166,8 @@ class StreamParser:
         draft = self._draft
         draft.is_complete = draft.stop_reason == "end_turn" and self._block is None
         draft.has_abstained = draft.has_abstained or _abstains(draft.raw)
+        if _says(NOT_STATED, draft.raw):
+            draft.abstained_for = RefusalReason.ATTRIBUTE_NOT_FOUND
         estimate = _LAST_ESTIMATE.search(draft.raw.rstrip()[-ESTIMATE_CHARACTERS_MAX:])
         draft.confidence = _share(estimate[1]) if estimate else None
 
@@ -172,7 +189,7 @@ class StreamParser:
             if isinstance(event.delta, TextDelta):
                 self._write(event.delta.text)
             elif isinstance(event.delta, CitationsDelta):
-                self._cited.extend(_citation(event.delta))
+                self._cited.extend(_citation(event.delta, self._runs))
         elif event.type == "content_block_stop" and self._block is not None:
             yield from self._finished("".join(self._block))
             self._block = None
@@ -214,8 +231,12 @@ def _letters(text: str) -> int:
 
 
 def _abstains(text: str) -> bool:
-    """Recognises the abstention sentence regardless of white space and of the text around it."""
-    return " ".join(SENTINEL.rstrip(".").split()).casefold() in " ".join(text.split()).casefold()
+    return _says(SENTINEL, text) or _says(NOT_STATED, text)
+
+
+def _says(abstention: str, text: str) -> bool:
+    """Recognises an abstention sentence regardless of white space and of the text around it."""
+    return abstention.rstrip(".").casefold() in " ".join(text.split()).casefold()
 
 
 def _plain(text: object) -> str:
@@ -240,9 +261,20 @@ def _share(words: str) -> float | None:
     return value if 0.0 <= value <= 1.0 else None
 
 
-def _search_result(item: RetrievedPassage) -> dict[str, Any]:
-    passage = item.passage
-    sentences = [passage.sentence_text(number) for number in range(len(passage.sentences))]
+def _citable_runs(evidence: Sequence[RetrievedPassage]) -> Iterator[Run]:
+    """Consecutive sentences that may be an answer. Exercises, links and the like are not sent, so they cannot be cited."""
+    for number, item in enumerate(evidence):
+        sentences = item.passage.sentences
+        places = groupby(range(len(sentences)), key=lambda place: sentences[place].kind in NEVER_AN_ANSWER)
+        for is_never, group in places:
+            run = list(group)
+            if not is_never:
+                yield Run(number, run[0], run[-1] + 1)
+
+
+def _search_result(run: Run, evidence: Sequence[RetrievedPassage]) -> dict[str, Any]:
+    passage = evidence[run.passage].passage
+    sentences = [passage.sentence_text(number) for number in range(run.start, run.end)]
     return {
         "type": "search_result",
         "source": passage.chunk_id,
@@ -252,13 +284,17 @@ def _search_result(item: RetrievedPassage) -> dict[str, Any]:
     }
 
 
-def _citation(delta: CitationsDelta) -> Iterator[Citation]:
+def _citation(delta: CitationsDelta, runs: Sequence[Run]) -> Iterator[Citation]:
+    """A citation in terms of the passages. One of a search result that was not sent stays what it is: not real."""
     item = delta.citation
     if item.type == "search_result_location":
-        places = (item.search_result_index, item.start_block_index, item.end_block_index)
+        number, start, end = places = item.search_result_index, item.start_block_index, item.end_block_index
         if not all(isinstance(place, int) for place in places):
             raise TypeError
-        yield Citation(*places, _plain(item.cited_text))
+        run = runs[number] if 0 <= number < len(runs) else NOT_SENT
+        is_within = 0 <= start < end <= run.end - run.start
+        place = (run.passage, run.start + start, run.start + end) if is_within else NOT_SENT
+        yield Citation(*place, _plain(item.cited_text))
 
 
 def _upstream(draft: Draft, what: str) -> str:

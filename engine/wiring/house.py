@@ -17,7 +17,7 @@ from engine.admission.keys import ApiKeys, KeyUses
 from engine.admission.operator_events import OperatorEvents
 from engine.admission.sessions import Sessions
 from engine.answer import Engine, Rules
-from engine.grounding.verify import SENTINEL, Instructions
+from engine.grounding.verify import NOT_STATED, SENTINEL, Instructions
 from engine.house import House, check_books
 from engine.outage.cached_library import CachedKeyring, CachedLibrary
 from engine.outage.stale_cache import CircuitBreaker
@@ -134,7 +134,7 @@ def _rules(settings: Settings) -> Rules:
         confidence_weights=(confidence.weight_retrieval, confidence.weight_generation),
         confidence_levels=(confidence.high, confidence.medium),
         default_generation_confidence=confidence.default_generation,
-        instructions=Instructions.of(PROMPT.read_text(), except_for=SENTINEL),
+        instructions=Instructions.of(PROMPT.read_text(), except_for=f"{SENTINEL} {NOT_STATED}"),
         settings_sha256=settings.fingerprint(),
         prompt_sha256=sha256(PROMPT.read_bytes()).hexdigest(),
         code_version=version("affidavit"),

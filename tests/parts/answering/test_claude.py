@@ -11,12 +11,13 @@ from pydantic import TypeAdapter
 
 from engine.answer import Engine
 from engine.errors import ModelBusyError, ModelFailedError, OutOfTimeError, RequestError
-from engine.grounding.verify import SENTINEL
+from engine.grounding.verify import NOT_STATED, SENTINEL
 from engine.house import House
-from engine.models import Claim, Draft, Refusal, Released
-from engine.providers.claude import RAW_CHARACTERS_MAX, Claude, StreamParser
+from engine.models import Claim, Draft, Question, Refusal, Released
+from engine.providers.claude import RAW_CHARACTERS_MAX, Claude, Run, StreamParser
 from engine.settings import PROMPT
 from tests.asking import IMU, asked
+from tests.build import citation, evidence
 from tests.conftest import Records
 from tests.upstreams import messages
 from tests.upstreams.faults import parsed
@@ -32,13 +33,18 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 @pytest.fixture
-async def engine(house: House, upstream: Upstream) -> AsyncIterator[Engine]:
-    claude = Claude(
+async def claude(upstream: Upstream) -> AsyncIterator[Claude]:
+    made = Claude(
         model="claude-haiku-5-5", max_output_tokens=700, api_key=KEY, base_url=upstream.url, timeout_s=2.5,
         system=PROMPT.read_text(),
     )  # fmt: skip
-    yield replace(house.engine, generator=claude)
-    await claude.close()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def engine(house: House, claude: Claude) -> Engine:
+    return replace(house.engine, generator=claude)
 
 
 def two_sentences(request: dict[str, Any]) -> list[Block]:
@@ -88,6 +94,7 @@ async def test_the_request_is_the_one_that_citations_need(engine: Engine, upstre
 
 REFUSALS: dict[str, tuple[Callable[[dict[str, Any]], list[Block]], str, str]] = {
     "abstains": (lambda _: [{"text": SENTINEL + "\nConfidence: 0.9"}], "end_turn", "insufficient_evidence"),
+    "does not find the attribute": (lambda _: [{"text": NOT_STATED}], "end_turn", "attribute_not_found"),
     "abstains within an answer": (
         lambda request: [{"text": f"Well. {SENTINEL}", "citations": [citing(request, 0, 0, 1)]}],
         "end_turn",
@@ -112,6 +119,28 @@ REFUSALS: dict[str, tuple[Callable[[dict[str, Any]], list[Block]], str, str]] = 
         "citation_failed",
     ),
 }
+
+
+# Seen red with every sentence sent, and with a citation's places taken for those of the passage.
+async def test_what_is_never_an_answer_is_not_sent_and_citations_lead_to_the_right_sentence(
+    upstream: Upstream, claude: Claude
+) -> None:
+    found = evidence(
+        "What is an IMU?", "An IMU measures motion.", "See also: gyroscopes.", "It drifts.", "It is small.",
+        kinds=("question", "statement", "navigation"),
+    )  # fmt: skip
+    upstream.write = lambda request: [
+        {"text": "An IMU drifts and is small.", "citations": [citing(request, 1, 0, 2)]},
+        {"text": "An IMU measures motion.", "citations": [citing(request, 0, 0, 1)]},
+    ]
+    claims = [claim async for claim in claude.write(Question("IMU?", "book", 5), [found], Draft("claude"))]
+    (request,) = upstream.requests
+    sent = [block["text"] for part in request["messages"][0]["content"][:-1] for block in part["content"]]
+    assert sent == ["An IMU measures motion.", "It drifts.", "It is small."]
+    assert [item.citations for item in claims] == [
+        (citation([found], 0, 3, 5),),
+        (citation([found], 0, 1, 2),),
+    ]
 
 
 @pytest.mark.parametrize(("write", "stop_reason", "reason"), REFUSALS.values(), ids=REFUSALS.keys())
@@ -163,7 +192,7 @@ def plain(text: str) -> Block:
 def read(*blocks: Block) -> tuple[Draft, list[Claim]]:
     """What becomes of these blocks, as the vendor's own event objects."""
     draft = Draft("claude")
-    reading, claims = StreamParser(draft), []
+    reading, claims = StreamParser(draft, [Run(0, 0, 9)]), []
     for sent in whole({"model": "claude"}, list(blocks))[:-1]:
         claims += reading.claims(EVENT.validate_python(parsed(sent)))
     return draft, [*claims, *reading.end()]
@@ -297,7 +326,7 @@ def test_what_the_cache_was_read_for_is_counted() -> None:
     draft = Draft("claude")
     sent = parsed(messages.start({"model": "claude"}))
     sent["message"]["usage"] |= usage
-    StreamParser(draft).claims(EVENT.validate_python(sent))
+    StreamParser(draft, [Run(0, 0, 9)]).claims(EVENT.validate_python(sent))
     assert draft.tokens_input == 900
 
 

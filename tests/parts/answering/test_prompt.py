@@ -4,7 +4,9 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from engine.grounding.verify import SENTINEL, Instructions, is_proven
+import pytest
+
+from engine.grounding.verify import NOT_STATED, SENTINEL, Instructions, is_proven
 from engine.house import House
 from engine.models import Released
 from engine.providers.claude import Claude
@@ -25,14 +27,15 @@ def test_it_is_long_enough_to_be_cached() -> None:
     assert MiniLm().count_tokens(WORDS) > CACHED_TOKENS_MIN * 4 / 3
 
 
-def test_the_sentence_of_abstention_stands_in_it_as_we_look_for_it() -> None:
-    assert WORDS.count(SENTINEL) == 2  # the rule and the example
-    assert f"   {SENTINEL}\n" in WORDS
+@pytest.mark.parametrize("abstention", [SENTINEL, NOT_STATED])
+def test_the_sentences_of_abstention_stand_in_it_as_we_look_for_them(abstention: str) -> None:
+    assert WORDS.count(abstention) == 2  # the rule and the example
+    assert f"   {abstention}\n" in WORDS
 
 
 def test_it_asks_for_the_confidence_line_and_shows_it() -> None:
     assert "exactly this form, in English: Confidence: 0.93" in WORDS
-    assert WORDS.count("\n    Confidence: 0.9") == 2
+    assert WORDS.count("\n    Confidence: 0.9") == 4
 
 
 def test_its_good_example_is_proven_by_its_passage_and_its_bad_one_is_not() -> None:
@@ -55,6 +58,13 @@ def test_its_good_example_is_proven_by_its_passage_and_its_bad_one_is_not() -> N
         "In summary, they protect ships.",
     ):
         assert bad in " ".join(WORDS.split())
+    steps = evidence(
+        "To reset the lamp, close the shutter.", "Then wait for one minute.", "Open the shutter again."
+    )
+    for place, step in enumerate(steps.passage.sentences):
+        text = steps.passage.text[step.start : step.end]
+        assert text in " ".join(WORDS.split())
+        assert is_proven(claim(citation([steps], 0, place, place + 1), text=text), [steps], told)
     assert not is_proven(claim(cited, text="Fog bells are struck six times a day."), found, told)
 
 
