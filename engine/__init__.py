@@ -54,6 +54,7 @@ Modules
         evaluate         the evaluation of retrieval, gate and citations
         answers          the evaluation of whole answers
         evaluation_report  its table and its page (pure)
+        reliability      is a confidence of 80 % right in 80 % (pure)
         certify          supervised calibration
         figures          bootstrap confidence intervals (pure)
         targets          retrieval metrics

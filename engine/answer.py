@@ -245,7 +245,7 @@ class Engine:
         finally:
             trail.generation_latency_ms = _ms(started, self.monotonic())
             noting.note_draft(trail, draft, self.rules.prompt_sha256)
-        return refuse_unproven(draft, sentences, evidence) or self._release(sentences, draft)
+        return refuse_unproven(draft, sentences, evidence) or self.release(sentences, draft)
 
     async def _prove(
         self,
@@ -276,7 +276,8 @@ class Engine:
             await self._recorded(self.ledger.note(trail))
             exchange.show(event)
 
-    def _release(self, sentences: Sequence[Quoted], draft: Draft) -> Released:
+    def release(self, sentences: Sequence[Quoted], draft: Draft) -> Released:
+        """The proven sentences as an answer with its confidence."""
         rules = self.rules
         confidence = rules.default_generation_confidence if draft.confidence is None else draft.confidence
         return cite.released(

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from pydantic import SecretStr
 
 from engine import wiring
-from engine.answer import ASK, Asked, Engine
+from engine.answer import ASK, Asked
 from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command, argument, print_rows, progress, say
 from engine.evaluation import answers, certify, evaluate, evaluation_report, labelled_set
 from engine.house import House
@@ -42,6 +43,8 @@ async def evaluation(settings: Settings, arguments: Arguments) -> int:
     else:
         print(evaluation_report.about(found))
         print_rows(evaluation_report.rows(found.figures))
+        if found.wrong:
+            print_rows(evaluation_report.wrong_counts(found.wrong))
     for failure in found.failures:
         say(f"  not measured: {failure['question']}: {failure['error']}")
     return FOUND_SOMETHING if found.failures else 0
@@ -112,6 +115,7 @@ async def _evaluated(
         passages=list((await library.passages(names)).values()),
         threshold=settings.retrieval.threshold,
         top_k=settings.retrieval.top_k,
+        confidence=engine.release,
     )
     return await evaluate.evaluate(labelled, subject, progress())
 
@@ -119,7 +123,7 @@ async def _evaluated(
 async def _evaluate_answers(settings: Settings, arguments: Arguments) -> int:
     labelled = answers.read(arguments.labelled)
     async with _temporary_house(settings, [arguments.docs], arguments.docs.name) as house:
-        ask = partial(_ask, house.engine, settings.retrieval.top_k)
+        ask = partial(_ask, house, settings.retrieval.top_k)
         found = await answers.evaluate(labelled, ask, house.engine.generator.name, progress())
     if arguments.report:
         arguments.report.write_text(evaluation_report.answers_page(found), "utf-8")
@@ -127,20 +131,29 @@ async def _evaluate_answers(settings: Settings, arguments: Arguments) -> int:
         print(json.dumps(asdict(found)))
     else:
         print_rows(evaluation_report.rows(found.figures))
+        if found.wrong:
+            print_rows(evaluation_report.wrong_counts(found.wrong))
         print_rows(
             evaluation_report.wrong_rows(found), empty="Every question was answered or refused as labelled."
         )
     return FOUND_SOMETHING if any(trial.outcome == "failed" for trial in found.trials) else 0
 
 
-async def _ask(engine: Engine, top_k: int, text: str) -> Answer:
+async def _ask(house: House, top_k: int, text: str) -> tuple[Answer, str]:
+    """The answer, and the text of the passages that were found."""
+    engine = house.engine
+
     async def read() -> Question:
         return Question(text, EVALUATED_BOOK, top_k)
 
     operator = Client("operator", None, ASK)
-    return await engine.answer(
+    answer = await engine.answer(
         Asked("affidavit eval", str(engine.new_id()), NullExchange(read), operator=operator)
     )
+    returned = cast("list[dict[str, Any]]", answer.trail.chunks_returned or [])
+    found = [item["chunk_id"] for item in returned]
+    passages = await house.library.passages(found)
+    return answer, "\n".join(passage.text for passage in passages.values())
 
 
 EVALUATION_COMMANDS: dict[str, Command] = {

@@ -13,8 +13,10 @@ from pydantic import BaseModel, Field
 
 from audit.progress import Progress
 from engine.errors import RequestError
+from engine.evaluation import reliability
 from engine.evaluation.figures import Figure, mean_figure
 from engine.evaluation.labelled_set import rows
+from engine.evaluation.reliability import ReliabilityBin
 from engine.models import Answer, ConfidenceLevel, Released
 
 Kind = Literal["answerable", "attribute_missing", "outside"]
@@ -45,6 +47,7 @@ class AnswerTrial:
     reason: str | None = None  # of a refusal or a failure
     level: ConfidenceLevel | None = None
     confidence: float | None = None
+    what_went_wrong: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class AnswerEvaluation:
     generator: str
     questions: dict[str, int]
     figures: dict[str, Figure]
+    wrong: dict[str, int]  # questions by what went wrong
+    reliability: list[ReliabilityBin]
     trials: list[AnswerTrial]
 
 
@@ -63,38 +68,56 @@ def read(file: Path) -> list[LabelledQuestion]:
 
 async def evaluate(
     labelled: Sequence[LabelledQuestion],
-    ask: Callable[[str], Awaitable[Answer]],
+    ask: Callable[[str], Awaitable[tuple[Answer, str]]],
     generator: str,
     progress: Progress,
 ) -> AnswerEvaluation:
-    """Asks the questions one after another. A question that fails is neither right nor refused."""
+    """Asks the questions one after another, each for its answer and the text of the passages that were found. A question
+    that fails is neither right nor refused."""
     trials = []
     for number, item in enumerate(labelled, start=1):
         trials.append(await _try(item, ask))
         progress("Asking", number, len(labelled))
     kinds = Counter[str](item.kind for item in labelled)
-    return AnswerEvaluation(generator, dict(kinds), dict(_figures(trials)), trials)
+    answered = [(t.confidence, t.outcome == "right") for t in trials if t.confidence is not None]
+    return AnswerEvaluation(
+        generator,
+        dict(kinds),
+        dict(_figures(trials)),
+        dict(Counter(trial.what_went_wrong for trial in trials if trial.what_went_wrong)),
+        reliability.bins([c for c, _ in answered], [right for _, right in answered]),
+        trials,
+    )
 
 
 def quotes_what_it_must(labelled: LabelledQuestion, answer: str) -> bool:
     """Compares without case, and white space counts once, because a page wraps its lines anywhere."""
+    return all(_quotes_one(phrases, answer) for phrases in labelled.must_quote)
+
+
+def _quotes_one(phrases: Sequence[str], answer: str) -> bool:
     said = _folded(answer)
-    return all(any(_folded(phrase) in said for phrase in phrases) for phrases in labelled.must_quote)
+    return any(_folded(phrase) in said for phrase in phrases)
 
 
-def wrong(found: AnswerEvaluation) -> list[AnswerTrial]:
+def wrong_trials(found: AnswerEvaluation) -> list[AnswerTrial]:
     """What was not answered or refused as it should be."""
     return [trial for trial in found.trials if not _is_as_labelled(trial)]
 
 
-async def _try(labelled: LabelledQuestion, ask: Callable[[str], Awaitable[Answer]]) -> AnswerTrial:
+async def _try(
+    labelled: LabelledQuestion, ask: Callable[[str], Awaitable[tuple[Answer, str]]]
+) -> AnswerTrial:
     try:
-        answer = await ask(labelled.question)
+        answer, passages = await ask(labelled.question)
     except RequestError as failure:
         return AnswerTrial(labelled.question, labelled.kind, "failed", "", failure.detail)
     outcome = answer.outcome
     if not isinstance(outcome, Released):
-        return AnswerTrial(labelled.question, labelled.kind, "refused", "", outcome.reason.value)
+        what = f"refused: {outcome.reason.value}" if labelled.kind == "answerable" else None
+        return AnswerTrial(
+            labelled.question, labelled.kind, "refused", "", outcome.reason.value, what_went_wrong=what
+        )
     is_right = labelled.kind == "answerable" and quotes_what_it_must(labelled, outcome.text)
     return AnswerTrial(
         labelled.question,
@@ -103,7 +126,17 @@ async def _try(labelled: LabelledQuestion, ask: Callable[[str], Awaitable[Answer
         outcome.text,
         level=outcome.confidence_level,
         confidence=outcome.confidence,
+        what_went_wrong=None if is_right else _what_went_wrong(labelled, outcome.text, passages),
     )
+
+
+def _what_went_wrong(labelled: LabelledQuestion, answer: str, passages: str) -> str:
+    if labelled.kind != "answerable":
+        return f"answered, though {labelled.kind.replace('_', ' ')}"
+    if any(_quotes_one(phrases, answer) for phrases in labelled.must_quote):
+        return "only a part of the answer"
+    is_found = quotes_what_it_must(labelled, passages)
+    return "another sentence of the right passages" if is_found else "other passages were found"
 
 
 def _is_as_labelled(trial: AnswerTrial) -> bool:
@@ -116,6 +149,11 @@ def _figures(trials: Sequence[AnswerTrial]) -> Iterator[tuple[str, Figure]]:
     yield "refused_answerable", mean_figure([trial.outcome == "refused" for trial in answerable])
     for kind in MUST_BE_REFUSED:
         yield f"refused_{kind}", mean_figure([t.outcome == "refused" for t in trials if t.kind == kind])
+    answered = [(t.confidence, t.outcome == "right") for t in trials if t.confidence is not None]
+    yield (
+        "calibration_error",
+        reliability.calibration_error([c for c, _ in answered], [r for _, r in answered]),
+    )
     for level in LEVELS:
         yield f"right_{level}", mean_figure([t.outcome == "right" for t in trials if t.level == level])
 

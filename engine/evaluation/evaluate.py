@@ -5,23 +5,38 @@ retriever returns them; targets.py defines a hit, and `evaluation_report.MEANING
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from audit.progress import Progress
 from engine.errors import RequestError
-from engine.evaluation import report
+from engine.evaluation import reliability, report
 from engine.evaluation.figures import Figure, auroc_figure, mean_figure
 from engine.evaluation.labelled_set import OTHERS, SHOWN_CHARACTERS, LabelledSet, Query, QuestionKind
+from engine.evaluation.reliability import ReliabilityBin
 from engine.evaluation.targets import RANKED, RECALLED, Marking
 from engine.grounding import cite
 from engine.grounding.verify import NO_INSTRUCTIONS, is_proven, refuse_unproven
-from engine.models import Draft, Excerpt, Generation, Passage, Question, Retrieved
+from engine.models import (
+    Candidate,
+    Draft,
+    Generation,
+    Passage,
+    Question,
+    Quoted,
+    Refusal,
+    Released,
+    Retrieved,
+)
 from engine.ports import Generator
 from engine.retrieval.gate import refuse_weak_evidence
 from engine.retrieval.retrieve import Retriever
 
+PARTS: Mapping[str, Callable[[Candidate], float]] = {
+    "dense": lambda item: item.cosine,
+    "bm25": lambda item: item.bm25,
+}
 SHOWN = 20  # the worst questions that a report lists: as many as an author reads
 
 
@@ -35,6 +50,7 @@ class Subject:
     passages: Sequence[Passage]  # all of the book
     threshold: float
     top_k: int
+    confidence: Callable[[Sequence[Quoted], Draft], Released]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +61,20 @@ class Trial:
     query: Query
     best_score: float
     found: str  # the beginning of the best passage
-    ranks: Mapping[str, float] = field(default_factory=dict)
-    excerpts: tuple[Excerpt, ...] = ()
+    ranks: Mapping[str, float] = field(default_factory=dict)  # by the blend, and by each of its parts
+    released: Released | None = None
+    refused: str | None = None  # the reason
     cited: tuple[float, float] | None = None  # citation hit and overlap
 
     @property
     def is_answered(self) -> bool:
-        return bool(self.excerpts)
+        return self.released is not None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether an answer cites a labelled span, or, where there is none, whether it should be given at all."""
+        hit = self.cited is None or self.cited[0] > 0
+        return self.is_answered and self.kind == "answerable" and hit
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +106,8 @@ class Evaluation:
     figures: dict[str, Figure]
     curves: dict[str, list[report.CurvePoint]]
     scores: dict[str, list[float]]
+    wrong: dict[str, int]  # questions by what went wrong
+    reliability: list[ReliabilityBin]
     missed: list[Mistake]
     let_through: list[Mistake]
     failures: list[dict[str, str]]
@@ -106,34 +131,46 @@ async def _ask(kind: QuestionKind, query: Query, subject: Subject, marking: Mark
     question = Question(query.text, subject.generation.book_id, RANKED)
     found: Retrieved = await subject.retriever.retrieve(question, subject.generation)
     best = found.evidence[0].passage if found.evidence else None
-    excerpts: tuple[Excerpt, ...] = ()
-    if subject.generator and refuse_weak_evidence(found, subject.threshold) is None:
-        excerpts = await _excerpts(question, found, subject)
+    outcome: Released | Refusal | None = refuse_weak_evidence(found, subject.threshold)
+    if subject.generator and outcome is None:
+        outcome = await _outcome(question, found, subject)
+    released = outcome if isinstance(outcome, Released) else None
     return Trial(
         kind=kind,
         query=query,
         best_score=found.best_score,
         found=_short(f"{best.section}: {best.text}") if best else "nothing",
-        ranks=marking.ranks(query, [item.passage.chunk_id for item in found.evidence]),
-        excerpts=excerpts,
-        cited=marking.cited(query, excerpts),
+        ranks=await _ranks(query, found, subject, marking),
+        released=released,
+        refused=outcome.reason.value if isinstance(outcome, Refusal) else None,
+        cited=marking.cited(query, released.excerpts) if released else None,
     )
 
 
-async def _excerpts(question: Question, found: Retrieved, subject: Subject) -> tuple[Excerpt, ...]:
-    """The excerpts that a reader would see; none if there is no answer."""
+async def _ranks(query: Query, found: Retrieved, subject: Subject, marking: Marking) -> dict[str, float]:
+    """By the blend as it is served, and by the order of each part alone."""
+    search = await subject.retriever.prepare(query.text, subject.generation)
+    candidates = await subject.retriever.candidates(search)
+    ranks = marking.ranks(query, [item.passage.chunk_id for item in found.evidence])
+    for part, score in PARTS.items():
+        ordered = [item.chunk_id for item in sorted(candidates, key=score, reverse=True)]
+        ranks |= {f"{name}_{part}": value for name, value in marking.ranks(query, ordered).items()}
+    return ranks
+
+
+async def _outcome(question: Question, found: Retrieved, subject: Subject) -> Released | Refusal:
+    """What a reader would see."""
     generator, evidence = subject.generator, found.evidence[: subject.top_k]
     assert generator
     draft = Draft(generator.name)
-    proven = []
+    proven: list[Quoted] = []
+    excerpts = 0
     async for claim in generator.write(replace(question, wording=found.wording), evidence, draft):
         draft.claims.append(claim)
         if is_proven(claim, evidence, NO_INSTRUCTIONS):
-            proven.append(claim)
-    if refuse_unproven(draft, proven, evidence):
-        return ()
-    citations = [citation for claim in proven for citation in claim.citations]
-    return tuple(cite.excerpt(citation, evidence, n) for n, citation in enumerate(citations, start=1))
+            proven.append(cite.quoted(claim, evidence, excerpts + 1))
+            excerpts += len(claim.citations)
+    return refuse_unproven(draft, proven, evidence) or subject.confidence(proven, draft)
 
 
 def _summary(
@@ -142,6 +179,7 @@ def _summary(
     kinds: Sequence[QuestionKind] = ("answerable", *OTHERS)
     scores = {kind: [trial.best_score for trial in trials if trial.kind == kind] for kind in kinds}
     calibration = subject.generation.calibration
+    answered = [(trial.released.confidence, trial.is_right) for trial in trials if trial.released]
     return Evaluation(
         name=labelled.name,
         documents=len(labelled.documents),
@@ -157,6 +195,8 @@ def _summary(
         figures=dict(_figures(trials, scores, subject)),
         curves={kind: report.curve(scores["answerable"], scores[kind]) for kind in OTHERS if scores[kind]},
         scores={kind: [round(score, 5) for score in values] for kind, values in scores.items() if values},
+        wrong=dict(Counter(filter(None, map(_what_went_wrong, trials)))) if subject.generator else {},
+        reliability=reliability.bins([c for c, _ in answered], [right for _, right in answered]),
         missed=_missed(trials, subject, marking),
         let_through=_let_through(trials, subject),
         failures=failures,
@@ -168,7 +208,7 @@ def _figures(
 ) -> Iterator[tuple[str, Figure]]:
     """The figures for which the set has questions."""
     answerable = [trial for trial in trials if trial.kind == "answerable"]
-    for name in ("recall@5", "mrr@10", "ndcg@10"):
+    for name in ("recall@5", "mrr@10", "ndcg@10", *(f"ndcg@10_{part}" for part in PARTS)):
         yield name, mean_figure([trial.ranks[name] for trial in answerable])
     yield "kept", mean_figure([score >= subject.threshold for score in scores["answerable"]])
     others = [kind for kind in OTHERS if scores[kind]]
@@ -179,10 +219,27 @@ def _figures(
         return
     for kind in ("answerable", *others):
         yield f"answered_{kind}", mean_figure([trial.is_answered for trial in trials if trial.kind == kind])
+    answered = [(trial.released.confidence, trial.is_right) for trial in trials if trial.released]
+    yield (
+        "calibration_error",
+        reliability.calibration_error([c for c, _ in answered], [r for _, r in answered]),
+    )
     cited = [trial.cited for trial in answerable if trial.cited]
     if any(trial.query.spans for trial in answerable):
         yield "citation_hit", mean_figure([hit for hit, _ in cited])
         yield "excerpt_overlap", mean_figure([share for _, share in cited])
+
+
+def _what_went_wrong(trial: Trial) -> str | None:
+    if trial.kind != "answerable":
+        return "answered, though the book does not" if trial.is_answered else None
+    if trial.refused:
+        return f"refused: {trial.refused}"
+    if trial.is_right:
+        return None
+    return (
+        "another sentence of the right passages" if trial.ranks["recall@5"] else "other passages were found"
+    )
 
 
 def _missed(trials: Sequence[Trial], subject: Subject, marking: Marking) -> list[Mistake]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from engine.evaluation import answers, report
+from engine.evaluation import answers, reliability, report
 from engine.evaluation.answers import AnswerEvaluation
 from engine.evaluation.evaluate import Evaluation, Mistake
 from engine.evaluation.figures import Figure
@@ -19,6 +19,7 @@ MEANING = {
     "excerpt_overlap": ("excerpt overlap", "of the same questions, the share of the letters of their spans that the excerpts cover"),
     "right": ("right", "the share of these that quote what they must"),
     "refused": ("refused", "the share of these questions that are refused"),
+    "calibration_error": ("calibration error", "the mean distance between an answer's confidence and the share that is right (ECE)"),
 }  # fmt: skip
 
 
@@ -42,6 +43,8 @@ def page(evaluation: Evaluation) -> str:
         report.paragraph(about(evaluation)),
         report.heading("Figures"),
         _figure_table(evaluation.figures),
+        *reliability.diagram(evaluation.reliability),
+        *_wrong_table(evaluation.wrong),
         *(report.gate(evaluation.curves, evaluation.scores, evaluation.threshold) if evaluation.curves else ()),
         *_mistakes("Answerable, and missed", "Nothing was missed.", evaluation.missed),
         *(_mistakes("Not in the book, and let through", "Nothing was let through.", evaluation.let_through)
@@ -59,6 +62,8 @@ def answers_page(found: AnswerEvaluation) -> str:
         report.paragraph(f"Questions: {kinds}. Generator {found.generator}."),
         report.heading("Figures"),
         _figure_table(found.figures),
+        *reliability.diagram(found.reliability),
+        *_wrong_table(found.wrong),
         report.heading("Wrong"),
         report.table(["Question", "Kind", "Outcome", "Answer"], listed)
         if listed
@@ -75,7 +80,7 @@ def wrong_rows(found: AnswerEvaluation) -> list[dict[str, str]]:
             "outcome": " ".join(filter(None, (trial.outcome, trial.level or trial.reason))),
             "answer": trial.answer,
         }
-        for trial in answers.wrong(found)
+        for trial in answers.wrong_trials(found)
     ]
 
 
@@ -89,6 +94,19 @@ def about(evaluation: Evaluation) -> str:
         f" {evaluation.embedder}, calibration {evaluation.calibration_kind} ({evaluation.calibration_id}), generator"
         f" {evaluation.generator or 'not asked'}, gate at {evaluation.threshold:.2f}."
     )
+
+
+def wrong_counts(wrong: Mapping[str, int]) -> list[dict[str, str]]:
+    """The kinds of wrong outcomes as a table for the terminal, most frequent first."""
+    ordered = sorted(wrong.items(), key=lambda item: (-item[1], item[0]))
+    return [{"what went wrong": what, "questions": f"{count:,}"} for what, count in ordered]
+
+
+def _wrong_table(wrong: Mapping[str, int]) -> tuple[report.Markup, ...]:
+    if not wrong:
+        return ()
+    listed = [list(row.values()) for row in wrong_counts(wrong)]
+    return report.heading("What went wrong"), report.table(["What", "Questions"], listed)
 
 
 def _figure_table(figures: Mapping[str, Figure]) -> report.Markup:

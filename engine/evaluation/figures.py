@@ -33,6 +33,11 @@ def auroc_figure(higher: Sequence[float], lower: Sequence[float]) -> Figure:
     return _figure(groups, lambda sample: auroc(sample[0], sample[1]))
 
 
+def paired_figure(pairs: Sequence[tuple[float, float]], measure: Callable[[Floats], float]) -> Figure:
+    """A statistic of pairs, which are resampled together; `measure` takes a row for each pair."""
+    return _figure([np.asarray(pairs, np.float64).reshape(-1, 2)], lambda sample: measure(sample[0]))
+
+
 def _figure(groups: Sequence[Floats], measure: Callable[[Sequence[Floats]], float]) -> Figure:
     """Resamples each group separately, because the size of a group is the choice of the set's author."""
     count = sum(map(len, groups))

@@ -24,7 +24,9 @@ from engine.evaluation import evaluate, evaluation_report, figures, labelled_set
 from engine.evaluation.evaluate import Subject
 from engine.evaluation.figures import Figure
 from engine.evaluation.labelled_set import AnswerSpan, CorpusDocument, LabelledSet, LabelsError, Query
+from engine.evaluation.reliability import ReliabilityBin
 from engine.evaluation.targets import Extent, Marking
+from engine.grounding import cite
 from engine.models import (
     Calibration,
     Candidate,
@@ -37,7 +39,7 @@ from engine.models import (
     RetrievedPassage,
 )
 from engine.retrieval import calibrate
-from engine.retrieval.retrieve import Retriever
+from engine.retrieval.retrieve import Retriever, Search
 from ingest import split
 from ingest.read import export
 from tests.build import hostile_text, passage, steady
@@ -359,7 +361,7 @@ def test_a_whole_run_prints_one_object_and_writes_a_report(
     assert found["questions"] == {"answerable": 15, "unanswerable": 5, "out_of_scope": 5}
     figures = found["figures"]
     assert set(figures) == {
-        "recall@5", "mrr@10", "ndcg@10", "kept", "let_through_unanswerable", "auroc_unanswerable",
+        "recall@5", "mrr@10", "ndcg@10", "ndcg@10_dense", "ndcg@10_bm25", "calibration_error", "kept", "let_through_unanswerable", "auroc_unanswerable",
         "let_through_out_of_scope", "auroc_out_of_scope", "answered_answerable", "answered_unanswerable",
         "answered_out_of_scope", "citation_hit", "excerpt_overlap",
     }  # fmt: skip
@@ -373,7 +375,11 @@ def test_a_whole_run_prints_one_object_and_writes_a_report(
     assert ET.fromstring(written).tag == "html"
     for name, figure in figures.items():
         assert f"{figure['value']:.3f}" in written, name
-    assert written.count("<svg") == 2
+    assert written.count("<svg") == 3
+    assert sum(found["wrong"].values()) == sum(
+        figures[name]["value"] * figures[name]["questions"]
+        for name in ("answered_unanswerable", "answered_out_of_scope")
+    ) + sum(count for what, count in found["wrong"].items() if "though" not in what)
     assert not re.findall(r"<script|(?:src|href)=|url\(", written)
 
 
@@ -384,7 +390,7 @@ def test_retrieval_only_asks_no_generator_and_prints_a_table(
     assert code == 0
     assert "generator not asked" in out
     assert [line.split("  ")[0] for line in out.splitlines()[1:]] == [
-        "figure", "recall@5", "MRR@10", "nDCG@10", "kept by the gate", "let through, unanswerable",
+        "figure", "recall@5", "MRR@10", "nDCG@10", "nDCG@10, dense", "nDCG@10, bm25", "kept by the gate", "let through, unanswerable",
         "AUROC, unanswerable",
     ]  # fmt: skip
 
@@ -409,6 +415,12 @@ class Stub:
             raise IndexUnavailableError
         return Retrieved((self.found,), self.found.candidate.score, 1, question.text)
 
+    async def prepare(self, query: str, generation: Generation) -> Search:
+        return Search(generation, [query], np.zeros(1, np.float32), {})
+
+    async def candidates(self, _: Search) -> list[Candidate]:
+        return [self.found.candidate]
+
 
 async def test_a_question_that_fails_is_named_and_left_out_of_the_figures() -> None:
     """Seen red with the failed question counted as a miss."""
@@ -419,7 +431,15 @@ async def test_a_question_that_fails_is_named_and_left_out_of_the_figures() -> N
     calibration = Calibration("shipped", "shipped", "minilm", 384, "attainment", (), ())
     generation = Generation(UUID(int=0), "book", "minilm", 384, calibration, Lexicon({}, 1, 3.0))
     subject = Subject(
-        cast("Retriever", Stub(RetrievedPassage(part, candidate), "Fails?")), None, generation, [part], 0.6, 5
+        cast("Retriever", Stub(RetrievedPassage(part, candidate), "Fails?")),
+        None,
+        generation,
+        [part],
+        0.6,
+        5,
+        lambda sentences, draft: cite.released(
+            sentences, draft.confidence or 0, weights=(0.6, 0.4), levels=(0.85, 0.7)
+        ),
     )
     found = await evaluate.evaluate(
         replace(of, queries=queries, relevant={"q": {"page"}, "f": {"page"}}), subject, lambda *_: None
@@ -440,12 +460,13 @@ def test_a_hostile_title_stays_text() -> None:
         unreachable_targets=0, embedder=HOSTILE, generator=HOSTILE, calibration_id=HOSTILE, calibration_kind=HOSTILE,
         threshold=0.6, figures={"recall@5": Figure(None, None, None, 0)},
         curves={"unanswerable": report.curve([0.7], [0.4])}, scores={"answerable": [0.7], "unanswerable": [0.4]},
+        wrong={HOSTILE: 1}, reliability=[ReliabilityBin(0.5, 0.5, 1)],
         missed=[wrong], let_through=[wrong], failures=[{"question": HOSTILE, "error": HOSTILE}],
     )  # fmt: skip
     written = evaluation_report.page(found)
     assert "<script" not in written
     tree = ET.fromstring(written)
-    assert [cell.text for cell in tree.iter("td")].count(HOSTILE) == 10
+    assert [cell.text for cell in tree.iter("td")].count(HOSTILE) == 11
     assert tree.findtext("head/title") == f"Evaluation: {HOSTILE}"
 
 

@@ -84,6 +84,8 @@ def test_whole_answers_are_measured_in_a_folder_of_their_own(
     assert [trial["outcome"] for trial in found["trials"]] == ["right", "wrong", "refused"]
     assert (found["figures"]["right"]["value"], found["figures"]["right"]["questions"]) == (0.5, 2)
     assert found["figures"]["refused_outside"]["value"] == 1
+    assert found["wrong"] == {"other passages were found": 1}
+    assert sum(answers for *_, answers in found["reliability"]) == 2
     assert not (tmp_path / "real").exists()
     written = page.read_text()
     assert ET.fromstring(written).tag == "html"
