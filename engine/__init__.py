@@ -42,6 +42,7 @@ Modules
     grounding/           citations that are really in the passages
         verify           checks the citations of a draft (pure)
         cite             renders citations (pure)
+        certainty        the share of such answers that is right (pure)
         injection_flags  flags passages that read like instructions (pure)
     reading/             what a question asks for, and which sentences state it
         asked            the form of an answer (pure)

@@ -281,8 +281,9 @@ class Engine:
         rules = self.rules
         confidence = rules.default_generation_confidence if draft.confidence is None else draft.confidence
         return cite.released(
-            sentences, confidence, weights=rules.confidence_weights, levels=rules.confidence_levels
-        )
+            sentences, confidence, weights=rules.confidence_weights, levels=rules.confidence_levels,
+            level_max=draft.level_max,
+        )  # fmt: skip
 
     async def _recorded(self, writing: Awaitable[None]) -> None:
         try:

@@ -312,6 +312,7 @@ class Draft:
     has_abstained: bool = False
     abstained_for: RefusalReason | None = None  # the reason, if it is a particular one
     confidence: float | None = None
+    level_max: ConfidenceLevel = "high"  # of what this generator writes
     raw: str = ""
     prompt: str | None = None
     stop_reason: str | None = None

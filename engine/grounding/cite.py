@@ -3,9 +3,12 @@
 import re
 from collections.abc import Sequence
 
+from engine.grounding.certainty import passage_probability
 from engine.models import Citation, Claim, ConfidenceLevel, Excerpt, Quoted, Released, RetrievedPassage
 
 EXCERPT_WORDS_MAX = 50  # specification 002: enough to find the place, and still a quotation
+
+LEVELS: Sequence[ConfidenceLevel] = ("high", "medium", "low")
 
 LOW_MARK = "[Low confidence: check the sources.]"
 
@@ -24,13 +27,14 @@ def released(
     *,
     weights: tuple[float, float],
     levels: tuple[float, float],
+    level_max: ConfidenceLevel = "high",
 ) -> Released:
     """The answer with its quotations and its confidence. An answer of low confidence begins with a warning."""
     excerpts = tuple(item for sentence in sentences for item in sentence.excerpts)
-    retrieval = max(item.score for item in excerpts)
+    retrieval = passage_probability(max(item.score for item in excerpts))
     confidence = round(weights[0] * retrieval + weights[1] * generation_confidence, 6)
     text = joined(sentences)
-    confidence_level = level(confidence, levels)
+    confidence_level = max(level(confidence, levels), level_max, key=LEVELS.index)
     if confidence_level == "low":
         text = f"{LOW_MARK} {text}"
     return Released(text, excerpts, retrieval, generation_confidence, confidence, confidence_level)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.grounding import certainty, cite
 from engine.grounding.cite import EXCERPT_WORDS_MAX, LOW_MARK, excerpt, level, quoted, released, source_mark
 from engine.grounding.verify import NO_INSTRUCTIONS, is_proven
 from engine.models import Citation, Claim, Quoted, Released, RetrievedPassage
@@ -92,6 +93,13 @@ def test_every_mark_of_the_answer_is_one_of_its_excerpts(texts: list[str], count
     assert answer.text == " ".join(spelled)
 
 
+@pytest.fixture
+def uncalibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The score as the share that is right, so that the formula is seen alone."""
+    monkeypatch.setattr(cite, "passage_probability", float)
+
+
+@pytest.mark.usefixtures("uncalibrated")
 def test_confidence_is_six_parts_retrieval_and_four_parts_generation() -> None:
     found = [evidence("Robots fall.", score=0.9)]
     answer = release(found, citation(found, 0, 0, 1), generation=0.5)
@@ -99,6 +107,7 @@ def test_confidence_is_six_parts_retrieval_and_four_parts_generation() -> None:
     assert answer.confidence == pytest.approx(0.6 * 0.9 + 0.4 * 0.5)
 
 
+@pytest.mark.usefixtures("uncalibrated")
 def test_retrieval_confidence_is_that_of_the_best_cited_passage() -> None:
     found = [evidence("Not cited.", score=0.99), evidence("One.", score=0.7), evidence("Two.", score=0.8)]
     answer = release(found, citation(found, 1, 0, 1), citation(found, 2, 0, 1))
@@ -120,6 +129,7 @@ def test_levels_at_their_borders(confidence: float, expected: str) -> None:
     assert level(confidence, LEVELS) == expected
 
 
+@pytest.mark.usefixtures("uncalibrated")
 @pytest.mark.parametrize(("share", "expected"), [(0.85, "medium"), (0.70, "medium"), (0.851, "high")])
 def test_rounding_errors_do_not_lift_over_a_border(share: float, expected: str) -> None:
     """0.6 * 0.7 + 0.4 * 0.7 is 0.7 less a rounding error, and still medium."""
@@ -128,6 +138,7 @@ def test_rounding_errors_do_not_lift_over_a_border(share: float, expected: str) 
     assert (answer.confidence, answer.confidence_level) == (share, expected)
 
 
+@pytest.mark.usefixtures("uncalibrated")
 def test_an_answer_of_low_confidence_says_so_first() -> None:
     found = [evidence("Robots fall.", score=0.6)]
     assert release(found, citation(found, 0, 0, 1), generation=0.1).text.startswith(
@@ -136,6 +147,24 @@ def test_an_answer_of_low_confidence_says_so_first() -> None:
     assert LOW_MARK not in release(found, citation(found, 0, 0, 1), generation=1.0).text
 
 
+# Seen red with the score itself as the retrieval's part.
+def test_the_retrieval_part_is_the_share_of_such_passages_that_is_right() -> None:
+    found = [evidence("Robots fall.", score=0.9)]
+    answer = release(found, citation(found, 0, 0, 1))
+    assert answer.retrieval_confidence == certainty.passage_probability(0.9) < 0.9
+
+
+@pytest.mark.usefixtures("uncalibrated")
+def test_a_generator_may_have_a_highest_level() -> None:
+    found = [evidence("Robots fall.", score=1.0)]
+    sentences = [quoted(claim(citation(found, 0, 0, 1)), found, 1)]
+    answer = released(sentences, 1.0, weights=WEIGHTS, levels=LEVELS, level_max="medium")
+    assert (answer.confidence, answer.confidence_level) == (1.0, "medium")
+    low = released(sentences, 0.0, weights=WEIGHTS, levels=LEVELS, level_max="medium")
+    assert low.confidence_level == "low"
+
+
+@pytest.mark.usefixtures("uncalibrated")
 @pytest.mark.parametrize(
     ("retrieval", "generation", "expected"),
     [(0.85, 0.85, "medium"), (0.86, 0.85, "high"), (0.9, 0.775, "medium"), (0.7, 0.7, "medium"), (0.7, 0.6999, "low"),
