@@ -29,7 +29,7 @@ from engine.settings import Settings
 from engine.wiring.books import self_calibration_of
 from ingest.read.export import FILENAME as CONTENT_FILE
 from ingest.registry import Registry
-from ingest.self_calibration import SelfCalibration, echoes, headings
+from ingest.self_calibration import SelfCalibration, echoes, headings, keywords
 
 OUT_OF_SCOPE = SETS / "oos" / "queries.jsonl"
 RANKED = {"xquad_en": 0.96, "squad2_near_miss": 0.95}  # the goal of R@5
@@ -249,6 +249,7 @@ async def _asked(house: House, settings: Settings, labelled: LabelledSet) -> Boo
         probes=await calibration._scores(calibration.probes, generation),
         headings=await calibration._scores(headings(passages), generation),
         echoes=await calibration._scores(echoes(passages), generation),
+        keywords=await calibration._scores(keywords(passages), generation),
     )
     asked = []
     for kind, query in labelled.questions():
@@ -267,7 +268,7 @@ def recalibrated(book: Book, distort: Callable[[Floats], Floats], gate: Gate, re
         heard = book.soundings
         kinds = [
             [_distorted(raw, distort) for raw in raws]
-            for raws in (heard.probes, heard.headings, heard.echoes)
+            for raws in (heard.probes, heard.headings, heard.echoes, heard.keywords)
         ]
         embedder, dimension = book.generation.embedder, book.generation.dimension
         return calibrate.fit_unlabelled(

@@ -1,7 +1,7 @@
 """Self-calibration: fits the score curves of a new generation to its answers to probe questions, without labels.
 
-The probes are questions that the book does not answer, its headings, and its own sentences. So any embedder gets a gate
-with the same meaning, even if its typical cosines are unknown.
+The probes are questions that the book does not answer, its headings, its own sentences, and a few words of them. So any
+embedder gets a gate with the same meaning, even if its typical cosines are unknown.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from string import punctuation
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from ingest.registry import Registry
 HEADINGS_MAX = 100  # more would change the curves only slightly
 ECHOES = 100
 ECHO_WORDS = range(6, 41)  # shorter ones are fragments, and some embedders truncate longer ones
+KEYWORDS = 5  # of a sentence
+SENTENCES = 200  # that keywords are taken from
 ATTEMPTS = 3  # the timeout of a search is meant for readers, and the machine is busy while it builds a book
 CONCURRENT_SEARCHES = 8  # few, because the index also serves readers
 
@@ -43,6 +46,7 @@ class SelfCalibration:
             probes=await self._scores(self.probes, generation),
             headings=await self._scores(headings(passages), generation),
             echoes=await self._scores(echoes(passages), generation),
+            keywords=await self._scores(keywords(passages), generation),
         )
         return calibrate.fit_unlabelled(
             scores,
@@ -97,13 +101,31 @@ def headings(passages: Sequence[Passage]) -> list[str]:
     return [f"What is said about {heading}?" for heading in _spread(list(found), HEADINGS_MAX)]
 
 
-def echoes(passages: Sequence[Passage]) -> list[str]:
+def echoes(passages: Sequence[Passage], count: int = ECHOES) -> list[str]:
     """A sample of the book's sentences, evenly spread; of a very short book all of them."""
     sentences = dict.fromkeys(
         passage.sentence_text(number) for passage in passages for number in range(len(passage.sentences))
     )
     whole = [sentence for sentence in sentences if len(sentence.split()) in ECHO_WORDS]
-    return _spread(whole or list(sentences), ECHOES)
+    return _spread(whole or list(sentences), count)
+
+
+def keywords(passages: Sequence[Passage]) -> list[str]:
+    """Questions that the book answers: five words each of a sample of its sentences, without stop words.
+
+    Any five, chosen by a hash: a reader remembers no more of a sentence. With four the gate stands too low and with six too
+    high; the rarest five, and five that are evenly spread, tell books apart a little less well.
+    """
+    return [picked for sentence in echoes(passages, SENTENCES) if (picked := _keywords(sentence))]
+
+
+def _keywords(sentence: str) -> str:
+    """None of a single word: where words are written without spaces, it may be the whole sentence."""
+    words = dict.fromkeys(word.strip(punctuation) for word in sentence.split() if lexical.words(word))
+    if len(words) == 1:
+        return ""
+    by_chance = sorted(words, key=lambda word: sha256(f"{sentence} {word}".encode()).digest())
+    return " ".join(word for word in words if word in by_chance[:KEYWORDS])
 
 
 def _spread(items: Sequence[str], count: int) -> list[str]:

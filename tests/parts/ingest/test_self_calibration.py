@@ -140,6 +140,31 @@ def test_fragments_are_echoes_only_where_there_is_nothing_else() -> None:
     assert self_calibration.echoes([passage("Yes.", "No.")]) == ["Yes.", "No."]
 
 
+def test_keywords_are_five_words_of_a_sentence_in_its_order_without_stop_words() -> None:
+    sentence = "The ankle of a walking robot turns (slowly), because its motor is at the knee."
+    words = ["ankle", "walking", "robot", "turns", "slowly", "motor", "knee"]
+    (asked,) = self_calibration.keywords([passage(sentence)])
+    places = [words.index(word) for word in asked.split()]
+    assert len(places) == self_calibration.KEYWORDS
+    assert places == sorted(places)
+    assert self_calibration.keywords([passage(sentence)]) == [asked]
+
+
+# Seen red with the first five words, and with the first hundred sentences.
+def test_keywords_come_from_all_over_the_sentences_and_the_book() -> None:
+    words = [f"word{letter}" for letter in "abcdefghij"]
+    book = [passage(" ".join([*words, f"number{number}"]) + ".") for number in range(1000)]
+    asked = self_calibration.keywords(book)
+    assert len(asked) == self_calibration.SENTENCES
+    assert {word for question in asked for word in question.split()} >= set(words)
+    assert any("number9" in question for question in asked[-20:])
+
+
+# Seen red with a sentence of one word asked as it is.
+def test_a_sentence_without_spaces_has_no_keywords() -> None:
+    assert self_calibration.keywords([passage("一个杯子里装着茶水和一点牛奶。")]) == []
+
+
 # --- Every generation
 
 
@@ -199,7 +224,7 @@ def counting(ingest: Ingest) -> tuple[Ingest, Counting]:
     ), embedder
 
 
-# Seen red with the vectors of questions not kept.
+# Seen red with the vectors of questions not kept, and with the keywords not asked.
 async def test_no_probe_is_embedded_twice(
     shelf_settings: Settings, shelf: Database, book: str, tmp_path: Path
 ) -> None:
@@ -213,6 +238,7 @@ async def test_no_probe_is_embedded_twice(
     assert set(embedder.questions) == {
         "What is said about Kettles?",
         "A kettle boils the water for the tea in two minutes.",
+        "boils water tea two minutes",
     }
 
 

@@ -21,6 +21,7 @@ from engine.retrieval import calibrate
 from engine.retrieval.calibrate import (
     FULL_ATTAINMENT,
     LABELLED_MIN,
+    PROBES_SLACK,
     SEPARATION_MIN,
     Certificate,
     Gate,
@@ -123,7 +124,13 @@ def soundings(highest_attainment: float = 1.0) -> st.SearchStrategy[ProbeScores]
         probes=st.lists(one, min_size=1, max_size=12),
         headings=st.lists(one, max_size=4),
         echoes=st.lists(one, min_size=1, max_size=4),
+        keywords=st.lists(one, max_size=4),
     )
+
+
+def from_below(asked: ProbeScores) -> ProbeScores:
+    """The same without what the book answers."""
+    return replace(asked, keywords=())
 
 
 def calibrated(asked: ProbeScores, refused: float = REFUSED) -> Calibration:
@@ -191,6 +198,19 @@ def test_curves_rise_for_any_soundings(asked: ProbeScores, refused: float) -> No
     assert calibration.separation is None or 0 <= calibration.separation <= 1
 
 
+# Seen red without the bound of the level: at a low gate it fell below 0.
+@pytest.mark.parametrize("keyword", [(-1.0, 0.0), (1.0, 1.0)])
+@pytest.mark.parametrize("threshold", [0.05, 0.60, 0.95])
+@pytest.mark.parametrize("edge", EDGES)
+def test_curves_rise_whatever_the_keywords_found(
+    edge: str, threshold: float, keyword: tuple[float, float]
+) -> None:
+    asked = replace(EDGES[edge], keywords=[table(keyword)] * 9)
+    gate = Gate(GATE.weights, threshold)
+    made = calibrate.fit_unlabelled(asked, embedder="e", dimension=3, gate=gate, refused=REFUSED)
+    assert_rises(made.similarity)
+
+
 # Words alone may lift noise over any gate: with a lexical score of .6 or less the curve of the cosines decides.
 WORDS_DECIDE_FROM = FULL_ATTAINMENT * GATE.threshold
 
@@ -205,7 +225,17 @@ def test_the_wanted_share_of_the_probes_stays_below_the_gate(edge: str) -> None:
 @given(soundings(WORDS_DECIDE_FROM * 0.99), st.floats(0.5, 0.99))
 def test_the_wanted_share_of_any_probes_stays_below_the_gate(asked: ProbeScores, refused: float) -> None:
     rounding = 1e-9
-    assert share(calibrated(asked, refused), asked.probes) <= 1 - refused + rounding
+    assert share(calibrated(from_below(asked), refused), asked.probes) <= 1 - refused + rounding
+
+
+# Seen red without the bound: keywords that find nothing opened the gate to most of the probes.
+@steady
+@given(soundings(WORDS_DECIDE_FROM * 0.99), st.floats(0.5, 0.99))
+def test_whatever_the_keywords_find_at_most_twice_the_share_of_probes_passes(
+    asked: ProbeScores, refused: float
+) -> None:
+    rounding = 1e-9
+    assert share(calibrated(asked, refused), asked.probes) <= PROBES_SLACK * (1 - refused) + rounding
 
 
 def raised(calibration: Calibration) -> Calibration | None:
@@ -220,7 +250,7 @@ def raised(calibration: Calibration) -> Calibration | None:
 @steady
 @given(soundings(), st.floats(0.5, 0.99))
 def test_the_noise_stands_as_high_as_it_can(asked: ProbeScores, refused: float) -> None:
-    calibration = calibrated(asked, refused)
+    calibration = calibrated(from_below(asked), refused)
     higher = raised(calibration)
     assert higher is None or share(higher, asked.probes) > 1 - refused - 1e-9
 
@@ -231,7 +261,7 @@ def test_the_noise_stands_as_high_as_it_can(asked: ProbeScores, refused: float) 
 def test_to_refuse_more_lets_no_more_probes_through(asked: ProbeScores, one: float, other: float) -> None:
     less, more = sorted((one, other))
     rounding = 1e-9
-    through = [share(calibrated(asked, refused), asked.probes) for refused in (less, more)]
+    through = [share(calibrated(from_below(asked), refused), asked.probes) for refused in (less, more)]
     assert through[1] <= max(through[0], 1 - more) + rounding
 
 
@@ -249,7 +279,9 @@ def book(seed: int, count: int = 300) -> tuple[ProbeScores, list[Raw], list[Raw]
 
     inside = [question(0.56, 0.137, 0.24) for _ in range(count)]
     echoes = [question(0.85, 0.05, 0.6) for _ in range(count // 3)]
-    return ProbeScores(other(), inside[: count // 3], echoes), inside, other()
+    probes, others = other(), other()
+    words = [question(0.60, 0.10, 0.3) for _ in range(count // 3)]
+    return ProbeScores(probes, inside[: count // 3], echoes, words), inside, others
 
 
 def distorted(raws: Sequence[Raw], change: Callable[[Cosines], Cosines]) -> list[Raw]:
@@ -260,7 +292,8 @@ def decisions(
     asked: ProbeScores, questions: Sequence[Raw], change: Callable[[Cosines], Cosines]
 ) -> list[bool]:
     """Which questions pass, had the embedder's cosines been others."""
-    changed = ProbeScores(*(distorted(raws, change) for raws in (asked.probes, asked.headings, asked.echoes)))
+    kinds = (asked.probes, asked.headings, asked.echoes, asked.keywords)
+    changed = ProbeScores(*(distorted(raws, change) for raws in kinds))
     return passes(calibrated(changed), distorted(questions, change))
 
 
@@ -293,6 +326,33 @@ def test_a_book_like_real_ones_is_told_apart(seed: int) -> None:
     assert share(calibration, inside) >= 0.94
     assert share(calibration, others) <= 1 - REFUSED + 0.05
     assert calibrate.separation_warnings(calibration) == ()
+
+
+def keywords(cosine: float, count: int = 100) -> list[Raw]:
+    return [table((cosine + place / count / 10, 0.1)) for place in range(count)]
+
+
+# Seen red with the sign in `_towards` turned round.
+@pytest.mark.parametrize("seed", range(5))
+def test_the_further_the_keywords_are_from_the_probes_the_more_is_refused(seed: int) -> None:
+    asked, inside, others = book(seed)
+    through = []
+    for found in ((), keywords(0.25), keywords(0.45), keywords(0.75)):
+        calibration = calibrated(replace(asked, keywords=found))
+        through.append(share(calibration, others))
+        assert share(calibration, inside) >= 0.85
+    alone, like_probes, above, far_above = through
+    assert like_probes >= alone >= above > far_above
+
+
+# Seen red with the median of the keywords instead of the weakest.
+def test_the_gate_follows_the_weakest_of_the_keywords() -> None:
+    asked, _, _ = book(1)
+    levels = [
+        calibrated(replace(asked, keywords=[*keywords(0.4, 20), *keywords(rest, 80)])).similarity[1][1]
+        for rest in (0.6, 0.9)
+    ]
+    assert levels[0] == pytest.approx(levels[1], abs=1e-3)
 
 
 # Seen red with a random id, and with an id of the curves alone.
