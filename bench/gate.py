@@ -86,7 +86,7 @@ class Asked:
         return np.array(rows, np.float64).reshape(-1, 2)
 
     def ordered(self, score: Callable[[Candidate], float]) -> list[str]:
-        by_score = sorted(self.candidates, key=lambda item: (-round(score(item), 5), item.chunk_id))
+        by_score = sorted(self.candidates, key=lambda item: (-round(score(item), 5), item.position or 0))
         return [item.chunk_id for item in by_score]
 
 
@@ -136,7 +136,7 @@ async def main() -> None:
 def ranking(book: Book, recall_goal: float) -> Iterator[Line]:
     """Ablation: the blend compared with each of its parts alone, on the same candidates."""
     orders: dict[str, Callable[[Candidate], float]] = {
-        "blend": lambda item: item.score,
+        "blend": lambda item: item.rank_score,
         "dense alone": lambda item: item.cosine,
         "BM25 alone": lambda item: item.bm25,
     }

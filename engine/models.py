@@ -248,7 +248,9 @@ class Candidate:
     bm25: float
     attainment: float
     lexical: float
-    score: float
+    score: float  # the gate compares this one
+    rank_score: float  # the order follows this one, which counts words beyond the end of the lexical curve
+    position: int | None  # of the passage in the book; of equal ones the first comes first
     rerank: float | None = None
 
 

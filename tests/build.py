@@ -62,7 +62,9 @@ def passage(
 def evidence(*sentences: str, score: float = 0.9, **about: Any) -> RetrievedPassage:
     """A passage of these sentences that was found with this score."""
     found = passage(*sentences, **about)
-    return RetrievedPassage(found, Candidate(found.chunk_id, score, score, score, score, score, score))
+    return RetrievedPassage(
+        found, Candidate(found.chunk_id, score, score, score, score, score, score, score, None)
+    )
 
 
 def citation(found: list[RetrievedPassage], passage: int, start: int, end: int) -> Citation:

@@ -1,7 +1,7 @@
 """Hybrid retrieval: embed, search densely and by BM25, calibrate and blend the scores, rerank, keep the top k."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from engine.errors import DatabaseUnavailableError, RerankFailedError
@@ -111,11 +111,7 @@ class Retriever:
             for item in await self.candidates(search, filters):
                 if item.chunk_id not in found or found[item.chunk_id].score < item.score:
                     found[item.chunk_id] = item
-        return (
-            list(found.values())
-            if len(searches) == 1
-            else sorted(found.values(), key=lambda item: -item.score)
-        )
+        return in_order(found.values())
 
     def _is_common(self, word: str) -> bool:
         """Whether it is one token: an embedder's vocabulary holds the common words of its language."""
@@ -199,18 +195,27 @@ def rank(hits: Sequence[Hit], search: Search, weights: Weights) -> list[Candidat
     """
     calibration, lexicon = search.generation.calibration, search.generation.lexicon
     possible = lexical.possible(search.words, lexicon)
-    ordered = []
+    candidates = []
     for hit in hits:
         attainment = lexical.attainment(hit.bm25, possible)
         similarity = interpolate(calibration.similarity, min(1.0, max(0.0, hit.cosine)))
         lexical_score = interpolate(calibration.lexical, attainment)
         score = blended(similarity, lexical_score, weights)
-        candidate = Candidate(
-            hit.chunk_id, hit.cosine, similarity, hit.bm25, attainment, lexical_score, score
-        )
         rank_score = blended(similarity, extrapolate(calibration.lexical, attainment), weights)
-        ordered.append((-round(rank_score, 5), hit.position or 0, hit.chunk_id, candidate))
-    return [candidate for *_, candidate in sorted(ordered, key=lambda item: item[:3])]
+        candidates.append(
+            Candidate(
+                hit.chunk_id, hit.cosine, similarity, hit.bm25, attainment, lexical_score, score, rank_score,
+                hit.position,
+            )
+        )  # fmt: skip
+    return in_order(candidates)
+
+
+def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The order is the same on every backend. A generation that was stored without positions keeps that of the ids."""
+    return sorted(
+        candidates, key=lambda item: (-round(item.rank_score, 5), item.position or 0, item.chunk_id)
+    )
 
 
 def _located(selected: str, documents: Sequence[Sequence[Passage]]) -> list[selection.Located]:

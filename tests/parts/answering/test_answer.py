@@ -89,7 +89,8 @@ async def test_every_part_of_every_score_is_recorded(house: House, records: Reco
     answer = await house.engine.answer(asked())
     for candidate in records.of(answer.trail.query_id)[0]["chunks_returned"]:
         assert set(candidate) == {
-            "chunk_id", "cosine", "similarity", "bm25", "attainment", "lexical", "score", "rerank",
+            "chunk_id", "cosine", "similarity", "bm25", "attainment", "lexical", "score", "rank_score",
+            "position", "rerank",
         }  # fmt: skip
         assert candidate["score"] == pytest.approx(
             0.85 * candidate["similarity"] + 0.15 * candidate["lexical"]

@@ -427,7 +427,7 @@ async def test_a_question_that_fails_is_named_and_left_out_of_the_figures() -> N
     of = labelled("One two three.", (4, 7))
     queries = dict(of.queries) | {"f": Query(_id="f", text="Fails?", answerable=True)}
     part = cut((0, 1))[0]
-    candidate = Candidate(part.chunk_id, 0.9, 0.9, 9.0, 0.9, 0.9, 0.9)
+    candidate = Candidate(part.chunk_id, 0.9, 0.9, 9.0, 0.9, 0.9, 0.9, 0.9, None)
     calibration = Calibration("shipped", "shipped", "minilm", 384, "attainment", (), ())
     generation = Generation(UUID(int=0), "book", "minilm", 384, calibration, Lexicon({}, 1, 3.0))
     subject = Subject(

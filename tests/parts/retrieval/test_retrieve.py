@@ -44,7 +44,7 @@ from engine.ports import NullExchange, Reranker
 from engine.providers.cohere import CohereReranker
 from engine.providers.qdrant import QdrantIndex
 from engine.retrieval.calibrate import Weights
-from engine.retrieval.retrieve import RERANKED, Search, rank
+from engine.retrieval.retrieve import RERANKED, Retriever, Search, rank
 from engine.settings import Settings
 from engine.storage.database import Database
 from tests.asking import IMU, OPERATOR, draft, with_generator
@@ -349,16 +349,44 @@ def test_equal_scores_of_a_generation_without_positions_keep_the_order_of_the_id
     assert [item.chunk_id for item in rank(stored, search(), WEIGHTS)] == ["a", "b"]
 
 
+def easily_full() -> Search:
+    """A search in which a single word is enough for a full lexical score."""
+    plain = search()
+    calibration = replace(plain.generation.calibration, lexical=((0.0, 0.0), (0.01, 1.0)))
+    return replace(plain, generation=replace(plain.generation, calibration=calibration))
+
+
 # Seen red with the order taken from the score, and with the score of the order given to the gate.
 def test_words_beyond_the_end_of_the_curve_count_in_the_order_and_not_in_the_score() -> None:
-    full = ((0.0, 0.0), (0.01, 1.0))
-    plain = search()
-    calibration = replace(plain.generation.calibration, lexical=full)
-    made = replace(plain, generation=replace(plain.generation, calibration=calibration))
-    more, enough = rank([Hit("enough", 0.31, 1.0), Hit("more", 0.3, 2.0)], made, WEIGHTS)
+    more, enough = rank([Hit("enough", 0.31, 1.0), Hit("more", 0.3, 2.0)], easily_full(), WEIGHTS)
     assert (more.chunk_id, enough.chunk_id) == ("more", "enough")
     assert (more.lexical, enough.lexical) == (1.0, 1.0)
     assert more.score < enough.score
+
+
+class Stored:
+    """An index that finds the same for every search."""
+
+    def __init__(self, hits: list[Hit]) -> None:
+        self.hits = hits
+
+    async def search(self, *_: Any) -> list[Hit]:
+        return self.hits
+
+
+# Seen red with the passages of several clauses sorted by the gate's score alone.
+async def test_several_searches_of_a_question_keep_the_order_of_one() -> None:
+    found = [
+        Hit("a", 0.3, 1.0, 1),
+        Hit("b", 0.3, 1.0, 0),
+        Hit("enough", 0.31, 1.0, 2),
+        Hit("more", 0.3, 2.0, 3),
+    ]
+    index: Any = Stored(found)
+    retriever = Retriever(None, index, None, None, WEIGHTS, 50, 1.0)  # type: ignore[arg-type]
+    merged = await retriever._candidates_of_all([easily_full(), easily_full()], Filters())
+    assert [item.chunk_id for item in merged] == ["more", "enough", "b", "a"]
+    assert merged == rank(found, easily_full(), WEIGHTS)
 
 
 # Seen red with the scores divided by the best of the result.
