@@ -166,7 +166,7 @@ class StreamParser:
         draft = self._draft
         draft.is_complete = draft.stop_reason == "end_turn" and self._block is None
         draft.has_abstained = draft.has_abstained or _abstains(draft.raw)
-        if _says(NOT_STATED, draft.raw):
+        if _says(NOT_STATED, draft.raw) and not _says(SENTINEL, draft.raw):
             draft.abstained_for = RefusalReason.ATTRIBUTE_NOT_FOUND
         estimate = _LAST_ESTIMATE.search(draft.raw.rstrip()[-ESTIMATE_CHARACTERS_MAX:])
         draft.confidence = _share(estimate[1]) if estimate else None

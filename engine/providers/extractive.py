@@ -43,8 +43,6 @@ LEVEL_MAX: ConfidenceLevel = (
     "medium"  # "high" means right in 99 %, which no offline score reaches on held-out questions
 )
 COSINE_MIN = 0.25  # the typical cosine of two unrelated sentences stays below this
-NOISE = 0.5  # the score of unrelated passages: a passage is weighted by its lead over it
-NOISE_LEAD_MIN = 0.05
 SHARE_WEIGHT = 0.5  # of the question's words, beside the cosine
 FORM_WEIGHT = 1.15  # of a unit that has the form of an answer to the question
 NEXT_SHARE = 0.6  # another unit must support the answer so nearly as well as the best one
@@ -102,7 +100,7 @@ class Extractive:
         aim = asked.read(texts[-1])
         ranked = await self._ranked(texts, aim, evidence)
         stating = _stating(ranked, aim)
-        draft.confidence = _probability(stating, evidence) if stating else 0.0
+        draft.confidence = round(answer_probability(_signs(stating[0], evidence)), 6) if stating else 0.0
         if ranked and not stating:
             draft.abstained_for = RefusalReason.ATTRIBUTE_NOT_FOUND
         return _best(stating)
@@ -152,7 +150,7 @@ def _compared(
         share = sum(idf[word] for word in words | (asked_words & set(lexical.words(above)))) / whole
         yield Supporting(
             unit,
-            max(NOISE_LEAD_MIN, item.candidate.score - NOISE),
+            item.candidate.rank_score,
             share,
             aim.fits(unit.stated, item.passage.sentences[unit.main].kind),
         )
@@ -170,10 +168,8 @@ def _stating(ranked: Sequence[Supporting], aim: Aim) -> Sequence[Supporting]:
     ]
 
 
-def _probability(stating: Sequence[Supporting], evidence: Sequence[RetrievedPassage]) -> float:
-    best = stating[0]
-    score = max(item.candidate.score for item in evidence)
-    return round(answer_probability(Signs(score, best.cosine, best.share)), 6)
+def _signs(best: Supporting, evidence: Sequence[RetrievedPassage]) -> Signs:
+    return Signs(max(item.candidate.score for item in evidence), best.cosine, best.share)
 
 
 def _best(ranked: Sequence[Supporting]) -> list[Unit]:

@@ -151,7 +151,7 @@ async def test_a_generation_is_a_collection_of_exact_scores_with_its_filters_ind
     assert sent["wait"] == "true"
 
 
-async def test_a_search_tells_the_server_its_time_and_asks_for_no_payload_but_the_id(
+async def test_a_search_tells_the_server_its_time_and_asks_for_no_payload_but_id_and_position(
     upstream: Upstream,
 ) -> None:
     async with at(upstream.url, 1.4) as index:
@@ -163,7 +163,8 @@ async def test_a_search_tells_the_server_its_time_and_asks_for_no_payload_but_th
     assert [query for query, _ in batches] == [{"timeout": "2"}] * 2
     for _, body in batches:
         assert all(
-            one["with_payload"] == ["chunk_id"] and not one.get("with_vector") for one in body["searches"]
+            one["with_payload"] == ["chunk_id", "position"] and not one.get("with_vector")
+            for one in body["searches"]
         )
 
 
