@@ -36,6 +36,10 @@ Modules
         gate             enough evidence, or a refusal before a model is paid for (pure)
         calibrate        score calibration (pure)
         lexical          BM25 (pure)
+        word_forms       stems and n-grams of all languages but English (pure)
+        words_only       an embedder for books that no embedder here reads
+        languages        the language of a book and of a question (pure)
+        stop_words       function words of the languages (pure)
         selection        locates a reader's selected text in the book (pure)
         library          read-only repository of books and passages
     grounding/           citations that are really in the passages

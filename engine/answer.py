@@ -24,7 +24,7 @@ down to the sockets, and its row says so.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from audit.errors import LedgerUnavailableError
@@ -58,7 +58,8 @@ from engine.models import (
     Trail,
 )
 from engine.ports import Clock, Exchange, Generator, Keyring, Library, Limiter, NewId, NullExchange
-from engine.retrieval.gate import refuse_weak_evidence
+from engine.retrieval import languages
+from engine.retrieval.gate import refuse_foreign_language, refuse_weak_evidence
 from engine.retrieval.retrieve import Retriever
 
 ASK = frozenset({"ask"})  # the scope that an endpoint requires unless it names others
@@ -185,11 +186,27 @@ class Engine:
         await self._open(trail)  # (4)
         question = await self._recall(asked.exchange, client, question, trail)
         generation = await self._live_generation(question)
+        question = replace(question, language=generation.language, embedder=generation.embedder)
+        outcome = await self._outcome(question, generation, trail, asked.exchange)
+        if isinstance(outcome, Released):
+            return outcome
+        return replace(outcome, language=languages.of_reader(question.text, question.language))
+
+    async def _outcome(
+        self, question: Question, generation: Generation, trail: Trail, exchange: Exchange
+    ) -> Released | Refusal:
+        foreign = refuse_foreign_language(question, self.retriever.embedder_of(generation).languages)
+        if foreign:
+            noting.note_generation(trail, generation)
+            return foreign
         found = await self._retrieve(question, generation, trail)  # (5)
         refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
         if refusal:
             return refusal
-        return await self._generate(question, found.evidence, trail, asked.exchange)  # (7) (8)
+        sentences, draft = await self._generate(question, found.evidence, trail, exchange)  # (7) (8)
+        return refuse_unproven(draft, sentences, found.evidence) or self._release(
+            sentences, draft, question, generation
+        )
 
     async def _admit(self, asked: Asked, trail: Trail) -> Client:
         client = asked.operator or await self.keyring.authenticate(asked.secret)
@@ -233,7 +250,7 @@ class Engine:
 
     async def _generate(
         self, question: Question, evidence: Sequence[RetrievedPassage], trail: Trail, exchange: Exchange
-    ) -> Released | Refusal:
+    ) -> tuple[list[Quoted], Draft]:
         trail.model_requested = self.generator.name
         draft = Draft(self.generator.name)
         await self._show(Sources(evidence), trail, exchange)
@@ -244,7 +261,7 @@ class Engine:
         finally:
             trail.generation_latency_ms = _ms(started, self.monotonic())
             noting.note_draft(trail, draft, self.rules.prompt_sha256)
-        return refuse_unproven(draft, sentences, evidence) or self._release(sentences, draft)
+        return sentences, draft
 
     async def _prove(
         self,
@@ -275,12 +292,15 @@ class Engine:
             await self._recorded(self.ledger.note(trail))
             exchange.show(event)
 
-    def _release(self, sentences: Sequence[Quoted], draft: Draft) -> Released:
+    def _release(
+        self, sentences: Sequence[Quoted], draft: Draft, question: Question, generation: Generation
+    ) -> Released:
         rules = self.rules
         confidence = rules.default_generation_confidence if draft.confidence is None else draft.confidence
         return cite.released(
-            sentences, confidence, weights=rules.confidence_weights, levels=rules.confidence_levels
-        )
+            sentences, confidence, weights=rules.confidence_weights, levels=rules.confidence_levels,
+            language=languages.of_reader(question.text, question.language), may_be_high=generation.may_be_high,
+        )  # fmt: skip
 
     async def _recorded(self, writing: Awaitable[None]) -> None:
         try:

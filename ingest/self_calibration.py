@@ -6,8 +6,8 @@ with the same meaning, even if its typical cosines are unknown.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 import numpy as np
@@ -15,8 +15,9 @@ import numpy as np
 from engine.errors import IndexUnavailableError
 from engine.models import Calibration, Filters, Generation, Hit, Passage, Vector, Windows
 from engine.ports import Embedder, Index
-from engine.retrieval import calibrate, lexical
+from engine.retrieval import calibrate, lexical, words_only
 from engine.retrieval.calibrate import Gate, ProbeScores, Raw
+from engine.retrieval.languages import ENGLISH, count_words
 from ingest.registry import Registry
 
 HEADINGS_MAX = 100  # more would change the curves only slightly
@@ -37,11 +38,20 @@ class SelfCalibration:
     registry: Registry
     embedder: Embedder
     index: Index
+    probes_by_language: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # besides English
+
+    def of(self, language: str, embedder: Embedder) -> "SelfCalibration | None":
+        """The calibration of a book in this language; None without questions that its embedder can compare with it."""
+        if language == ENGLISH:
+            return replace(self, embedder=embedder)
+        english = self.probes if embedder.name != words_only.NAME else ()
+        probes = self.probes_by_language.get(language, english)
+        return replace(self, embedder=embedder, probes=probes) if probes else None
 
     async def measure(self, generation: Generation, passages: Sequence[Passage]) -> Calibration:
         scores = ProbeScores(
             probes=await self._scores(self.probes, generation),
-            headings=await self._scores(headings(passages), generation),
+            headings=await self._scores(headings(passages, generation.language), generation),
             echoes=await self._scores(echoes(passages), generation),
         )
         return calibrate.fit_unlabelled(
@@ -71,10 +81,10 @@ class SelfCalibration:
         return await asyncio.gather(*map(ask, questions, windows))
 
     async def _score(self, question: str, vector: Vector, generation: Generation) -> Raw:
-        words = lexical.words(question)
+        words = lexical.words(question, generation.language)
         hits = await self._search(vector, lexical.query_weights(words, generation.lexicon), generation)
         best = lexical.possible(words, generation.lexicon)
-        rows = [(hit.cosine, lexical.attainment(hit.bm25, best)) for hit in hits]
+        rows = [words_only.raw_scores(hit, best, generation) for hit in hits]
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
     async def _search(self, vector: Vector, terms: dict[int, float], generation: Generation) -> list[Hit]:
@@ -89,12 +99,13 @@ class SelfCalibration:
         return [vector[None, :] for vector in await self.embedder.embed_questions(questions)]
 
 
-def headings(passages: Sequence[Passage]) -> list[str]:
+def headings(passages: Sequence[Passage], language: str = ENGLISH) -> list[str]:
     """A sample of the book's headings as questions, evenly spread over the book."""
     found = dict.fromkeys(
         sentence.heading for passage in passages for sentence in passage.sentences if sentence.heading
     )
-    return [f"What is said about {heading}?" for heading in _spread(list(found), HEADINGS_MAX)]
+    asked = "What is said about {}?" if language == ENGLISH else "{}"
+    return [asked.format(heading) for heading in _spread(list(found), HEADINGS_MAX)]
 
 
 def echoes(passages: Sequence[Passage]) -> list[str]:
@@ -102,7 +113,7 @@ def echoes(passages: Sequence[Passage]) -> list[str]:
     sentences = dict.fromkeys(
         passage.sentence_text(number) for passage in passages for number in range(len(passage.sentences))
     )
-    whole = [sentence for sentence in sentences if len(sentence.split()) in ECHO_WORDS]
+    whole = [sentence for sentence in sentences if count_words(sentence) in ECHO_WORDS]
     return _spread(whole or list(sentences), ECHOES)
 
 

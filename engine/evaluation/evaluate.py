@@ -103,8 +103,11 @@ async def evaluate(labelled: LabelledSet, subject: Subject, progress: Progress) 
 
 
 async def _ask(kind: QuestionKind, query: Query, subject: Subject, marking: Marking) -> Trial:
-    question = Question(query.text, subject.generation.book_id, RANKED)
-    found: Retrieved = await subject.retriever.retrieve(question, subject.generation)
+    generation = subject.generation
+    question = Question(
+        query.text, generation.book_id, RANKED, language=generation.language, embedder=generation.embedder
+    )
+    found: Retrieved = await subject.retriever.retrieve(question, generation)
     best = found.evidence[0].passage if found.evidence else None
     excerpts: tuple[Excerpt, ...] = ()
     if subject.generator and refuse_weak_evidence(found, subject.threshold) is None:

@@ -8,6 +8,10 @@ from engine.models import Citation, Claim, ConfidenceLevel, Excerpt, Quoted, Rel
 EXCERPT_WORDS_MAX = 50  # specification 002: enough to find the place, and still a quotation
 
 LOW_MARK = "[Low confidence: check the sources.]"
+LOW_MARKS = {
+    "en": LOW_MARK,
+    "de": "[Geringe Sicherheit: Prüfen Sie die Quellen.]",
+}  # in the panel's languages
 
 _WORD = re.compile(r"\S+")
 
@@ -24,6 +28,8 @@ def released(
     *,
     weights: tuple[float, float],
     levels: tuple[float, float],
+    language: str = "en",
+    may_be_high: bool = True,
 ) -> Released:
     """The answer with its quotations and its confidence. An answer of low confidence begins with a warning."""
     excerpts = tuple(item for sentence in sentences for item in sentence.excerpts)
@@ -31,9 +37,15 @@ def released(
     confidence = round(weights[0] * retrieval + weights[1] * generation_confidence, 6)
     text = joined(sentences)
     confidence_level = level(confidence, levels)
+    if confidence_level == "high" and not may_be_high:
+        confidence_level = "medium"
     if confidence_level == "low":
-        text = f"{LOW_MARK} {text}"
-    return Released(text, excerpts, retrieval, generation_confidence, confidence, confidence_level)
+        text = f"{low_mark(language)} {text}"
+    return Released(text, excerpts, retrieval, generation_confidence, confidence, confidence_level, language)
+
+
+def low_mark(language: str) -> str:
+    return LOW_MARKS.get(language, LOW_MARK)
 
 
 def joined(sentences: Sequence[Quoted]) -> str:

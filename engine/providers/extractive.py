@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from engine.models import Citation, Claim, Draft, Question, RetrievedPassage, Vector
 from engine.ports import Embedder, Generator
-from engine.retrieval import lexical
+from engine.retrieval import languages, lexical
 from engine.settings import Settings
 
 # Chosen on 120 readers' questions (tests/data/readers): .62 of the answers quote what they must; two sentences, compared
@@ -74,9 +74,8 @@ class Extractive:
     async def write(
         self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncGenerator[Claim, None]:
-        vector = await self._embedder.embed_query(question.text)
         shortlist = sorted(_sentences(question, evidence), key=_order)[:SHORTLIST]
-        best = _best(await asyncio.gather(*(self._with_cosine(item, vector) for item in shortlist)))
+        best = _best(await self._with_cosines(shortlist, question))
         draft.confidence = round(max((item.cosine for item in best), default=0.0), 6)
         cited = {evidence[p].passage.sentence_text(n): (p, n) for p, n in _with_context(best, evidence)}
         for text, (passage, number) in cited.items():  # once each, although passages overlap
@@ -86,6 +85,13 @@ class Extractive:
 
     async def close(self) -> None:
         """There is nothing to close."""
+
+    async def _with_cosines(self, shortlist: Sequence[Supporting], question: Question) -> list[Supporting]:
+        """In a language that the embedder does not read, the share of the words takes the place of the cosine."""
+        if question.embedder not in {"", self._embedder.name}:
+            return [replace(item, cosine=item.share) for item in shortlist]
+        vector = await self._embedder.embed_query(question.text)
+        return await asyncio.gather(*(self._with_cosine(item, vector) for item in shortlist))
 
     async def _with_cosine(self, item: Supporting, question: Vector) -> Supporting:
         text = f"{item.heading}: {item.text}"
@@ -99,27 +105,28 @@ class Extractive:
 
 def _sentences(question: Question, evidence: Sequence[RetrievedPassage]) -> Iterator[Supporting]:
     """Each distinct statement with its share of the question's words, in which a rarer word counts more (idf)."""
-    wanted = set(lexical.words(question.text))
+    wanted = set(lexical.words(question.text, question.language))
     read: dict[str, tuple[int, int, set[str]]] = {}
     for number, item in enumerate(evidence):
         for place in range(len(item.passage.sentences)):
             text = item.passage.sentence_text(place)
             if _is_statement(text, question):
-                read.setdefault(text, (number, place, wanted & set(lexical.words(text))))
+                read.setdefault(text, (number, place, wanted & set(lexical.words(text, question.language))))
     containing = Counter(word for _, _, held in read.values() for word in held)
     idf = {word: math.log1p(len(read) / (1 + containing[word])) for word in wanted}
     whole = sum(idf.values()) or 1.0
     for text, (number, place, held) in read.items():
         passage, lead = evidence[number].passage, evidence[number].candidate.score - NOISE
         heading = passage.sentences[place].heading
-        above = wanted & set(lexical.words(f"{passage.chapter} {passage.section} {heading}"))
+        headings = f"{passage.chapter} {passage.section} {heading}"
+        above = wanted & set(lexical.words(headings, question.language))
         share = sum(idf[word] for word in held | above) / whole
         yield Supporting(number, place, text, heading, max(NOISE_LEAD_MIN, lead), share)
 
 
 def _is_statement(text: str, question: Question) -> bool:
     """False for a question of the book, and for a block of code (several lines) if the reader does not ask for code."""
-    if len(text.split()) < WORDS_MIN or text.endswith("?"):
+    if languages.count_words(text) < WORDS_MIN or text.endswith(("?", "？", "؟")):  # noqa: RUF001
         return False
     return "\n" not in text or bool(_ASKS_FOR_CODE.search(question.text))
 

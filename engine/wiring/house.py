@@ -87,8 +87,9 @@ async def _open_engine(
     reranker = providers.reranker_of(settings)
     if reranker:
         closed_by(stack, reranker)
+    others = {each.name: closed_by(stack, each) for each in providers.other_embedders()}
     generator = closed_by(stack, providers.generator_of(settings, embedder))
-    await check_books(stored, embedder)
+    await check_books(stored, embedder, others)
     breaker, keys = CircuitBreaker(time.monotonic), ApiKeys(pool)
     uses = closed_by(stack, KeyUses(keys.note_uses, now))
     keyring = closed_by(stack, CachedKeyring(keys, breaker, uses))
@@ -113,6 +114,7 @@ async def _open_engine(
             weights=gate_of(settings).weights,
             candidates_each=settings.retrieval.candidates,
             within_s=settings.budget.retrieval_s,
+            others=others,
         ),
         generator=generator,
         ledger=ledger,

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from audit.vault import FolderVault, Vault
 from engine.errors import ConfigurationError
 from engine.ports import Embedder, Generator, Index, Limiter, Reranker
+from engine.retrieval.words_only import WordsOnly
 from engine.settings import Settings
 
 
@@ -57,6 +58,11 @@ Made = TypeVar("Made")
 
 def embedder_of(settings: Settings) -> Embedder:
     return _choose("embedder", EMBEDDERS, settings.providers.embedder)(settings)
+
+
+def other_embedders() -> list[Embedder]:
+    """For books that the chosen embedder cannot read, the best one first."""
+    return [WordsOnly()]
 
 
 def index_of(settings: Settings) -> Index:

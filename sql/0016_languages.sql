@@ -1,0 +1,7 @@
+-- The language of each edition: its words are compared as in this language. All earlier editions were read as English.
+SET LOCAL ROLE affidavit_owner;
+
+ALTER TABLE generations
+    ADD COLUMN language text NOT NULL DEFAULT 'en' CHECK (language ~ '^[a-z]{2,3}$');
+
+COMMENT ON COLUMN audit_refusals.reason IS 'Why: not_covered, insufficient_evidence, citation_failed, model_refused, selection_not_in_book, language_not_supported.';
