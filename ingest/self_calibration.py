@@ -49,9 +49,11 @@ class SelfCalibration:
         return replace(self, embedder=embedder, probes=probes) if probes else None
 
     async def measure(self, generation: Generation, passages: Sequence[Passage]) -> Calibration:
+        # They are asked in English, and a heading alone is too short for a question.
+        asked = headings(passages) if generation.language == ENGLISH else []
         scores = ProbeScores(
             probes=await self._scores(self.probes, generation),
-            headings=await self._scores(headings(passages, generation.language), generation),
+            headings=await self._scores(asked, generation),
             echoes=await self._scores(echoes(passages), generation),
         )
         return calibrate.fit_unlabelled(
@@ -99,13 +101,12 @@ class SelfCalibration:
         return [vector[None, :] for vector in await self.embedder.embed_questions(questions)]
 
 
-def headings(passages: Sequence[Passage], language: str = ENGLISH) -> list[str]:
+def headings(passages: Sequence[Passage]) -> list[str]:
     """A sample of the book's headings as questions, evenly spread over the book."""
     found = dict.fromkeys(
         sentence.heading for passage in passages for sentence in passage.sentences if sentence.heading
     )
-    asked = "What is said about {}?" if language == ENGLISH else "{}"
-    return [asked.format(heading) for heading in _spread(list(found), HEADINGS_MAX)]
+    return [f"What is said about {heading}?" for heading in _spread(list(found), HEADINGS_MAX)]
 
 
 def echoes(passages: Sequence[Passage]) -> list[str]:

@@ -23,7 +23,9 @@ def refuse_foreign_language(question: Question, readable: frozenset[str]) -> Ref
     """
     asked = languages.of_question(question.text)
     is_other = languages.is_other(asked, question.text, question.language)
-    is_comparable = question.embedder != words_only.NAME and (not readable or asked in readable)
+    is_comparable = question.embedder != words_only.NAME and (
+        not readable or languages.is_among(asked, question.text, readable)
+    )
     if question.selected_text is not None or not is_other or is_comparable:
         return None
     return Refusal(RefusalReason.LANGUAGE_NOT_SUPPORTED)

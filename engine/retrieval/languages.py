@@ -16,8 +16,9 @@ FOUND_MIN = 2  # function words of one language in a question
 LETTERS_MIN = 3  # of a question in a script of its own
 SHARE_MIN = 0.04  # function words in a book: real prose has 0.2 to 0.5
 LEAD_MIN = 1.3  # of a book, over the function words of English
-QUESTION_LEAD_MIN = 2.0  # of a question, over the function words of the next language
+QUESTION_LEAD_MIN = 1.5  # of a question, over the function words of the next language
 SCRIPT_SHARE_MIN = 0.6  # of the letters
+BOOK_WORDS_MIN = 20  # fewer may be a formula
 ACCENTED_MAX = 0.05  # words in a book without function words, such as a list of names or code
 
 # The first and the last letter of each script's blocks.
@@ -77,6 +78,8 @@ def of_book(text: str) -> str:
     if script in _ALONE:
         return _ALONE[script]
     words = _words(text)
+    if script == "Latin" and len(words) < BOOK_WORDS_MIN:
+        return ENGLISH
     shares = _shares(words, script)
     (best, share), *_ = shares
     if script == "Latin" and best != ENGLISH and share < LEAD_MIN * dict(shares)[ENGLISH]:
@@ -97,7 +100,7 @@ def of_question(text: str) -> str | None:
     words = _words(text)
     (best, share), (_, second), *_ = _shares(words, script)
     is_clear = (
-        len(words) >= WORDS_MIN and share * len(words) >= FOUND_MIN and share >= QUESTION_LEAD_MIN * second
+        len(words) >= WORDS_MIN and share * len(words) >= FOUND_MIN and share > QUESTION_LEAD_MIN * second
     )
     if is_clear:
         return best
@@ -116,6 +119,11 @@ def is_other(asked: str | None, text: str, book: str) -> bool:
     if UNKNOWN in {asked, book}:
         return _script(text) != SCRIPT_OF.get(book, _script(text))
     return True
+
+
+def is_among(asked: str | None, text: str, known: frozenset[str]) -> bool:
+    """Whether one of these languages may be the one of a question."""
+    return any(not is_other(asked, text, each) for each in known)
 
 
 def count_words(text: str) -> int:

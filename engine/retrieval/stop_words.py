@@ -27,7 +27,7 @@ _OTHERS = {
     " können man mehr mein mit muss nach nicht nichts noch nun nur ob oder ohne schon sehr sein seine seinem seinen seiner"
     " seit sich sie sind so soll sondern über um und uns unter vom von vor war waren warum was weil welche welchem welchen"
     " welcher welches wenn wer werden wie wieder wird wo wurde wurden zu zum zur zwischen",
-    "es": "a al algo antes aunque cada como cómo con cuál cuáles cuando cuándo cuánta cuántas cuánto cuántos de del desde donde"
+    "es": "a al algo antes aunque cada como cómo con cuál cuáles cuando cuándo cuánta cuántas cuánto cuántos de del desde después donde"
     " dónde durante e el él ella ellas ellos en entre era eran es esa ese eso esta está estaba están estas este esto estos"
     " fue fueron ha había han hasta hay la las le les lo los más me mi muy no nos o otra otras otro otros para pero por"
     " porque que qué quién quiénes se sea ser si sí sin sobre son su sus también tan te tiene tienen tu un una unas uno unos y"
@@ -81,7 +81,7 @@ _OTHERS = {
     " varför vem vi vid vilka vilken vilket är över",
     "tr": "acaba ama ancak az bana bazı ben bile bir biri biz bu bunu bunun çok çünkü da daha de değil diye dolayı en gibi göre"
     " hangi hem hep her hiç için ile ise kaç kadar kendi ki kim kimin mi mı mu mü nasıl ne neden nedir nerede niçin o olan"
-    " olarak oldu olduğu olur onlar onu onun sonra şey şu tüm üzere var ve veya ya yani yok",
+    " olarak oldu olduğu olur onlar onu onun sonra şey şu tüm üzere var ve veya ya yani yok yoksa mısın misin musun müsün mıdır midir",
     "uk": "а але без би бо був була були було бути в вам вас ви від він вона вони воно все всі де для до є ж за з зі і із її їх й"
     " його коли ми на не ні но про по під при та так також те ти то тобто той у хто це цей цього ця чи чим чому що щоб як яка"
     " який які",

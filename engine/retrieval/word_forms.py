@@ -46,7 +46,7 @@ def words(text: str, language: str) -> list[str]:
 
     A short word counts twice, as its stem and as its only n-gram: counted once, it would weigh too little beside longer ones.
     """
-    stops, stemmer = STOP_WORDS.get(language, frozenset()), _stemmer(language)
+    stops, stemmer = _stops(language), _stemmer(language)
     found: list[str] = []
     for word in _WORD.findall(_folded(text, language)):
         if word in stops:
@@ -80,6 +80,12 @@ def _grams(word: str) -> list[str]:
     if len(word) <= GRAM:
         return [word]
     return [word[at : at + GRAM] for at in range(len(word) - GRAM + 1)]
+
+
+@lru_cache(maxsize=8)
+def _stops(language: str) -> frozenset[str]:
+    """As they stand in a folded text."""
+    return frozenset(_folded(word, language) for word in STOP_WORDS.get(language, ()))
 
 
 @lru_cache(maxsize=8)

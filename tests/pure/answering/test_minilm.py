@@ -1,4 +1,5 @@
 """The offline embedder: the same vector for the same text, whatever else goes on, and no word left out."""
+# ruff: noqa: RUF001 - the texts have the letters of their scripts
 
 import asyncio
 
@@ -154,3 +155,31 @@ def test_windows_of_any_text(text: str) -> None:
 )  # fmt: skip
 def test_a_window_is_a_sentence_and_what_is_too_short_goes_with_it(text: str, expected: list[str]) -> None:
     assert windows(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "陶土是岩石风化而成的。" * 12,
+        "मिट्टी चट्टानों के घिसने से बनती है। " * 12,
+        "مٹی چٹانوں کے گھسنے سے بنتی ہے۔ " * 12,
+    ],
+)
+def test_windows_end_with_the_sentences_of_any_script(text: str) -> None:
+    made = windows(text)
+    assert all(window[-1] in "。।۔" for window in made)
+
+
+# Seen red with a window without spaces cut off after 256 tokens.
+async def test_no_letter_is_left_unread_in_a_window_without_spaces(embedder: MiniLm) -> None:
+    text = "人大中上" * 200
+    vectors = (await embedder.embed_passages([text]))[0]
+    assert len(vectors) > 1
+    changed = (await embedder.embed_passages([text[:-1] + "日"]))[0]
+    assert changed.tobytes() != vectors.tobytes()
+
+
+def test_unknown_tokens_are_measured(embedder: MiniLm) -> None:
+    assert embedder.unread("The robot walks on two legs.") == 0.0
+    assert embedder.unread("陶窑釉坯") > 0.5
+    assert embedder.unread("") == 0.0
