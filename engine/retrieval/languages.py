@@ -15,6 +15,7 @@ WORDS_MIN = 4  # of a question in the Latin or Cyrillic script: fewer may be nam
 FOUND_MIN = 2  # function words of one language in a question
 LETTERS_MIN = 3  # of a question in a script of its own
 SHARE_MIN = 0.04  # function words in a book: real prose has 0.2 to 0.5
+DIFFERENT_MIN = 4  # of them: code and identifiers have single letters
 LEAD_MIN = 1.3  # of a book, over the function words of English
 QUESTION_LEAD_MIN = 1.5  # of a question, over the function words of the next language
 SCRIPT_SHARE_MIN = 0.6  # of the letters
@@ -64,7 +65,7 @@ _LETTERS = {
     script: re.compile("[" + "".join(f"{a}-{b}" for a, b in zip(ends[::2], ends[1::2], strict=True)) + "]")
     for script, ends in _SCRIPTS.items()
 }
-_WORD = re.compile(r"[^\W\d_]+")
+_WORD = re.compile(r"[^\W_]+")
 WITHOUT_SPACES = "\u3041-\u3096\u30a1-\u30fc\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e01-\u0e4e\u0e80-\u0eff\u1000-\u109f\u1780-\u17ff"
 _RUN = re.compile(f"[{WITHOUT_SPACES}]+")
 LETTERS_OF_A_WORD = 2  # about, in Chinese and Japanese
@@ -84,7 +85,7 @@ def of_book(text: str) -> str:
     (best, share), *_ = shares
     if script == "Latin" and best != ENGLISH and share < LEAD_MIN * dict(shares)[ENGLISH]:
         return ENGLISH
-    if share >= SHARE_MIN:
+    if share >= SHARE_MIN and len(STOP_WORDS[best].intersection(words)) >= DIFFERENT_MIN:
         return best
     accented = sum(not word.isascii() for word in words)
     return ENGLISH if script == "Latin" and accented <= ACCENTED_MAX * len(words) else UNKNOWN

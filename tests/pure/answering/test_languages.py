@@ -40,7 +40,16 @@ def test_no_question_is_taken_for_one_in_another_language(language: str) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["", "42", "{}", "x = f(y)", "ros2_control MoveIt Gazebo", "List<int> a = new();"]
+    "text",
+    [
+        "",
+        "42",
+        "{}",
+        "x = f(y)",
+        "ros2_control MoveIt Gazebo",
+        "List<int> a = new();",
+        "a1 e5 c d e7 f a " * 40,
+    ],
 )
 def test_without_a_sign_of_another_language_a_book_is_english(text: str) -> None:
     assert languages.of_book(text) == "en"
