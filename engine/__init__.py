@@ -37,6 +37,8 @@ Modules
         calibrate        score calibration (pure)
         lexical          BM25 (pure)
         word_forms       stems and n-grams of all languages but English (pure)
+        raw_scores       similarity and attainment of a hit before their calibration (pure)
+        windows          splits a passage for local embedders (pure)
         words_only       an embedder for books that no embedder here reads
         languages        the language of a book and of a question (pure)
         stop_words       function words of the languages (pure)
@@ -75,7 +77,8 @@ Modules
         claude           generator: Claude
         extractive       generator without a model
         cohere           embedder and reranker: Cohere
-        minilm           embedder in this process
+        minilm           embedder in this process: English
+        multilingual     embedder in this process: other languages
         edge             vector store: client of Qdrant Edge
         edge_worker      vector store: worker process that owns Qdrant Edge
         qdrant           vector store: Qdrant server

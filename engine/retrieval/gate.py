@@ -2,7 +2,8 @@
 
 from engine.models import Question, Refusal, Retrieved
 from engine.refusals import RefusalReason
-from engine.retrieval import languages, words_only
+from engine.retrieval import languages
+from engine.retrieval.raw_scores import needs_words
 
 NEAREST_SHOWN = 3  # a reader follows three links, not ten
 
@@ -23,7 +24,7 @@ def refuse_foreign_language(question: Question, readable: frozenset[str]) -> Ref
     """
     asked = languages.of_question(question.text)
     is_other = languages.is_other(asked, question.text, question.language)
-    is_comparable = question.embedder != words_only.NAME and (
+    is_comparable = not needs_words(question.embedder) and (
         not readable or languages.is_among(asked, question.text, readable)
     )
     if question.selected_text is not None or not is_other or is_comparable:

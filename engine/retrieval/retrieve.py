@@ -17,8 +17,9 @@ from engine.models import (
     Vector,
 )
 from engine.ports import Embedder, Index, Library, Reranker
-from engine.retrieval import lexical, selection, words_only
+from engine.retrieval import lexical, selection
 from engine.retrieval.calibrate import Weights, blended, interpolate
+from engine.retrieval.raw_scores import raw_scores
 
 RERANKED = 25  # a reranker bills each text, and the right passage is rarely further down
 AFTER_RERANK_S = 0.2  # reserved after the reranker's timeout, for the rest of the retrieval
@@ -170,7 +171,7 @@ def rank(hits: Sequence[Hit], search: Search, weights: Weights) -> list[Candidat
     possible = lexical.possible(search.words, lexicon)
     candidates = []
     for hit in hits:
-        raw, attainment = words_only.raw_scores(hit, possible, search.generation)
+        raw, attainment = raw_scores(hit, possible, search.generation)
         similarity = interpolate(calibration.similarity, min(1.0, max(0.0, raw)))
         lexical_score = interpolate(calibration.lexical, attainment)
         score = blended(similarity, lexical_score, weights)

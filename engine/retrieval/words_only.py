@@ -1,15 +1,15 @@
 """An embedder that reads nothing, for books in languages that no embedder here reads: their passages are found by words alone.
 
-Every text has the same vector. The attainment of the words takes the place of the cosine, so the curve, the gate and the
-self-calibration work as with any embedder.
+Every text has the same vector. The attainment of the words takes the place of the cosine (raw_scores.py), so the curve, the gate and
+the self-calibration work as with any embedder.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from engine.models import Curve, Generation, Hit, Vector, Windows
-from engine.retrieval import languages, lexical
+from engine.models import Curve, Vector, Windows
+from engine.retrieval import languages
 
 NAME = "words-only"
 TOKENS_PER_WORD = 4 / 3
@@ -44,9 +44,3 @@ class WordsOnly:
         return ""
 
     async def close(self) -> None: ...
-
-
-def raw_scores(hit: Hit, possible: float, generation: Generation) -> tuple[float, float]:
-    """The similarity, before its calibration, and the attainment of a hit."""
-    attainment = lexical.attainment(hit.bm25, possible)
-    return (attainment if generation.embedder == NAME else hit.cosine), attainment

@@ -43,7 +43,7 @@ async def open_ingest(settings: Settings, database: Database, progress: Progress
             new_id=uuid4,
             monotonic=time.monotonic,
             progress=progress,
-            others=other_embedders(),
+            others=other_embedders(settings),
         )
 
 

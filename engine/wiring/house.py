@@ -87,8 +87,8 @@ async def _open_engine(
     reranker = providers.reranker_of(settings)
     if reranker:
         closed_by(stack, reranker)
-    others = {each.name: closed_by(stack, each) for each in providers.other_embedders()}
-    generator = closed_by(stack, providers.generator_of(settings, embedder))
+    others = {each.name: closed_by(stack, each) for each in providers.other_embedders(settings)}
+    generator = closed_by(stack, providers.generator_of(settings, embedder, others))
     await check_books(stored, embedder, others)
     breaker, keys = CircuitBreaker(time.monotonic), ApiKeys(pool)
     uses = closed_by(stack, KeyUses(keys.note_uses, now))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.providers.minilm import DIMENSION, WORDS_MAX, MiniLm, windows
+from engine.providers.minilm import DIMENSION, MiniLm
+from engine.retrieval.windows import WORDS_MAX, windows
 from tests.build import steady
 
 QUESTION = "What does an inertial measurement unit measure?"
@@ -168,6 +169,16 @@ def test_a_window_is_a_sentence_and_what_is_too_short_goes_with_it(text: str, ex
 def test_windows_end_with_the_sentences_of_any_script(text: str) -> None:
     made = windows(text)
     assert all(window[-1] in "。।۔" for window in made)
+
+
+@pytest.mark.parametrize(
+    "text", ["陶土" * 3000, "陶土" * 3000 + "。" + "岩石" * 3000, f"ROS {'陶土' * 3000} 2"]
+)
+def test_text_without_spaces_and_stops_is_split_and_nothing_lost(text: str) -> None:
+    made = windows(text)
+    assert all(made)
+    assert max(map(len, made)) <= 4 * WORDS_MAX
+    assert "".join("".join(made).split()) == "".join(text.split())
 
 
 # Seen red with a window without spaces cut off after 256 tokens.
