@@ -1,6 +1,7 @@
 """Windows of whole sentences, in which local embedders read a passage. Pure."""
 
 import re
+from collections.abc import Iterator
 
 from engine.retrieval.languages import count_words
 
@@ -21,10 +22,7 @@ def windows(text: str) -> list[str]:
     made: list[list[str]] = [[]]
     lengths = [0]
     for sentence in _SENTENCE_ENDS.split(text):
-        words = [part for word in sentence.split() for part in _parts(word)]
-        for start in range(0, len(words), WORDS_MAX):
-            part = words[start : start + WORDS_MAX]
-            length = sum(map(count_words, part))
+        for part, length in _parts(sentence):
             if made[-1] and (lengths[-1] >= WORDS_MIN or lengths[-1] + length > WORDS_MAX):
                 made.append([])
                 lengths.append(0)
@@ -35,8 +33,23 @@ def windows(text: str) -> list[str]:
     return [" ".join(words) for words in made]
 
 
-def _parts(word: str) -> list[str]:
+def _parts(sentence: str) -> Iterator[tuple[list[str], int]]:
+    """A sentence in parts of at most the longest window, with the number of their words."""
+    part: list[str] = []
+    length = 0
+    for word in (piece for run in sentence.split() for piece in _pieces(run)):
+        count = count_words(word)
+        if length + count > WORDS_MAX:
+            yield part, length
+            part, length = [], 0
+        part.append(word)
+        length += count
+    if part:
+        yield part, length
+
+
+def _pieces(run: str) -> list[str]:
     """Cuts a run of letters without spaces that is longer than a window."""
-    if count_words(word) <= WORDS_MAX:
-        return [word]
-    return [word[start : start + WORDS_MAX] for start in range(0, len(word), WORDS_MAX)]
+    if count_words(run) <= WORDS_MAX:
+        return [run]
+    return [run[start : start + WORDS_MAX] for start in range(0, len(run), WORDS_MAX)]
