@@ -195,10 +195,11 @@ class Engine:
     async def _outcome(
         self, question: Question, generation: Generation, trail: Trail, exchange: Exchange
     ) -> Released | Refusal:
-        foreign = refuse_foreign_language(question, self.retriever.embedder_of(generation).languages)
-        if foreign:
-            noting.note_generation(trail, generation)
-            return foreign
+        noting.note_generation(trail, generation)
+        if generation.is_language_known:
+            foreign = refuse_foreign_language(question, self.retriever.embedder_of(generation).languages)
+            if foreign:
+                return foreign
         found = await self._retrieve(question, generation, trail)  # (5)
         refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
         if refusal:
@@ -238,7 +239,6 @@ class Engine:
             return await self.library.live(question.book_id)
 
     async def _retrieve(self, question: Question, generation: Generation, trail: Trail) -> Retrieved:
-        noting.note_generation(trail, generation)
         started = self.monotonic()
         try:
             async with _timeout(self.rules.retrieval_s, "retrieval"):

@@ -181,6 +181,7 @@ class Generation:
     calibration: Calibration
     lexicon: Lexicon
     language: str = "en"  # ISO 639
+    is_language_known: bool = True  # False: made before languages were found
 
     @property
     def may_be_high(self) -> bool:

@@ -187,9 +187,7 @@ class Ingest:
         """A fingerprint, equal if and only if a new generation would equal the old one."""
         embedder, calibration = reading.embedder, reading.calibration
         curve = calibration.fingerprint() if calibration else str(embedder.curve)
-        versions = [lexical.NORMALISATION, selection.FOLDING, curve]
-        if reading.language != languages.ENGLISH:
-            versions.append(f"{reading.language} {word_forms.FORMS}")
+        versions = [lexical.NORMALISATION, selection.FOLDING, curve, reading.language, word_forms.FORMS]
         parts = [embedder.name, str(embedder.dimension), *versions, str(asdict(self.size))]
         return sha256("\n".join([*parts, *(passage.chunk_id for passage in passages)]).encode()).hexdigest()
 

@@ -258,7 +258,7 @@ CREATE TABLE public.generations (
     state text DEFAULT 'building'::text NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     published_at timestamp with time zone,
-    language text DEFAULT 'en'::text NOT NULL
+    language text
 );
 CREATE TABLE public.schema_migrations (
     name text NOT NULL,

@@ -172,8 +172,8 @@ def _book(row: Sequence[Any]) -> Book:
     )  # fmt: skip
 
 
-def _language_warnings(language: str, calibration: Calibration | None) -> tuple[str, ...]:
-    if language == ENGLISH or calibration is None or calibration.kind != "shipped":
+def _language_warnings(language: str | None, calibration: Calibration | None) -> tuple[str, ...]:
+    if language in {ENGLISH, None} or calibration is None or calibration.kind != "shipped":
         return ()
     doubt = (
         f"The gate of this book is not calibrated, because there are no probe questions in its language ({language}): add"
@@ -190,7 +190,16 @@ async def _generation(connection: psycopg.AsyncConnection, row: Sequence[Any]) -
     terms = {term: Term(term_id, idf) for term, term_id, idf in await cursor.fetchall()}
     statistics = Lexicon(terms, lexicon["passages"], lexicon["average_length"])
     curves = calibrate.from_json(calibration)
-    return Generation(generation_id, book_id, embedder, dimension, curves, statistics, language)
+    return Generation(
+        generation_id,
+        book_id,
+        embedder,
+        dimension,
+        curves,
+        statistics,
+        language or ENGLISH,
+        language is not None,
+    )
 
 
 def _passage(row: Sequence[Any]) -> Passage:

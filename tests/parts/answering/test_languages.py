@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from engine import wiring
@@ -95,6 +96,20 @@ async def test_a_book_without_an_embedder_for_its_language_is_asked_in_its_langu
     assert isinstance(answer.outcome, Refusal)
     assert answer.outcome.reason == "language_not_supported"
     assert isinstance(short.outcome, Released)
+
+
+async def test_an_edition_from_before_languages_were_found_is_asked_in_any(
+    settings: Settings, database: Database
+) -> None:
+    async with serving(settings, database, "ur") as (_, book):
+        with psycopg.connect(database.url) as connection:
+            connection.execute("UPDATE generations SET language = NULL WHERE book_id = %s", (book,))
+    async with wiring.open_house(settings, database) as house:
+        generation = await house.library.live(book)
+        answer = await asked(house, book, "Why is the clay left outside in the winter?")
+    assert (generation.language, generation.is_language_known) == ("en", False)
+    assert isinstance(answer.outcome, Refusal)
+    assert answer.outcome.reason == "not_covered"
 
 
 async def test_a_language_that_is_said_is_not_looked_for(settings: Settings, database: Database) -> None:

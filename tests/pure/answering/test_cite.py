@@ -22,8 +22,21 @@ sentences = st.lists(hostile_sentence, min_size=1, max_size=6)
 joints = st.sampled_from((" ", "\n", "\n\n"))
 
 
-def release(found: list[RetrievedPassage], *cited: Citation, generation: float = 0.8) -> Released:
-    return released([quoted(claim(*cited), found, 1)], generation, weights=WEIGHTS, levels=LEVELS)
+def release(
+    found: list[RetrievedPassage],
+    *cited: Citation,
+    generation: float = 0.8,
+    language: str = "en",
+    may_be_high: bool = True,
+) -> Released:
+    return released(
+        [quoted(claim(*cited), found, 1)],
+        generation,
+        weights=WEIGHTS,
+        levels=LEVELS,
+        language=language,
+        may_be_high=may_be_high,
+    )
 
 
 @steady
@@ -126,6 +139,22 @@ def test_rounding_errors_do_not_lift_over_a_border(share: float, expected: str) 
     found = [evidence("Robots fall.", score=share)]
     answer = release(found, citation(found, 0, 0, 1), generation=share)
     assert (answer.confidence, answer.confidence_level) == (share, expected)
+
+
+@pytest.mark.parametrize(("generation", "expected"), [(1.0, "medium"), (0.7, "medium"), (0.1, "low")])
+def test_where_no_confidence_was_measured_none_is_high(generation: float, expected: str) -> None:
+    found = [evidence("Robots fall.", score=0.9)]
+    answer = release(found, citation(found, 0, 0, 1), generation=generation, may_be_high=False)
+    assert answer.confidence_level == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "mark"), [("de", "[Geringe Sicherheit: Prüfen Sie die Quellen.]"), ("ur", LOW_MARK)]
+)
+def test_the_mark_of_low_confidence_is_in_a_language_of_the_panel(language: str, mark: str) -> None:
+    found = [evidence("Robots fall.", score=0.6)]
+    answer = release(found, citation(found, 0, 0, 1), generation=0.1, language=language)
+    assert answer.text.startswith(f"{mark} ")
 
 
 def test_an_answer_of_low_confidence_says_so_first() -> None:
