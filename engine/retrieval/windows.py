@@ -8,8 +8,8 @@ from engine.retrieval.languages import count_words
 WORDS_MIN = 12  # of a window: a shorter heading or fragment is joined with the next sentence
 WORDS_MAX = 170  # about 220 tokens: below MiniLM's limit even for long words
 
-# Chinese and Japanese have no space after a sentence.
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?।॥۔؟])\s+|(?<=[.!?][\"')\]])\s+|(?<=[。！？｡])\s*|\n+")  # noqa: RUF001
+# Chinese and Japanese have no space after a sentence, and Hindi and Urdu not always.
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?؟])\s+|(?<=[.!?][\"')\]])\s+|(?<=[。！？｡।॥۔])\s*|\n+")  # noqa: RUF001
 
 
 def windows(text: str) -> list[str]:

@@ -387,6 +387,8 @@ def _bracketed(sentence: str) -> list[str]:
         ["これは3.5 kgです。", "重い。"],
         ["真的吗?", "是的!", "好。"],
         ["यह रोबोट है।", "यह चलता है।"],
+        ["یہ روبوٹ ہے۔", "کیا یہ چلتا ہے؟"],
+        ["यह रोबोट है।", "यह चलता है।"],
         ["هل هو آمن؟", "نعم."],
     ],
     ids=" / ".join,
@@ -407,7 +409,7 @@ def test_hard_sentences(sentences: list[str]) -> None:
     ],
     ids=" / ".join,
 )
-def test_chinese_and_japanese_need_no_space(sentences: list[str]) -> None:
+def test_scripts_without_capitals_need_no_space(sentences: list[str]) -> None:
     assert split("".join(sentences)) == sentences
 
 
