@@ -39,6 +39,8 @@ class IngestResult:
     """What an ingest did, or would do; printed by `affidavit ingest --json`."""
 
     book: str
+    language: str
+    embedder: str
     generation: str | None
     files_processed: int
     chunks_created: int
@@ -94,6 +96,8 @@ class Ingest:
         new = {passage.chunk_id for passage in passages}
         return IngestResult(
             book=book_id,
+            language=reading.language,
+            embedder=reading.embedder.name,
             generation=str(published.generation_id) if published else None,
             files_processed=len(documents),
             chunks_created=len(new - live.chunk_ids),

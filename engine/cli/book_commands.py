@@ -15,6 +15,7 @@ from engine.errors import RequestError
 from engine.http import v1
 from engine.models import Client, Question
 from engine.ports import NullExchange
+from engine.retrieval.languages import ENGLISH
 from engine.settings import Settings
 from ingest.pipeline import IngestResult
 
@@ -88,9 +89,10 @@ def _ingested(result: IngestResult, *, dry_run: bool) -> str:
     state = f"generation {result.generation}" if result.generation else "nothing changed, nothing published"
     if dry_run:
         state = "a dry run, nothing was changed"
+    read = "" if result.language == ENGLISH else f"; read in {result.language} by {result.embedder}"
     return (
         f"{result.book}: {result.files_processed} files, {result.chunks_created} new passages,"
-        f" {result.chunks_reused} unchanged, {result.chunks_removed} removed, {result.seconds} s; {state}"
+        f" {result.chunks_reused} unchanged, {result.chunks_removed} removed, {result.seconds} s{read}; {state}"
     )
 
 

@@ -18,7 +18,8 @@ SHARE_MIN = 0.04  # function words in a book: real prose has 0.2 to 0.5
 DIFFERENT_MIN = 4  # of them: code and identifiers have single letters
 LEAD_MIN = 1.3  # of a book, over the function words of English
 QUESTION_LEAD_MIN = 1.5  # of a question, over the function words of the next language
-SCRIPT_SHARE_MIN = 0.6  # of the letters
+SCRIPT_SHARE_MIN = 0.6  # of the letters of a question
+OTHER_SCRIPT_SHARE_MIN = 0.25  # of the letters of a book that is not in Latin script
 BOOK_WORDS_MIN = 20  # fewer may be a formula
 ACCENTED_MAX = 0.05  # words in a book without function words, such as a list of names or code
 
@@ -72,8 +73,8 @@ LETTERS_OF_A_WORD = 2  # about, in Chinese and Japanese
 
 
 def of_book(text: str) -> str:
-    """The language of most of this text."""
-    script = _script(text)
+    """The language of most of this text: of its prose, because code and terms are in Latin letters in any book."""
+    script = _script(text, OTHER_SCRIPT_SHARE_MIN)
     if script is None:
         return ENGLISH
     if script in _ALONE:
@@ -133,14 +134,19 @@ def count_words(text: str) -> int:
     return len(_RUN.sub(" ", text).split()) + -(-unspaced // LETTERS_OF_A_WORD)
 
 
-def _script(text: str) -> str | None:
+def _script(text: str, other_min: float = SCRIPT_SHARE_MIN) -> str | None:
     """The script of most letters. Japanese is written in two, and any kana tell it from Chinese."""
     counts = {script: len(letters.findall(text)) for script, letters in _LETTERS.items()}
     total = sum(counts.values())
     if counts["Kana"] * 20 > counts["Han"]:
         counts["Kana"] += counts.pop("Han")
-    script = max(counts, key=lambda name: counts[name])
-    return script if total and counts[script] >= SCRIPT_SHARE_MIN * total else None
+    for script in sorted(counts, key=lambda name: (name == "Latin", -counts[name])):
+        if (
+            counts[script]
+            and counts[script] >= (SCRIPT_SHARE_MIN if script == "Latin" else other_min) * total
+        ):
+            return script
+    return None
 
 
 def _words(text: str) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from engine import wiring
 from engine.answer import ASK, Asked
+from engine.cli import book_commands
 from engine.house import House
 from engine.models import Answer, Client, Question, Refusal, Released
 from engine.ports import NullExchange
@@ -37,6 +38,7 @@ async def serving(settings: Settings, database: Database, language: str) -> Asyn
     async with wiring.open_ingest(settings, database, lambda *_: None) as ingest:
         result = await ingest.run([BOOKS / language], book, "Pottery")
     assert (result.files_processed, result.exit_code, result.warnings) == (6, 0, [])
+    assert f"read in {language} by {EMBEDDERS[language]}" in book_commands._ingested(result, dry_run=False)
     async with wiring.open_house(settings, database) as house:
         yield house, book
 

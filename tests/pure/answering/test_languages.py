@@ -60,6 +60,14 @@ def test_an_english_book_may_quote_other_languages() -> None:
     assert languages.of_book(f"{book} Die Töpfer graben ihn im Herbst. 陶工在秋天挖土。") == "en"
 
 
+# Seen red with the script of most letters taken for the book's.
+@pytest.mark.parametrize("language", ["hi", "ur", "zh"])
+def test_code_and_terms_in_a_book_do_not_make_it_english(language: str) -> None:
+    pages = "\n".join(file.read_text() for file in (POTTERY / language).glob("*.md"))
+    code = "ros2 launch kiln_bringup kiln.launch.py use_sim_time:=true\n"
+    assert languages.of_book(pages + code * (len(pages) // len(code))) == language
+
+
 @pytest.mark.parametrize(
     "text",
     [
