@@ -157,7 +157,7 @@ async def _answer(house: House, generation: Generation, retrieval: Any, asked: A
     if refuse_unproven(draft, draft.claims, found.evidence):
         return None
     sentences = [quoted(claim, found.evidence, 1) for claim in draft.claims]
-    released = house.engine.release(sentences, draft)
+    released = house.engine.release(sentences, draft, question, generation)
     cited = {citation.passage for claim in draft.claims for citation in claim.citations}
     best = max((found.evidence[number] for number in cited), key=lambda item: item.candidate.score)
     quotes = "\n".join(citation.cited_text for claim in draft.claims for citation in claim.citations)

@@ -110,9 +110,10 @@ async def publishing(ingest: Ingest, count: int) -> list[Figure]:
     known = replace(ingest, embedder=Known(ingest.embedder))
     documents = [_made_up(number) for number in range(count // 100)]
     passages = [passage for document in documents for passage in _split(known, document, "large")]
-    await known._publish("large", "Large", documents, passages, "first")
+    reading = known._reading(documents, "en")
+    await known._publish("large", "Large", documents, passages, "first", reading)
     started = time.monotonic()
-    await known._publish("large", "Large", documents, passages, "second")
+    await known._publish("large", "Large", documents, passages, "second", reading)
     return [
         Figure(
             f"seconds to publish {len(passages):,} passages with known vectors",
@@ -187,6 +188,7 @@ class Known:
     name = "known"
     dimension = 384
     curve: Curve = ((0.0, 0.0), (1.0, 1.0))
+    languages: frozenset[str] = frozenset()
 
     def __init__(self, real: Embedder) -> None:
         self._real = real
@@ -205,6 +207,9 @@ class Known:
 
     def count_tokens(self, text: str) -> int:
         return self._real.count_tokens(text)
+
+    def unread(self, text: str) -> float:
+        return self._real.unread(text)
 
     def cost(self) -> str:
         return ""

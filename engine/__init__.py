@@ -37,6 +37,11 @@ Modules
         calibrate        score calibration (pure)
         lexical          BM25 (pure)
         wording          a question as it is searched: spelling corrected, clause by clause (pure)
+        word_forms       stems and n-grams of all languages but English (pure)
+        raw_scores       similarity and attainment of a hit before their calibration (pure)
+        words_only       an embedder for books that no embedder here reads
+        languages        the language of a book and of a question (pure)
+        stop_words       function words of the languages (pure)
         selection        locates a reader's selected text in the book (pure)
         library          read-only repository of books and passages
     grounding/           citations that are really in the passages
@@ -78,7 +83,8 @@ Modules
         claude           generator: Claude
         extractive       generator without a model
         cohere           embedder and reranker: Cohere
-        minilm           embedder in this process
+        minilm           embedder in this process: English
+        multilingual     embedder in this process: other languages
         edge             vector store: client of Qdrant Edge
         edge_worker      vector store: worker process that owns Qdrant Edge
         qdrant           vector store: Qdrant server

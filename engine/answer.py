@@ -58,7 +58,8 @@ from engine.models import (
     Trail,
 )
 from engine.ports import Clock, Exchange, Generator, Keyring, Library, Limiter, NewId, NullExchange
-from engine.retrieval.gate import refuse_weak_evidence
+from engine.retrieval import languages
+from engine.retrieval.gate import refuse_foreign_language, refuse_weak_evidence
 from engine.retrieval.retrieve import Retriever
 
 ASK = frozenset({"ask"})  # the scope that an endpoint requires unless it names others
@@ -185,12 +186,29 @@ class Engine:
         await self._open(trail)  # (4)
         question = await self._recall(asked.exchange, client, question, trail)
         generation = await self._live_generation(question)
+        question = replace(question, language=generation.language, embedder=generation.embedder)
+        outcome = await self._outcome(question, generation, trail, asked.exchange)
+        if isinstance(outcome, Released):
+            return outcome
+        return replace(outcome, language=languages.of_reader(question.text, question.language))
+
+    async def _outcome(
+        self, question: Question, generation: Generation, trail: Trail, exchange: Exchange
+    ) -> Released | Refusal:
+        noting.note_generation(trail, generation)
+        if generation.is_language_known:
+            foreign = refuse_foreign_language(question, self.retriever.embedder_of(generation).languages)
+            if foreign:
+                return foreign
         found = await self._retrieve(question, generation, trail)  # (5)
         refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
         if refusal:
             return refusal
         question = replace(question, wording=found.wording)
-        return await self._generate(question, found.evidence, trail, asked.exchange)  # (7) (8)
+        sentences, draft = await self._generate(question, found.evidence, trail, exchange)  # (7) (8)
+        return refuse_unproven(draft, sentences, found.evidence) or self.release(
+            sentences, draft, question, generation
+        )
 
     async def _admit(self, asked: Asked, trail: Trail) -> Client:
         client = asked.operator or await self.keyring.authenticate(asked.secret)
@@ -222,7 +240,6 @@ class Engine:
             return await self.library.live(question.book_id)
 
     async def _retrieve(self, question: Question, generation: Generation, trail: Trail) -> Retrieved:
-        noting.note_generation(trail, generation)
         started = self.monotonic()
         try:
             async with _timeout(self.rules.retrieval_s, "retrieval"):
@@ -234,7 +251,7 @@ class Engine:
 
     async def _generate(
         self, question: Question, evidence: Sequence[RetrievedPassage], trail: Trail, exchange: Exchange
-    ) -> Released | Refusal:
+    ) -> tuple[list[Quoted], Draft]:
         trail.model_requested = self.generator.name
         draft = Draft(self.generator.name)
         await self._show(Sources(evidence), trail, exchange)
@@ -245,7 +262,7 @@ class Engine:
         finally:
             trail.generation_latency_ms = _ms(started, self.monotonic())
             noting.note_draft(trail, draft, self.rules.prompt_sha256)
-        return refuse_unproven(draft, sentences, evidence) or self.release(sentences, draft)
+        return sentences, draft
 
     async def _prove(
         self,
@@ -276,13 +293,16 @@ class Engine:
             await self._recorded(self.ledger.note(trail))
             exchange.show(event)
 
-    def release(self, sentences: Sequence[Quoted], draft: Draft) -> Released:
+    def release(
+        self, sentences: Sequence[Quoted], draft: Draft, question: Question, generation: Generation
+    ) -> Released:
         """The proven sentences as an answer with its confidence."""
         rules = self.rules
         confidence = rules.default_generation_confidence if draft.confidence is None else draft.confidence
         return cite.released(
             sentences, confidence, weights=rules.confidence_weights, levels=rules.confidence_levels,
-            level_max=draft.level_max,
+            level_max=draft.level_max if generation.may_be_high else "medium",
+            language=languages.of_reader(question.text, question.language),
         )  # fmt: skip
 
     async def _recorded(self, writing: Awaitable[None]) -> None:

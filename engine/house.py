@@ -4,7 +4,7 @@ The HTTP layer gets a `House` and nothing else, so it needs neither the settings
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from psycopg_pool import AsyncConnectionPool
@@ -78,10 +78,10 @@ async def _state(check: Callable[[], Awaitable[bool]], missing: str) -> str:
         return UNAVAILABLE
 
 
-async def check_books(library: StoredLibrary, embedder: Embedder) -> None:
+async def check_books(library: StoredLibrary, embedder: Embedder, others: Collection[str] = ()) -> None:
     """`ConfigurationError` if another embedder made a book: its vectors could not be compared with a question's."""
     for book in await library.books():
-        if book.embedder not in {None, embedder.name}:
+        if book.embedder not in {None, embedder.name, *others}:
             raise ConfigurationError(
                 f"The book {book.book_id} was ingested with the embedder {book.embedder}, but the settings name"
                 f" {embedder.name}. Set providers.embedder back, or ingest the book again."

@@ -105,6 +105,8 @@ class Question:
     filters: Filters = Filters()
     session_id: UUID | None = None
     end_user: str | None = None
+    language: str = "en"  # of the book's live edition: its words are compared as in this language
+    embedder: str = ""  # of the book's live edition
     context: str = ""  # earlier questions of the session: searched with this one, never shown to the model
     wording: "Wording | None" = None  # as it was searched, for a generator that compares words
 
@@ -201,6 +203,13 @@ class Generation:
     dimension: int
     calibration: Calibration
     lexicon: Lexicon
+    language: str = "en"  # ISO 639
+    is_language_known: bool = True  # False: made before languages were found
+
+    @property
+    def may_be_high(self) -> bool:
+        """Whether "high" is allowed: what a confidence is worth was measured in English, or with the book's own labels."""
+        return self.language == "en" or self.calibration.kind == "labelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +372,7 @@ class Released:
     generation_confidence: float
     confidence: float
     confidence_level: ConfidenceLevel
+    language: str = "en"  # of the reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,11 +381,12 @@ class Refusal:
 
     reason: RefusalReason
     nearest: tuple[RetrievedPassage, ...] = ()
-    part: str = "book"  # of the book that was searched, as the message names it
+    searched: str | None = None  # the part of the book that was searched; None: the whole book
+    language: str = "en"  # of the reader
 
     @property
     def message(self) -> str:
-        return self.reason.sentence.format(part=self.part)
+        return self.reason.message(self.searched, self.language)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ class Embedder(Protocol):
     name: str
     dimension: int
     curve: models.Curve  # the default calibration of its cosines, used until a book has its own
+    languages: frozenset[str]  # that it was trained on, as ISO 639 codes; empty: any
 
     async def embed_query(self, text: str) -> models.Vector: ...
 
@@ -32,6 +33,9 @@ class Embedder(Protocol):
         """Embeds questions for an ingest, with retries; each vector is the one that `embed_query` would return."""
 
     def count_tokens(self, text: str) -> int: ...
+
+    def unread(self, text: str) -> float:
+        """The share of the text's tokens that are unknown to the model."""
 
     def cost(self) -> str:
         """The usage billed so far, as text; empty if the embedder is free."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from engine.models import SentenceKind
+from engine.retrieval.languages import count_words
 from ingest.read.document import Piece
 
 LABEL_WORDS_MAX = 8  # a paragraph of so few words without a stop is a title
@@ -103,7 +104,7 @@ def _is_exercise(piece: Piece, _: str) -> bool:
 
 
 def _is_navigation(piece: Piece, _: str) -> bool:
-    is_short = piece.kind == "prose" and len(piece.text.split()) <= NAVIGATION_WORDS_MAX
+    is_short = piece.kind == "prose" and count_words(piece.text) <= NAVIGATION_WORDS_MAX
     return bool(_NAVIGATION_HEADING.match(piece.heading) or (is_short and _NAVIGATION.match(piece.text)))
 
 
@@ -119,7 +120,7 @@ def _is_caption(piece: Piece, _: str) -> bool:
 def _is_label(piece: Piece, _: str) -> bool:
     text = piece.text.strip()
     is_title = piece.kind == "prose" and not _COMPLETE.search(text) and not _NAMED_FACT.match(text)
-    return is_title and len(text.split()) <= LABEL_WORDS_MAX
+    return is_title and count_words(text) <= LABEL_WORDS_MAX
 
 
 _RULES: Sequence[tuple[SentenceKind, Callable[[Piece, str], bool]]] = (

@@ -23,13 +23,15 @@ from pathlib import Path
 from audit.progress import Progress
 from engine.models import Generation, Passage, Point, Windows
 from engine.ports import Embedder, Index, NewId
-from engine.retrieval import calibrate, lexical, selection
+from engine.retrieval import calibrate, languages, lexical, selection, word_forms
 from ingest import files, split
 from ingest.read.document import Document
 from ingest.registry import Registry
 from ingest.self_calibration import SelfCalibration
 from ingest.windows import windows as windows_of
 
+UNREAD_MAX = 0.05  # of a book's tokens: names and signs are unknown in any book
+SAMPLED = 500  # sentences that are read to find the language and that share
 BATCH = 96  # passages that are embedded and indexed at once: what an embedding vendor takes in one call
 
 
@@ -38,6 +40,8 @@ class IngestResult:
     """What an ingest did, or would do; printed by `affidavit ingest --json`."""
 
     book: str
+    language: str
+    embedder: str
     generation: str | None
     files_processed: int
     chunks_created: int
@@ -59,32 +63,42 @@ class Ingest:
     new_id: NewId
     monotonic: Callable[[], float]
     progress: Progress
+    others: Sequence[Embedder] = ()  # for books that `embedder` cannot read, the best one first
 
     async def run(
-        self, paths: Sequence[Path], book_id: str, title: str, *, dry_run: bool = False
+        self,
+        paths: Sequence[Path],
+        book_id: str,
+        title: str,
+        *,
+        language: str | None = None,
+        dry_run: bool = False,
     ) -> IngestResult:
         started = self.monotonic()
         async with self.registry.lock_book(book_id):
             documents, errors = await files.read_all(paths, self.progress)  # (1)
+            reading = self._reading(documents, language)
             passages = [
                 passage
                 for document in documents
-                for passage in split.passages(document, book_id, self.size, self.embedder.count_tokens)  # (2)
+                for passage in split.passages(document, book_id, self.size, reading.count_tokens)  # (2)
             ]
             if not passages:
                 errors.append({"file": "", "error": "no text was found that could be ingested"})
             live = await self.registry.live_content(book_id)  # (3)
-            content_hash = self._content_hash(passages)
+            content_hash = self._content_hash(passages, reading)
             is_new = bool(passages) and (content_hash, title) != (live.content_hash, live.title)
             published = None
             if is_new and not dry_run:
-                published = await self._publish(book_id, title, documents, passages, content_hash)
+                published = await self._publish(book_id, title, documents, passages, content_hash, reading)
             if not dry_run:
                 await self._retire(book_id)  # (9)
             warnings = await self.registry.warnings(book_id)
         new = {passage.chunk_id for passage in passages}
         return IngestResult(
             book=book_id,
+            language=reading.language,
+            embedder=reading.embedder.name,
             generation=str(published.generation_id) if published else None,
             files_processed=len(documents),
             chunks_created=len(new - live.chunk_ids),
@@ -103,20 +117,23 @@ class Ingest:
         documents: Sequence[Document],
         passages: Sequence[Passage],
         content_hash: str,
+        reading: "Reading",
     ) -> Generation:
-        words = [lexical.words(searchable(passage)) for passage in passages]
+        words = [lexical.words(searchable(passage), reading.language) for passage in passages]
+        embedder = reading.embedder
         generation = Generation(
             generation_id=self.new_id(),
             book_id=book_id,
-            embedder=self.embedder.name,
-            dimension=self.embedder.dimension,
-            calibration=calibrate.shipped(self.embedder.name, self.embedder.dimension, self.embedder.curve),
+            embedder=embedder.name,
+            dimension=embedder.dimension,
+            calibration=calibrate.shipped(embedder.name, embedder.dimension, embedder.curve),
             lexicon=lexical.lexicon(words),
+            language=reading.language,
         )
         await self.registry.begin(generation, title, documents, passages, content_hash=content_hash)  # (4)
-        await self._index(generation, passages, words)  # (5) (6)
-        if self.self_calibration:  # (7)
-            measured = await self.self_calibration.measure(generation, passages)
+        await self._index(generation, passages, words, embedder)  # (5) (6)
+        if reading.calibration:  # (7)
+            measured = await reading.calibration.measure(generation, passages)
             generation = replace(generation, calibration=measured)
         await self.registry.publish(generation, title)  # (8)
         await self.index.announce(book_id, generation.generation_id)
@@ -129,7 +146,11 @@ class Ingest:
             await self.registry.delete_generation(stale)
 
     async def _index(
-        self, generation: Generation, passages: Sequence[Passage], words: Sequence[Sequence[str]]
+        self,
+        generation: Generation,
+        passages: Sequence[Passage],
+        words: Sequence[Sequence[str]],
+        embedder: Embedder,
     ) -> None:
         """Pipelining: embeds the next batch while the index, another process, stores the last one."""
         name = generation.generation_id
@@ -138,7 +159,7 @@ class Ingest:
             for start in range(0, len(passages), BATCH):
                 batch = passages[start : start + BATCH]
                 texts = ["\n".join(windows_of(passage)) for passage in batch]
-                vectors = await self.registry.embeddings(texts, self.embedder, self.embedder.embed_passages)
+                vectors = await self.registry.embeddings(texts, embedder, embedder.embed_passages)
                 points = [
                     _point(passage, position, windows, lexical.passage_weights(counted, generation.lexicon))
                     for position, (passage, counted, windows) in enumerate(
@@ -157,12 +178,40 @@ class Ingest:
                 f"The index holds {held} of {len(passages)} passages, so nothing was published: run the ingest again"
             )
 
-    def _content_hash(self, passages: Sequence[Passage]) -> str:
+    def _reading(self, documents: Sequence[Document], language: str | None) -> "Reading":
+        """The language of the book, and the first embedder that reads it."""
+        texts = [piece.text for item in documents for section in item.sections for piece in section.pieces]
+        sample = "\n".join(texts[:: max(1, len(texts) // SAMPLED)])
+        language = language or languages.of_book(sample)
+        reads = (each for each in (self.embedder, *self.others) if _reads(each, language, sample))
+        embedder = next(reads, self.embedder)
+        calibration = self.self_calibration and self.self_calibration.of(language, embedder)
+        return Reading(language, embedder, calibration)
+
+    def _content_hash(self, passages: Sequence[Passage], reading: "Reading") -> str:
         """A fingerprint, equal if and only if a new generation would equal the old one."""
-        curve = self.self_calibration.fingerprint() if self.self_calibration else str(self.embedder.curve)
-        versions = [lexical.NORMALISATION, selection.FOLDING, curve]
-        parts = [self.embedder.name, str(self.embedder.dimension), *versions, str(asdict(self.size))]
+        embedder, calibration = reading.embedder, reading.calibration
+        curve = calibration.fingerprint() if calibration else str(embedder.curve)
+        versions = [lexical.NORMALISATION, selection.FOLDING, curve, reading.language, word_forms.FORMS]
+        parts = [embedder.name, str(embedder.dimension), *versions, str(asdict(self.size))]
         return sha256("\n".join([*parts, *(passage.chunk_id for passage in passages)]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a book is read."""
+
+    language: str
+    embedder: Embedder
+    calibration: SelfCalibration | None
+
+    def count_tokens(self, text: str) -> int:
+        return self.embedder.count_tokens(text)
+
+
+def _reads(embedder: Embedder, language: str, sample: str) -> bool:
+    knows = not embedder.languages or language in embedder.languages
+    return knows and (language == languages.ENGLISH or embedder.unread(sample) <= UNREAD_MAX)
 
 
 def searchable(passage: Passage) -> str:

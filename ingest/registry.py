@@ -79,11 +79,12 @@ class Registry(StoredLibrary):
                 (generation.book_id, title),
             )
             await connection.execute(
-                "INSERT INTO generations (generation_id, book_id, embedder, dimension, calibration, lexicon, content_hash)"
-                " VALUES (%s, %s, %s, %s, %s, %s, %s)",
+                "INSERT INTO generations (generation_id, book_id, embedder, dimension, calibration, lexicon, content_hash,"
+                " language) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
                 (
                     generation.generation_id, generation.book_id, generation.embedder, generation.dimension,
                     Jsonb(asdict(generation.calibration)), Jsonb(lexicon), content_hash,
+                    generation.language,
                 ),
             )  # fmt: skip
             await _copy(

@@ -6,8 +6,8 @@ embedder gets a gate with the same meaning, even if its typical cosines are unkn
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from string import punctuation
 
@@ -16,8 +16,10 @@ import numpy as np
 from engine.errors import IndexUnavailableError
 from engine.models import Calibration, Filters, Generation, Hit, Passage, Vector, Windows
 from engine.ports import Embedder, Index
-from engine.retrieval import calibrate, lexical
+from engine.retrieval import calibrate, lexical, words_only
 from engine.retrieval.calibrate import Gate, ProbeScores, Raw
+from engine.retrieval.languages import ENGLISH, count_words
+from engine.retrieval.raw_scores import raw_scores
 from ingest.registry import Registry
 
 HEADINGS_MAX = 100  # more would change the curves only slightly
@@ -40,13 +42,24 @@ class SelfCalibration:
     registry: Registry
     embedder: Embedder
     index: Index
+    probes_by_language: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # besides English
+
+    def of(self, language: str, embedder: Embedder) -> "SelfCalibration | None":
+        """The calibration of a book in this language; None without questions that its embedder can compare with it."""
+        if language == ENGLISH:
+            return replace(self, embedder=embedder)
+        english = self.probes if embedder.name != words_only.NAME else ()
+        probes = self.probes_by_language.get(language, english)
+        return replace(self, embedder=embedder, probes=probes) if probes else None
 
     async def measure(self, generation: Generation, passages: Sequence[Passage]) -> Calibration:
+        # They are asked in English, and a heading alone is too short for a question.
+        asked = headings(passages) if generation.language == ENGLISH else []
         scores = ProbeScores(
             probes=await self._scores(self.probes, generation),
-            headings=await self._scores(headings(passages), generation),
+            headings=await self._scores(asked, generation),
             echoes=await self._scores(echoes(passages), generation),
-            keywords=await self._scores(keywords(passages), generation),
+            keywords=await self._scores(keywords(passages, generation.language), generation),
         )
         return calibrate.fit_unlabelled(
             scores,
@@ -75,10 +88,10 @@ class SelfCalibration:
         return await asyncio.gather(*map(ask, questions, windows))
 
     async def _score(self, question: str, vector: Vector, generation: Generation) -> Raw:
-        words = lexical.words(question)
+        words = lexical.words(question, generation.language)
         hits = await self._search(vector, lexical.query_weights(words, generation.lexicon), generation)
         best = lexical.possible(words, generation.lexicon)
-        rows = [(hit.cosine, lexical.attainment(hit.bm25, best)) for hit in hits]
+        rows = [raw_scores(hit, best, generation) for hit in hits]
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
     async def _search(self, vector: Vector, terms: dict[int, float], generation: Generation) -> list[Hit]:
@@ -106,22 +119,27 @@ def echoes(passages: Sequence[Passage], count: int = ECHOES) -> list[str]:
     sentences = dict.fromkeys(
         passage.sentence_text(number) for passage in passages for number in range(len(passage.sentences))
     )
-    whole = [sentence for sentence in sentences if len(sentence.split()) in ECHO_WORDS]
+    whole = [sentence for sentence in sentences if count_words(sentence) in ECHO_WORDS]
     return _spread(whole or list(sentences), count)
 
 
-def keywords(passages: Sequence[Passage]) -> list[str]:
+def keywords(passages: Sequence[Passage], language: str = ENGLISH) -> list[str]:
     """Questions that the book answers: five words each of a sample of its sentences, without stop words.
 
     Any five, chosen by a hash: a reader remembers no more of a sentence. With four the gate stands too low and with six too
     high; the rarest five, and five that are evenly spread, tell books apart a little less well.
     """
-    return [picked for sentence in echoes(passages, SENTENCES) if (picked := _keywords(sentence))]
+    sample = echoes(passages, SENTENCES)
+    return [picked for sentence in sample if (picked := _keywords(sentence, language))]
 
 
-def _keywords(sentence: str) -> str:
-    """None of a single word: where words are written without spaces, it may be the whole sentence."""
-    words = dict.fromkeys(word.strip(punctuation) for word in sentence.split() if lexical.words(word))
+def _keywords(sentence: str, language: str) -> str:
+    """None of a single word; where words are written without spaces, their parts are taken."""
+    words = dict.fromkeys(
+        word.strip(punctuation) for word in sentence.split() if lexical.words(word, language)
+    )
+    if count_words(sentence) > 2 * len(sentence.split()):
+        words = dict.fromkeys(lexical.words(sentence, language))
     if len(words) == 1:
         return ""
     by_chance = sorted(words, key=lambda word: sha256(f"{sentence} {word}".encode()).digest())

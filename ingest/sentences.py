@@ -41,7 +41,7 @@ _BULLET = re.compile(_EMOJI)
 _BETWEEN_WORDS = re.compile(r"""[\s—–/(\[{"“”„«»‘*_`<>#]+""")
 _FOLLOWING = re.compile(rf"(?:{_OPENING}\s?)*+(?P<token>\S*)")
 _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-_NO_SPACE_NEEDED = "。！？｡"
+_NO_SPACE_NEEDED = "。！？｡।॥۔"
 
 _SINGLE = re.compile(r"[^\W\d_]")
 _DOTTED = re.compile(r"(?:[^\W\d_]\.-?)+[^\W\d_]")
@@ -125,7 +125,7 @@ def _position(pattern: re.Pattern[str], text: str, start: int) -> int:
 
 
 def _may_end(text: str, match: re.Match[str], end: int, following: int) -> bool:
-    """A stop inside a word, number or address ends no sentence. Only Chinese and Japanese need no space after it."""
+    """A stop inside a word, number or address ends no sentence. Only stops of scripts without capitals need no space after it."""
     if following > end:
         return True
     if match["mark"][-1] in _NO_SPACE_NEEDED:
@@ -226,7 +226,7 @@ def _continuation(stop: _Stop) -> bool | None:
 
 
 def _cjk_stop(stop: _Stop) -> bool | None:
-    """Chinese and Japanese stops belong to no abbreviation; a quoting particle continues the sentence."""
+    """Chinese, Japanese, Hindi and Urdu stops belong to no abbreviation; a quoting particle continues the sentence."""
     if stop.mark[-1] not in _NO_SPACE_NEEDED:
         return None
     return not (stop.closing and stop.following[0] in "とっ")

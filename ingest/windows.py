@@ -6,12 +6,14 @@ its sentences are about: with it, 53 of 60 readers' questions find their answer 
 pages, without it 48.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from engine.models import Passage
+from engine.retrieval.languages import count_words
 
 WORDS_MIN = 12  # a shorter sentence is joined with the next one
+WORDS_MAX = 170  # about 220 tokens: a longer sentence is a table or code, which local models would cut off
 
 
 def windows(passage: Passage) -> list[str]:
@@ -24,17 +26,29 @@ def windows(passage: Passage) -> list[str]:
     ]
 
 
-def _joined(sentences: list[str]) -> Iterator[str]:
+def _joined(sentences: Sequence[str]) -> Iterator[str]:
     """Joins neighbours until each window has enough words; what is left at the end goes with the last window."""
     made: list[list[str]] = [[]]
-    for sentence in sentences:
-        if _words(made[-1]) >= WORDS_MIN:
+    for part in (part for sentence in sentences for part in _parts(sentence)):
+        if _count(made[-1]) >= WORDS_MIN or (made[-1] and _count([*made[-1], part]) > WORDS_MAX):
             made.append([])
-        made[-1].append(sentence)
-    if len(made) > 1 and _words(made[-1]) < WORDS_MIN:
+        made[-1].append(part)
+    if len(made) > 1 and _count(made[-1]) < WORDS_MIN and _count(made[-2] + made[-1]) <= WORDS_MAX:
         made[-2].extend(made.pop())
     return map(" ".join, made)
 
 
-def _words(sentences: list[str]) -> int:
-    return sum(len(sentence.split()) for sentence in sentences)
+def _parts(sentence: str) -> Iterator[str]:
+    """The sentence, halved until no part is too long, between words or, without spaces, between letters."""
+    if count_words(sentence) <= WORDS_MAX:
+        yield sentence
+        return
+    words = sentence.split()
+    units, space = (words, " ") if len(words) > 1 else (list(sentence), "")
+    middle = len(units) // 2
+    yield from _parts(space.join(units[:middle]))
+    yield from _parts(space.join(units[middle:]))
+
+
+def _count(parts: Sequence[str]) -> int:
+    return sum(map(count_words, parts))

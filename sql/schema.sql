@@ -257,7 +257,8 @@ CREATE TABLE public.generations (
     content_hash text NOT NULL,
     state text DEFAULT 'building'::text NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
-    published_at timestamp with time zone
+    published_at timestamp with time zone,
+    language text
 );
 CREATE TABLE public.schema_migrations (
     name text NOT NULL,
@@ -318,6 +319,7 @@ ALTER TABLE public.embeddings ADD CONSTRAINT embeddings_pkey PRIMARY KEY (text_h
 ALTER TABLE public.generation_chunks ADD CONSTRAINT generation_chunks_pkey PRIMARY KEY (generation_id, "position");
 ALTER TABLE public.generation_terms ADD CONSTRAINT generation_terms_pkey PRIMARY KEY (generation_id, term);
 ALTER TABLE public.generations ADD CONSTRAINT generations_pkey PRIMARY KEY (generation_id);
+ALTER TABLE public.generations ADD CONSTRAINT generations_language_check CHECK ((language ~ '^[a-z]{2,3}$'::text));
 ALTER TABLE public.generations ADD CONSTRAINT generations_state_check CHECK ((state = ANY (ARRAY['building'::text, 'ready'::text])));
 ALTER TABLE public.schema_migrations ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
 ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_pkey PRIMARY KEY (id);
@@ -1108,7 +1110,7 @@ COMMENT ON COLUMN public.audit_questions.erased_at IS 'When the personal columns
 COMMENT ON VIEW public.audit_refusals IS 'Why questions were refused, by day, book and reason.';
 COMMENT ON COLUMN public.audit_refusals.day IS 'Day of the questions, in UTC.';
 COMMENT ON COLUMN public.audit_refusals.book_id IS 'Book that was asked.';
-COMMENT ON COLUMN public.audit_refusals.reason IS 'Why: not_covered, insufficient_evidence, attribute_not_found, underspecified, citation_failed, model_refused, selection_not_in_book.';
+COMMENT ON COLUMN public.audit_refusals.reason IS 'Why: not_covered, insufficient_evidence, attribute_not_found, underspecified, citation_failed, model_refused, selection_not_in_book, language_not_supported.';
 COMMENT ON COLUMN public.audit_refusals.refusals IS 'How many questions were refused for it.';
 COMMENT ON COLUMN public.audit_refusals.best_score_max IS 'Best score that a passage had for any of them.';
 COMMENT ON COLUMN public.audit_refusals.threshold_min IS 'Lowest threshold that was in force.';

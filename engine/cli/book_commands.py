@@ -1,6 +1,7 @@
 """Handlers of the commands about books: `ingest`, `books`, `ask`."""
 
 import json
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from engine.errors import RequestError
 from engine.http import v1
 from engine.models import Client, Question
 from engine.ports import NullExchange
+from engine.retrieval.languages import ENGLISH
 from engine.settings import Settings
 from ingest.pipeline import IngestResult
 
@@ -26,7 +28,9 @@ async def ingest(settings: Settings, arguments: Arguments) -> int:
     ):
         book = arguments.book
         title = arguments.title or (await pipeline.registry.live_content(book)).title or book
-        result = await pipeline.run(arguments.paths, book, title, dry_run=arguments.dry_run)
+        result = await pipeline.run(
+            arguments.paths, book, title, language=arguments.language, dry_run=arguments.dry_run
+        )
         cost = pipeline.embedder.cost()
     if arguments.json:
         print(json.dumps(asdict(result)))
@@ -70,6 +74,12 @@ async def ask(settings: Settings, arguments: Arguments) -> int:
     return 0
 
 
+def _language(code: str) -> str:
+    if not re.fullmatch(r"[a-z]{2,3}", code):
+        raise ValueError
+    return code
+
+
 def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
         say(f"WARNING: {warning}")
@@ -79,9 +89,10 @@ def _ingested(result: IngestResult, *, dry_run: bool) -> str:
     state = f"generation {result.generation}" if result.generation else "nothing changed, nothing published"
     if dry_run:
         state = "a dry run, nothing was changed"
+    read = "" if result.language == ENGLISH else f"; read in {result.language} by {result.embedder}"
     return (
         f"{result.book}: {result.files_processed} files, {result.chunks_created} new passages,"
-        f" {result.chunks_reused} unchanged, {result.chunks_removed} removed, {result.seconds} s; {state}"
+        f" {result.chunks_reused} unchanged, {result.chunks_removed} removed, {result.seconds} s{read}; {state}"
     )
 
 
@@ -103,6 +114,7 @@ BOOK_COMMANDS: dict[str, Command] = {
             argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders: Markdown, MDX, HTML, PDF, text, or a site's export"),
             argument("--book", required=True, metavar="ID", help="lower-case letters, digits and hyphens"),
             argument("--title", help="the title that readers see (default: the current title, or the ID)"),
+            argument("--language", metavar="CODE", type=_language, help="the book's language as an ISO 639 code such as de (default: found)"),
             argument("--dry-run", action="store_true", help="print what would change, and change nothing"),
             JSON,
         ),

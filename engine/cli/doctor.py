@@ -231,7 +231,7 @@ async def _keys(_: Settings, database: Database) -> VaultState:
 async def _generator(settings: Settings, _: Database) -> VaultState:
     embedder = wiring.embedder_of(settings)
     try:
-        generator = wiring.generator_of(settings, embedder)
+        generator = wiring.generator_of(settings, embedder, {})
         await generator.close()
     finally:
         await embedder.close()

@@ -50,7 +50,7 @@ class Subject:
     passages: Sequence[Passage]  # all of the book
     threshold: float
     top_k: int
-    confidence: Callable[[Sequence[Quoted], Draft], Released]
+    confidence: Callable[[Sequence[Quoted], Draft, Question, Generation], Released]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,11 @@ async def evaluate(labelled: LabelledSet, subject: Subject, progress: Progress) 
 
 
 async def _ask(kind: QuestionKind, query: Query, subject: Subject, marking: Marking) -> Trial:
-    question = Question(query.text, subject.generation.book_id, RANKED)
-    found: Retrieved = await subject.retriever.retrieve(question, subject.generation)
+    generation = subject.generation
+    question = Question(
+        query.text, generation.book_id, RANKED, language=generation.language, embedder=generation.embedder
+    )
+    found: Retrieved = await subject.retriever.retrieve(question, generation)
     best = found.evidence[0].passage if found.evidence else None
     outcome: Released | Refusal | None = refuse_weak_evidence(found, subject.threshold)
     if subject.generator and outcome is None:
@@ -170,7 +173,9 @@ async def _outcome(question: Question, found: Retrieved, subject: Subject) -> Re
         if is_proven(claim, evidence, NO_INSTRUCTIONS):
             proven.append(cite.quoted(claim, evidence, excerpts + 1))
             excerpts += len(claim.citations)
-    return refuse_unproven(draft, proven, evidence) or subject.confidence(proven, draft)
+    return refuse_unproven(draft, proven, evidence) or subject.confidence(
+        proven, draft, question, subject.generation
+    )
 
 
 def _summary(

@@ -11,6 +11,10 @@ EXCERPT_WORDS_MAX = 50  # specification 002: enough to find the place, and still
 LEVELS: Sequence[ConfidenceLevel] = ("high", "medium", "low")
 
 LOW_MARK = "[Low confidence: check the sources.]"
+LOW_MARKS = {
+    "en": LOW_MARK,
+    "de": "[Geringe Sicherheit: Prüfen Sie die Quellen.]",
+}  # in the panel's languages
 
 _WORD = re.compile(r"\S+")
 
@@ -28,6 +32,7 @@ def released(
     weights: tuple[float, float],
     levels: tuple[float, float],
     level_max: ConfidenceLevel = "high",
+    language: str = "en",
 ) -> Released:
     """The answer with its quotations and its confidence. An answer of low confidence begins with a warning."""
     excerpts = tuple(item for sentence in sentences for item in sentence.excerpts)
@@ -36,8 +41,12 @@ def released(
     text = joined(sentences)
     confidence_level = max(level(confidence, levels), level_max, key=LEVELS.index)
     if confidence_level == "low":
-        text = f"{LOW_MARK} {text}"
-    return Released(text, excerpts, retrieval, generation_confidence, confidence, confidence_level)
+        text = f"{low_mark(language)} {text}"
+    return Released(text, excerpts, retrieval, generation_confidence, confidence, confidence_level, language)
+
+
+def low_mark(language: str) -> str:
+    return LOW_MARKS.get(language, LOW_MARK)
 
 
 def joined(sentences: Sequence[Quoted]) -> str:

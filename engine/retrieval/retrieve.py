@@ -1,8 +1,8 @@
 """Hybrid retrieval: embed, search densely and by BM25, calibrate and blend the scores, rerank, keep the top k."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 from engine.errors import DatabaseUnavailableError, RerankFailedError
 from engine.models import (
@@ -15,10 +15,13 @@ from engine.models import (
     Retrieved,
     RetrievedPassage,
     Vector,
+    Wording,
 )
 from engine.ports import Embedder, Index, Library, Reranker
 from engine.retrieval import lexical, selection, wording
 from engine.retrieval.calibrate import Weights, blended, extrapolate, interpolate
+from engine.retrieval.languages import ENGLISH
+from engine.retrieval.raw_scores import raw_scores
 
 RERANKED = 25  # a reranker bills each text, and the right passage is rarely further down
 AFTER_RERANK_S = 0.2  # reserved after the reranker's timeout, for the rest of the retrieval
@@ -47,13 +50,17 @@ class Retriever:
     weights: Weights
     candidates_each: int  # fetched by each of the two scores
     within_s: float
+    others: Mapping[str, Embedder] = field(default_factory=dict)  # by name: they read other languages
+
+    def embedder_of(self, generation: Generation) -> Embedder:
+        return self.others.get(generation.embedder, self.embedder)
 
     async def retrieve(self, question: Question, generation: Generation) -> Retrieved:
         """The best `top_k` passages in order: of the book, of a part of it, or of the reader's selection."""
         rerank_until = asyncio.get_running_loop().time() + self.within_s - AFTER_RERANK_S
         if question.selected_text is not None:
             return await self._selected(question, question.selected_text, generation)
-        words = wording.read(question.text, generation.lexicon, self._is_common)
+        words = self._wording(question.text, generation)
         alone = [await self.prepare(text, generation) for text in words.searched]
         query = "\n".join(filter(None, (words.text, question.context)))
         searches = [await self.prepare(query, generation), *alone[1:]] if question.context else alone
@@ -78,8 +85,8 @@ class Retriever:
         )
 
     async def prepare(self, query: str, generation: Generation) -> Search:
-        words = lexical.words(query)
-        dense = await self.embedder.embed_query(query)
+        words = lexical.words(query, generation.language)
+        dense = await self.embedder_of(generation).embed_query(query)
         return Search(generation, words, dense, lexical.query_weights(words, generation.lexicon))
 
     async def candidates(
@@ -112,6 +119,11 @@ class Retriever:
                 if item.chunk_id not in found or found[item.chunk_id].score < item.score:
                     found[item.chunk_id] = item
         return in_order(found.values())
+
+    def _wording(self, text: str, generation: Generation) -> Wording:
+        if generation.language != ENGLISH:
+            return Wording(text)
+        return wording.read(text, generation.lexicon, self._is_common)
 
     def _is_common(self, word: str) -> bool:
         """Whether it is one token: an embedder's vocabulary holds the common words of its language."""
@@ -197,14 +209,14 @@ def rank(hits: Sequence[Hit], search: Search, weights: Weights) -> list[Candidat
     possible = lexical.possible(search.words, lexicon)
     candidates = []
     for hit in hits:
-        attainment = lexical.attainment(hit.bm25, possible)
-        similarity = interpolate(calibration.similarity, min(1.0, max(0.0, hit.cosine)))
+        raw, attainment = raw_scores(hit, possible, search.generation)
+        similarity = interpolate(calibration.similarity, min(1.0, max(0.0, raw)))
         lexical_score = interpolate(calibration.lexical, attainment)
         score = blended(similarity, lexical_score, weights)
         rank_score = blended(similarity, extrapolate(calibration.lexical, attainment), weights)
         candidates.append(
             Candidate(
-                hit.chunk_id, hit.cosine, similarity, hit.bm25, attainment, lexical_score, score, rank_score,
+                hit.chunk_id, raw, similarity, hit.bm25, attainment, lexical_score, score, rank_score,
                 hit.position,
             )
         )  # fmt: skip
@@ -233,10 +245,10 @@ def _filter_message(asked: Filters, searched: Filters) -> str | None:
 def described(filters: Filters) -> str:
     """ "module 3, chapter “Walking”": the filters that are set, in words."""
     parts = []
-    for field in fields(filters):
-        value = getattr(filters, field.name)
+    for each in fields(filters):
+        value = getattr(filters, each.name)
         if value:
             texts = (value,) if isinstance(value, str) else value
             shown = value if isinstance(value, int) else "”, “".join(texts).join("“”")
-            parts.append(f"{field.name} {shown}")
+            parts.append(f"{each.name} {shown}")
     return ", ".join(parts)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from uuid import uuid4
 
 from audit.progress import Progress
@@ -12,7 +13,7 @@ from engine.ports import Embedder, Index
 from engine.retrieval.calibrate import Gate, Weights
 from engine.settings import CONFIG, Settings
 from engine.storage.database import Database
-from engine.wiring.providers import closed_by, embedder_of, index_of
+from engine.wiring.providers import closed_by, embedder_of, index_of, other_embedders
 from ingest.pipeline import Ingest
 from ingest.registry import Registry
 from ingest.self_calibration import SelfCalibration, read_probes
@@ -42,6 +43,7 @@ async def open_ingest(settings: Settings, database: Database, progress: Progress
             new_id=uuid4,
             monotonic=time.monotonic,
             progress=progress,
+            others=other_embedders(settings),
         )
 
 
@@ -78,5 +80,11 @@ def self_calibration_of(
         raise ConfigurationError(f"{place} has {short}. {_PROBES_HINT}")
     return SelfCalibration(
         probes, settings.calibration.probes_refused, gate_of(settings), settings.retrieval.candidates,
-        registry, embedder, index,
+        registry, embedder, index, _probes_by_language(file),
     )  # fmt: skip
+
+
+def _probes_by_language(file: Path) -> dict[str, tuple[str, ...]]:
+    """Of the files beside it: probes.de.txt beside probes.txt."""
+    found = sorted(file.parent.glob(f"{file.stem}.*{file.suffix}"))
+    return {each.suffixes[0][1:]: read_probes(each.read_text("utf-8")) for each in found}

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from hashlib import sha256
@@ -21,6 +21,7 @@ from engine.grounding.verify import NOT_STATED, SENTINEL, Instructions
 from engine.house import House, check_books
 from engine.outage.cached_library import CachedKeyring, CachedLibrary
 from engine.outage.stale_cache import CircuitBreaker
+from engine.ports import Embedder
 from engine.providers.postgres import EmbeddedPostgres
 from engine.retrieval.library import StoredLibrary
 from engine.retrieval.retrieve import Retriever
@@ -87,8 +88,10 @@ async def _open_engine(
     reranker = providers.reranker_of(settings)
     if reranker:
         closed_by(stack, reranker)
-    generator = closed_by(stack, providers.generator_of(settings, embedder))
-    await check_books(stored, embedder)
+    others = {each.name: closed_by(stack, each) for each in providers.other_embedders(settings)}
+    generator = closed_by(stack, providers.generator_of(settings, embedder, others))
+    await check_books(stored, embedder, others)
+    await _load_used(others, stored)
     breaker, keys = CircuitBreaker(time.monotonic), ApiKeys(pool)
     uses = closed_by(stack, KeyUses(keys.note_uses, now))
     keyring = closed_by(stack, CachedKeyring(keys, breaker, uses))
@@ -113,6 +116,7 @@ async def _open_engine(
             weights=gate_of(settings).weights,
             candidates_each=settings.retrieval.candidates,
             within_s=settings.budget.retrieval_s,
+            others=others,
         ),
         generator=generator,
         ledger=ledger,
@@ -121,6 +125,14 @@ async def _open_engine(
         new_id=uuid4,
         monotonic=time.monotonic,
     )
+
+
+async def _load_used(embedders: Mapping[str, Embedder], library: StoredLibrary) -> None:
+    """Loads the models of the books before their first reader: that takes longer than a retrieval may."""
+    used = {book.embedder for book in await library.books()}
+    for name, embedder in embedders.items():
+        if name in used:
+            await embedder.embed_query("ready?")
 
 
 def _rules(settings: Settings) -> Rules:

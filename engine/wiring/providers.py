@@ -1,6 +1,6 @@
 """Provider registry, the only file that names vendors: a new one is a new file in engine/providers and one line here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from importlib import import_module
@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from audit.vault import FolderVault, Vault
 from engine.errors import ConfigurationError
 from engine.ports import Embedder, Generator, Index, Limiter, Reranker
+from engine.retrieval.words_only import WordsOnly
 from engine.settings import Settings
 
 
@@ -36,7 +37,7 @@ RERANKERS: dict[str, Callable[[Settings], Reranker | None]] = {
     "none": lambda _: None,
 }
 
-GENERATORS: dict[str, Callable[[Settings, Embedder], Generator]] = {
+GENERATORS: dict[str, Callable[[Settings, Embedder, Mapping[str, Embedder]], Generator]] = {
     "claude": _provider("claude", "generator"),
     "extractive": _provider("extractive", "generator"),
 }
@@ -59,12 +60,18 @@ def embedder_of(settings: Settings) -> Embedder:
     return _choose("embedder", EMBEDDERS, settings.providers.embedder)(settings)
 
 
+def other_embedders(settings: Settings) -> list[Embedder]:
+    """For books that the chosen embedder cannot read, the best one first."""
+    multilingual = _provider("multilingual", "embedder")
+    return [multilingual(settings), WordsOnly()]
+
+
 def index_of(settings: Settings) -> Index:
     return _choose("index", INDEXES, settings.providers.index)(settings)
 
 
-def generator_of(settings: Settings, embedder: Embedder) -> Generator:
-    return _choose("generator", GENERATORS, settings.providers.generator)(settings, embedder)
+def generator_of(settings: Settings, embedder: Embedder, others: Mapping[str, Embedder]) -> Generator:
+    return _choose("generator", GENERATORS, settings.providers.generator)(settings, embedder, others)
 
 
 def reranker_of(settings: Settings) -> Reranker | None:

@@ -47,6 +47,7 @@ export const de: Texts = {
   "reason.citation_failed": "Das Buch belegt die entworfene Antwort nicht, darum wird sie nicht gegeben.",
   "reason.model_refused": "Das Sprachmodell hat es abgelehnt, diese Frage zu beantworten.",
   "reason.selection_not_in_book": "Der ausgewählte Text steht nicht Wort für Wort im Buch.",
+  "reason.language_not_supported": "Dieses Buch kann nicht in dieser Sprache befragt werden. Bitte fragen Sie in der Sprache des Buches.",
   nearest: "Nächstliegende Abschnitte",
   takenBack: "Die zuerst gezeigten Sätze stehen im Buch, ergaben aber keine ganze Antwort. Sie wurden zurückgenommen.",
 

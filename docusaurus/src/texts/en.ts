@@ -46,6 +46,7 @@ export const en = {
   "reason.citation_failed": "An answer was drafted, but the book does not prove it, so it is not given.",
   "reason.model_refused": "The language model declined to answer this question.",
   "reason.selection_not_in_book": "The selected text is not in the book word for word.",
+  "reason.language_not_supported": "This book cannot be asked in this language. Please ask in the language of the book.",
   nearest: "Nearest sections",
   takenBack: "The sentences shown at first are in the book, but they did not make a complete answer, so they were withdrawn.",
 

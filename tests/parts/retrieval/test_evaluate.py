@@ -437,7 +437,7 @@ async def test_a_question_that_fails_is_named_and_left_out_of_the_figures() -> N
         [part],
         0.6,
         5,
-        lambda sentences, draft: cite.released(
+        lambda sentences, draft, *_: cite.released(
             sentences, draft.confidence or 0, weights=(0.6, 0.4), levels=(0.85, 0.7)
         ),
     )

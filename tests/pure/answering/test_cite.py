@@ -23,8 +23,12 @@ sentences = st.lists(hostile_sentence, min_size=1, max_size=6)
 joints = st.sampled_from((" ", "\n", "\n\n"))
 
 
-def release(found: list[RetrievedPassage], *cited: Citation, generation: float = 0.8) -> Released:
-    return released([quoted(claim(*cited), found, 1)], generation, weights=WEIGHTS, levels=LEVELS)
+def release(
+    found: list[RetrievedPassage], *cited: Citation, generation: float = 0.8, language: str = "en"
+) -> Released:
+    return released(
+        [quoted(claim(*cited), found, 1)], generation, weights=WEIGHTS, levels=LEVELS, language=language
+    )
 
 
 @steady
@@ -136,6 +140,16 @@ def test_rounding_errors_do_not_lift_over_a_border(share: float, expected: str) 
     found = [evidence("Robots fall.", score=share)]
     answer = release(found, citation(found, 0, 0, 1), generation=share)
     assert (answer.confidence, answer.confidence_level) == (share, expected)
+
+
+@pytest.mark.usefixtures("uncalibrated")
+@pytest.mark.parametrize(
+    ("language", "mark"), [("de", "[Geringe Sicherheit: Prüfen Sie die Quellen.]"), ("ur", LOW_MARK)]
+)
+def test_the_mark_of_low_confidence_is_in_a_language_of_the_panel(language: str, mark: str) -> None:
+    found = [evidence("Robots fall.", score=0.6)]
+    answer = release(found, citation(found, 0, 0, 1), generation=0.1, language=language)
+    assert answer.text.startswith(f"{mark} ")
 
 
 @pytest.mark.usefixtures("uncalibrated")

@@ -113,3 +113,18 @@ def test_tokens_are_counted_without_a_limit(embedder: MiniLm, words: int) -> Non
 
 def test_a_text_without_words_has_no_tokens(embedder: MiniLm) -> None:
     assert embedder.count_tokens(" ") == 0
+
+
+# Seen red with a window without spaces cut off after 256 tokens.
+async def test_no_letter_is_left_unread_in_a_window_without_spaces(embedder: MiniLm) -> None:
+    text = "人大中上" * 200
+    vectors = (await embedder.embed_passages([text]))[0]
+    assert len(vectors) > 1
+    changed = (await embedder.embed_passages([text[:-1] + "日"]))[0]
+    assert changed.tobytes() != vectors.tobytes()
+
+
+def test_unknown_tokens_are_measured(embedder: MiniLm) -> None:
+    assert embedder.unread("The robot walks on two legs.") == 0.0
+    assert embedder.unread("陶窑釉坯") > 0.5
+    assert embedder.unread("") == 0.0

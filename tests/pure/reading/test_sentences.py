@@ -404,10 +404,12 @@ def test_hard_sentences(sentences: list[str]) -> None:
         ["ROS 2.0 发布了。", "请使用它。"],
         ["これは3.5 kgです。", "重い。"],
         ["真的吗?", "是的!", "好。"],
+        ["यह रोबोट है।", "यह चलता है।"],
+        ["یہ روبوٹ ہے۔", "کیا یہ چلتا ہے؟"],
     ],
     ids=" / ".join,
 )
-def test_chinese_and_japanese_need_no_space(sentences: list[str]) -> None:
+def test_scripts_without_capitals_need_no_space(sentences: list[str]) -> None:
     assert split("".join(sentences)) == sentences
 
 

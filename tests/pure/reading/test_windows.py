@@ -1,10 +1,13 @@
 """The windows of a passage: every sentence in one of them, under its heading."""
 
+# ruff: noqa: RUF001 - sentences in other scripts
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.windows import WORDS_MIN, windows
+from engine.retrieval.languages import count_words
+from ingest.windows import WORDS_MAX, WORDS_MIN, windows
 from tests.build import passage, steady
 
 LONG = "word " * WORDS_MIN
@@ -39,3 +42,19 @@ def test_a_window_is_one_line() -> None:
 
 def test_sentences_without_a_heading_are_under_the_title() -> None:
     assert windows(passage("Robots fall.", heading="")) == ["Walking: Robots fall."]
+
+
+# Seen red with the words counted by their spaces: a page of Chinese was one window.
+@pytest.mark.parametrize(
+    "sentence", ["陶土是岩石风化而成的。", "मिट्टी चट्टानों के घिसने से बनती है।", "مٹی چٹانوں کے گھسنے سے بنتی ہے۔"]
+)
+def test_windows_have_the_length_of_a_sentence_in_any_script(sentence: str) -> None:
+    made = windows(passage(*[sentence] * 24))
+    assert 8 <= len(made) <= 12
+
+
+@pytest.mark.parametrize("text", ["陶土" * 3000, f"ROS {'陶土' * 3000} 2", "word " * 2000, "x" * 9000])
+def test_a_sentence_without_an_end_is_cut_and_nothing_is_lost(text: str) -> None:
+    made = [window.removeprefix("Balance: ") for window in windows(passage(text.strip()))]
+    assert "".join("".join(made).split()) == "".join(text.split())
+    assert max(map(count_words, made)) <= WORDS_MAX

@@ -1,13 +1,13 @@
 import type { Citation } from "../stream.js";
 
-const LOW_MARK = "[Low confidence: check the sources.]"; // the panel says this in its own way
+const LOW_MARK = /^\[(?:Low confidence: check the sources|Geringe Sicherheit: Prüfen Sie die Quellen)\.\]/; // the panel says this in its own way
 
 export type Part = string | Citation;
 
 /** The text with its citations in the places of their marks. Text that does not match a mark exactly stays. */
 export function parts(text: string, citations: Citation[]): Part[] {
   const found: Part[] = [];
-  let from = text.startsWith(LOW_MARK) ? LOW_MARK.length : 0;
+  let from = LOW_MARK.exec(text)?.[0].length ?? 0;
   for (const citation of citations) {
     const mark = markOf(citation);
     const at = text.indexOf(mark, from);
