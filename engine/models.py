@@ -262,6 +262,7 @@ class Retrieved:
     filter_message: str | None = None
     rerank: str | None = None  # the reranker's model, or the reason why its order is not used
     is_selection_found: bool = True
+    is_language_read: bool = True  # False: the question's language cannot be compared with the book's
 
 
 @dataclass(frozen=True, slots=True)
