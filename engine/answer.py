@@ -59,7 +59,7 @@ from engine.models import (
 )
 from engine.ports import Clock, Exchange, Generator, Keyring, Library, Limiter, NewId, NullExchange
 from engine.retrieval import languages
-from engine.retrieval.gate import refuse_foreign_language, refuse_weak_evidence
+from engine.retrieval.gate import refuse_weak_evidence
 from engine.retrieval.retrieve import Retriever
 
 ASK = frozenset({"ask"})  # the scope that an endpoint requires unless it names others
@@ -195,11 +195,6 @@ class Engine:
     async def _outcome(
         self, question: Question, generation: Generation, trail: Trail, exchange: Exchange
     ) -> Released | Refusal:
-        noting.note_generation(trail, generation)
-        if generation.is_language_known:
-            foreign = refuse_foreign_language(question, self.retriever.embedder_of(generation).languages)
-            if foreign:
-                return foreign
         found = await self._retrieve(question, generation, trail)  # (5)
         refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
         if refusal:
@@ -240,6 +235,7 @@ class Engine:
             return await self.library.live(question.book_id)
 
     async def _retrieve(self, question: Question, generation: Generation, trail: Trail) -> Retrieved:
+        noting.note_generation(trail, generation)
         started = self.monotonic()
         try:
             async with _timeout(self.rules.retrieval_s, "retrieval"):

@@ -19,7 +19,7 @@ from engine.ports import Embedder, Index
 from engine.retrieval import calibrate, lexical, words_only
 from engine.retrieval.calibrate import Gate, ProbeScores, Raw
 from engine.retrieval.languages import ENGLISH, count_words
-from engine.retrieval.raw_scores import raw_scores
+from engine.retrieval.raw_scores import needs_words, raw_scores
 from ingest.registry import Registry
 
 HEADINGS_MAX = 100  # more would change the curves only slightly
@@ -55,11 +55,13 @@ class SelfCalibration:
     async def measure(self, generation: Generation, passages: Sequence[Passage]) -> Calibration:
         # They are asked in English, and a heading alone is too short for a question.
         asked = headings(passages) if generation.language == ENGLISH else []
+        # Where words count as much as meaning, the book's own words are no questions of a reader: they match by themselves.
+        own = [] if needs_words(generation.embedder) else keywords(passages)
         scores = ProbeScores(
             probes=await self._scores(self.probes, generation),
             headings=await self._scores(asked, generation),
             echoes=await self._scores(echoes(passages), generation),
-            keywords=await self._scores(keywords(passages, generation.language), generation),
+            keywords=await self._scores(own, generation),
         )
         return calibrate.fit_unlabelled(
             scores,
@@ -123,23 +125,18 @@ def echoes(passages: Sequence[Passage], count: int = ECHOES) -> list[str]:
     return _spread(whole or list(sentences), count)
 
 
-def keywords(passages: Sequence[Passage], language: str = ENGLISH) -> list[str]:
+def keywords(passages: Sequence[Passage]) -> list[str]:
     """Questions that the book answers: five words each of a sample of its sentences, without stop words.
 
     Any five, chosen by a hash: a reader remembers no more of a sentence. With four the gate stands too low and with six too
     high; the rarest five, and five that are evenly spread, tell books apart a little less well.
     """
-    sample = echoes(passages, SENTENCES)
-    return [picked for sentence in sample if (picked := _keywords(sentence, language))]
+    return [picked for sentence in echoes(passages, SENTENCES) if (picked := _keywords(sentence))]
 
 
-def _keywords(sentence: str, language: str) -> str:
-    """None of a single word; where words are written without spaces, their parts are taken."""
-    words = dict.fromkeys(
-        word.strip(punctuation) for word in sentence.split() if lexical.words(word, language)
-    )
-    if count_words(sentence) > 2 * len(sentence.split()):
-        words = dict.fromkeys(lexical.words(sentence, language))
+def _keywords(sentence: str) -> str:
+    """None of a single word: where words are written without spaces, it may be the whole sentence."""
+    words = dict.fromkeys(word.strip(punctuation) for word in sentence.split() if lexical.words(word))
     if len(words) == 1:
         return ""
     by_chance = sorted(words, key=lambda word: sha256(f"{sentence} {word}".encode()).digest())

@@ -18,10 +18,10 @@ from engine.models import (
     Wording,
 )
 from engine.ports import Embedder, Index, Library, Reranker
-from engine.retrieval import lexical, selection, wording
+from engine.retrieval import languages, lexical, selection, wording
 from engine.retrieval.calibrate import Weights, blended, extrapolate, interpolate
 from engine.retrieval.languages import ENGLISH
-from engine.retrieval.raw_scores import raw_scores
+from engine.retrieval.raw_scores import needs_words, raw_scores
 
 RERANKED = 25  # a reranker bills each text, and the right passage is rarely further down
 AFTER_RERANK_S = 0.2  # reserved after the reranker's timeout, for the rest of the retrieval
@@ -60,6 +60,8 @@ class Retriever:
         rerank_until = asyncio.get_running_loop().time() + self.within_s - AFTER_RERANK_S
         if question.selected_text is not None:
             return await self._selected(question, question.selected_text, generation)
+        if is_foreign(question.text, generation, self.embedder_of(generation).languages):
+            return Retrieved((), 0.0, 0, question.text, is_language_read=False)
         words = self._wording(question.text, generation)
         alone = [await self.prepare(text, generation) for text in words.searched]
         query = "\n".join(filter(None, (words.text, question.context)))
@@ -196,6 +198,18 @@ class Retriever:
             return ranked, f"{name}: {failure}"
         scored = [replace(item, rerank=score) for item, score in zip(ranked, scores, strict=True)]
         return sorted(scored, key=lambda item: -(item.rerank or 0.0)), name
+
+
+def is_foreign(question: str, generation: Generation, readable: frozenset[str]) -> bool:
+    """Whether a question is certainly in a language that cannot be compared with the book's.
+
+    `readable` are the embedder's languages; empty: any.
+    """
+    asked = languages.of_question(question)
+    if not generation.is_language_known or not languages.is_other(asked, question, generation.language):
+        return False
+    is_read = not readable or languages.is_among(asked, question, readable)
+    return needs_words(generation.embedder) or not is_read
 
 
 def rank(hits: Sequence[Hit], search: Search, weights: Weights) -> list[Candidate]:

@@ -147,7 +147,7 @@ def test_ingest_reports_as_json(data_dir: Path, database: Database, tmp_path: Pa
     said = affidavit("ingest", tmp_path, "--book", "cups", "--json", data_dir=data_dir)
     result = json.loads(said.stdout)
     assert set(result) == {
-        "book", "generation", "files_processed", "chunks_created", "chunks_reused", "chunks_removed", "errors",
+        "book", "language", "embedder", "generation", "files_processed", "chunks_created", "chunks_reused", "chunks_removed", "errors",
         "warnings", "exit_code", "seconds",
     }  # fmt: skip
     assert (result["files_processed"], result["chunks_created"]) == (1, 1)

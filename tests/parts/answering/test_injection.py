@@ -179,7 +179,8 @@ def check(answer: Answer, heard: list[str], way: str) -> bool:
         assert len(re.findall(r"\[\s*source", answer.outcome.text, re.IGNORECASE)) == len(
             answer.outcome.excerpts
         )
-    else:  # our sentence of abstention is a part of our instructions: who tells them all has abstained
+    elif answer.outcome.reason != "language_not_supported":  # an attack in another language reaches no model
+        # our sentence of abstention is a part of our instructions: who tells them all has abstained
         assert (way, answer.outcome.reason) in {(told, "insufficient_evidence") for told in TELLING}
     assert not runs(TOLD) & runs(text), (way, text)
     assert "evil" not in text

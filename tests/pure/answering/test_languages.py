@@ -2,19 +2,26 @@
 # ruff: noqa: RUF001 - the texts have the letters of their scripts
 
 import json
+from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
-from engine.models import Question
+from engine.models import Generation, Lexicon
 from engine.refusals import RefusalReason
-from engine.retrieval import languages, lexical, words_only
-from engine.retrieval.gate import refuse_foreign_language
+from engine.retrieval import calibrate, languages, lexical, words_only
+from engine.retrieval.retrieve import is_foreign
 from engine.retrieval.stop_words import STOP_WORDS
 from tests.conftest import ROOT
 
 CALIBRATION = ROOT / "config" / "calibration"
 PROBES = {file.suffixes[0][1:]: file for file in CALIBRATION.glob("probes.*.txt")}
 POTTERY = ROOT / "tests" / "data" / "languages"
+
+
+def generation(language: str, embedder: str) -> Generation:
+    curves = calibrate.shipped(embedder, 1, ((0.0, 0.0), (1.0, 1.0)))
+    return Generation(UUID(int=1), "book", embedder, 1, curves, Lexicon({}, 1, 3.0), language)
 
 
 def asked(language: str) -> list[str]:
@@ -110,13 +117,10 @@ QUESTIONS = {
 def test_a_question_is_refused_if_the_embedder_cannot_compare_it_with_the_book(
     language: str, embedder: str, readable: frozenset[str], book: str, is_refused: bool
 ) -> None:
-    question = Question(QUESTIONS[language], "book", 5, language=book, embedder=embedder)
-    refusal = refuse_foreign_language(question, readable)
-    assert (refusal is not None) is is_refused
-    own = Question(QUESTIONS[language], "book", 5, language=language, embedder=embedder)
-    assert refuse_foreign_language(own, readable) is None
-    selecting = Question(QUESTIONS[language], "book", 5, "a selection", language=book, embedder=embedder)
-    assert refuse_foreign_language(selecting, readable) is None
+    question = QUESTIONS[language]
+    assert is_foreign(question, generation(book, embedder), readable) is is_refused
+    assert not is_foreign(question, generation(language, embedder), readable)
+    assert not is_foreign(question, replace(generation(book, embedder), is_language_known=False), readable)
 
 
 @pytest.mark.parametrize("language", [*QUESTIONS, "ar", "ja", "ur", "xx"])

@@ -7,7 +7,7 @@ export type Part = string | Citation;
 /** The text with its citations in the places of their marks. Text that does not match a mark exactly stays. */
 export function parts(text: string, citations: Citation[]): Part[] {
   const found: Part[] = [];
-  let from = LOW_MARK.exec(text)?.[0].length ?? 0;
+  let from = LOW_MARK.exec(text)?.[0]?.length ?? 0;
   for (const citation of citations) {
     const mark = markOf(citation);
     const at = text.indexOf(mark, from);
