@@ -181,7 +181,7 @@ def test_text_without_spaces_and_stops_is_split_and_nothing_lost(text: str) -> N
     assert "".join("".join(made).split()) == "".join(text.split())
 
 
-# Seen red with a window without spaces cut off after 256 tokens.
+# Seen red with a run of letters cut neither into windows nor in half.
 async def test_no_letter_is_left_unread_in_a_window_without_spaces(embedder: MiniLm) -> None:
     text = "人大中上" * 200
     vectors = (await embedder.embed_passages([text]))[0]
