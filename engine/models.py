@@ -291,6 +291,7 @@ class Retrieved:
     filter_message: str | None = None
     rerank: str | None = None  # the reranker's model, or the reason why its order is not used
     is_selection_found: bool = True
+    is_keyword_match: bool = False  # one sentence holds all words of a search by keywords
     is_underspecified: bool = False  # the question names nothing that could be searched for
     is_language_read: bool = True  # False: the question's language cannot be compared with the book's
 

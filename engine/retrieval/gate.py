@@ -14,6 +14,7 @@ def refuse_weak_evidence(retrieved: Retrieved, threshold: float) -> Refusal | No
         return Refusal(RefusalReason.SELECTION_NOT_IN_BOOK)
     if retrieved.is_underspecified:
         return Refusal(RefusalReason.UNDERSPECIFIED)
-    if retrieved.evidence and retrieved.best_score >= threshold:
+    is_strong = retrieved.best_score >= threshold or retrieved.is_keyword_match
+    if retrieved.evidence and is_strong:
         return None
     return Refusal(RefusalReason.NOT_COVERED, retrieved.evidence[:NEAREST_SHOWN], retrieved.searched)

@@ -9,6 +9,7 @@ from engine.retrieval import lexical
 LONG_WORDS = 20  # a shorter question is one question
 CLAUSES_MAX = 3
 CORRECTED_LENGTH_MIN = 5  # a shorter word is one edit away from too many others
+KEYWORDS_MIN, KEYWORDS_MAX = 2, 3  # one word proves nothing, and more are scored like a question
 FOLLOW_UP_WORDS_MAX = 3  # a longer question can stand alone
 RARE_LENGTH_MIN = 7  # of a correction that only the book knows
 
@@ -51,6 +52,13 @@ def read(text: str, lexicon: Lexicon, is_common: Callable[[str], bool]) -> Wordi
     corrected = dict(_corrections(text, lexicon, is_common))
     mended = _WORD.sub(lambda word: corrected.get(word[0], word[0]), text)
     return Wording(mended, asking_clauses(mended), corrected)
+
+
+def keywords(text: str) -> frozenset[str]:
+    """The words of a search such as "jetson price", which has only keywords; empty for a question."""
+    words = lexical.words(text)
+    is_search = KEYWORDS_MIN <= len(text.split()) <= KEYWORDS_MAX and len(words) >= len(text.split())
+    return frozenset(words) if is_search else frozenset()
 
 
 def names_nothing(text: str) -> bool:

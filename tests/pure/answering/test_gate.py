@@ -8,6 +8,7 @@ import pytest
 
 from engine.models import Retrieved
 from engine.retrieval.gate import NEAREST_SHOWN, refuse_weak_evidence
+from engine.retrieval.retrieve import stand_together
 from tests.build import evidence
 
 THRESHOLD = 0.60
@@ -60,3 +61,23 @@ def test_a_selection_that_is_not_in_the_book_is_refused_as_such() -> None:
     refusal = refuse_weak_evidence(found(is_selection_found=False), 0.0)
     assert refusal is not None
     assert (refusal.reason, refusal.nearest) == ("selection_not_in_book", ())
+
+
+def test_a_search_whose_keywords_stand_in_one_sentence_passes() -> None:
+    assert refuse_weak_evidence(found(JUST_BELOW, is_keyword_match=True), THRESHOLD) is None
+    assert refuse_weak_evidence(found(is_keyword_match=True), THRESHOLD) is not None
+
+
+@pytest.mark.parametrize(
+    ("search", "stands"),
+    [("gear backlash", True), ("backlash walking", True), ("gear oil", False), ("what is backlash", False)],
+)
+def test_keywords_stand_together_in_a_sentence_under_its_headings(search: str, stands: bool) -> None:
+    held = evidence("The backlash of a gear is small.", "Oil is dear.", chapter="Walking")
+    assert stand_together(search, [held]) is stands
+
+
+def test_a_question_that_names_nothing_is_told_so() -> None:
+    refusal = refuse_weak_evidence(found(0.9, is_underspecified=True), THRESHOLD)
+    assert refusal is not None
+    assert (refusal.reason, refusal.nearest) == ("underspecified", ())

@@ -3,7 +3,14 @@
 import pytest
 
 from engine.retrieval import lexical
-from engine.retrieval.wording import asking_clauses, asks_to_explain, follows_up, names_nothing, read
+from engine.retrieval.wording import (
+    asking_clauses,
+    asks_to_explain,
+    follows_up,
+    keywords,
+    names_nothing,
+    read,
+)
 
 BOOK = lexical.lexicon(
     [lexical.words("The weight of a gripper and the backlash of gears"), lexical.words("Quality")]
@@ -71,3 +78,13 @@ def test_a_question_that_leans_on_the_one_before_is_noticed(question: str) -> No
 @pytest.mark.parametrize("question", ["How does a robot walk?", "什么?", "机器人怎么走?", "42?", "?"])
 def test_a_question_that_stands_alone_is_no_follow_up(question: str) -> None:
     assert not names_nothing(question)
+
+
+@pytest.mark.parametrize("search", ["jetson price", "colcon clean rebuild", "inverse kinematics"])
+def test_a_search_by_keywords_is_noticed(search: str) -> None:
+    assert keywords(search) == frozenset(lexical.words(search))
+
+
+@pytest.mark.parametrize("question", ["What is backlash?", "the price", "price", "how do gears work", ""])
+def test_a_question_and_a_single_word_are_no_search_by_keywords(question: str) -> None:
+    assert keywords(question) == frozenset()
