@@ -99,7 +99,7 @@ def _differences(cited: Mapping[str, Any], passage: dict[str, Any] | None) -> It
 
 def _place(passage: dict[str, Any], start: int) -> dict[str, str | None]:
     place = {"chapter": passage["chapter"], "filename": passage["filename"]}
-    for begin, end, heading, anchor, page in passage["sentences"]:
+    for begin, end, heading, anchor, page, *_ in passage["sentences"]:
         if begin <= start < end:
             url = f"{passage['url']}#{anchor}" if anchor else passage["url"]
             return place | {"section": heading, "page": page, "url": url}

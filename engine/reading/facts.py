@@ -163,7 +163,7 @@ _ASKS_ANOTHER_WAY = _pattern(
 _CLAUSE = re.compile(r"[^.!?;\n]+")
 
 _ASKED: Sequence[tuple[re.Pattern[str], Fact]] = (
-    (_pattern(r"\bhow (?:many|much)\b.*\b(?:costs?|charge|pay|price|dollars|euros|money)\b|\bhow expensive\b|\bprices?\b|\bwhat\b.*\b(?:costs?|charges? for)\b|(?<!by )\bhow much (?:is|are) (?:an?|the|it)\b"), Fact("price", _MONEY)),
+    (_pattern(r"\bhow (?:many|much)\b.*\b(?:costs?|charge|pay|price|dollars|euros|money)\b|\bhow expensive\b|\bprices?\b|\bwhat\b.*\b(?:costs?(?! of\b)|charges? for)\b|(?<!by )\bhow much (?:is|are) (?:an?|the|it)\b"), Fact("price", _MONEY)),
     (_pattern(r"\bhow (?:many|much)\b.*\b(?:weigh\w*|kilos?|kilograms?|grams?|kg|pounds)\b|\bhow heavy\b|\bheaviest\b"), Fact("weight", _WEIGHT)),
     (_pattern(r"\bhow (?:tall|far|high|deep|wide|thick)\b|\bin (?:milli|centi|kilo)?met(?:er|re)s\b"), Fact("length", _LENGTH)),
     (_pattern(r"\bhow long (?:do|does|did|will|would|can|must|should|until|before)\b|\bhow many (?:seconds|minutes|hours|days|weeks|months|years)\b"), Fact("duration", _DURATION)),

@@ -40,6 +40,7 @@ def test_a_fact_is_required_and_recognised(question: str, fact: str, states: str
         "Why does it cost so much?",
         "How do I count how many nodes run?",
         "What is a joint?",
+        "What does cost of transport mean?",
         "Give me code that estimates how many hours are left",
     ],
 )
