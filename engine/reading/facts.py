@@ -7,7 +7,7 @@ kilos". A text about the right thing that states no such fact does not answer th
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.retrieval import lexical
 
@@ -21,18 +21,23 @@ class Fact:
     beside: frozenset[str] = (
         frozenset()
     )  # word stems of which the text or its heading needs one: what is counted
+    models: frozenset[str] = (
+        frozenset()
+    )  # names such as D435i, of which it needs one: another model's fact is none
 
     def is_stated(self, text: str, heading: str = "") -> bool:
         if not self.stated.search(text):
             return False
-        return not self.beside or not self.beside.isdisjoint(lexical.words(f"{heading} {text}"))
+        where = f"{heading} {text}"
+        is_counted = not self.beside or not self.beside.isdisjoint(lexical.words(where))
+        return is_counted and (not self.models or any(name in where.lower() for name in self.models))
 
 
 def asked_fact(question: str) -> Fact | None:
     """The fact that the first clause of such a form asks for."""
     for clause in _CLAUSE.findall(question):
         if not _ASKS_ANOTHER_WAY.match(clause) and (found := _of_clause(clause)):
-            return found
+            return replace(found, models=frozenset(map(str.lower, _MODEL.findall(question))))
     return None
 
 
@@ -55,103 +60,60 @@ _NUMBER_WORD = (
     r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|sixty|eighty"
     r"|ninety|hundreds?|thousands?|millions?|billions?|dozens?|half|twice|single|several|no)"
 )
+_ORDINAL = r"(?:second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|\d+(?:st|nd|rd|th))"
 _NUMBER = rf"(?:\d[\d.,]*|\b{_NUMBER_WORD}\b)"
-_ANY_NUMBER = _pattern(_NUMBER)
-_YEAR = _pattern(
-    r"\b(?:1[5-9]\d\d|20\d\d)s?\b|\b\d{1,2}(?:th|st) century\b|\b(?:january|february|march|april|june|july|august|september"
-    r"|october|november|december)\b|\bweeks? \d"
+_ANY_NUMBER = _pattern(rf"{_NUMBER}|\b{_ORDINAL}\b|\b(?:first|quarter|double|once)\b")
+_MONTH = r"(?:january|february|march|april|may|june|july|august|september|october|november|december)"
+_TIME = _pattern(
+    rf"(?<![\d.,])\d{{3,4}}s?\b(?![.,]\d)|\bcentur(?:y|ies)\b|\b{_MONTH}\b|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b"
+    r"|\b(?:weeks?|days?|age|aged) (?:of )?\d|\b\d+(?:st|nd|rd|th)\b"
 )
-_MADE = r"(?:invent|develop|creat|design|introduc|propos|publish|found|discover|coin|wrote|written|built|build|made|make|maintain|led by|first|pioneer|author|paper)"
+_MADE = (
+    r"(?:invent(?:ed|or)|developed|developer|created|creator|designed|introduced|proposed|published|found(?:ed|er)|discovered|coined"
+    r"|wrote|written|built (?:by|at)|made (?:by|at)|maintained|led by|pioneered|authors?|first paper|paper by)"
+)
 _MAKER = re.compile(
-    rf"(?i:\b{_MADE}\w*)[^.]*\b(?:by|at) (?:[a-z]+ ){{0,3}}[A-Z]\w+|\b[A-Z]\w+(?: [A-Z]\w+)* (?i:{_MADE})\w*|\b[A-Z]\w+['’]s\b|et al\b"
+    rf"(?=.*[\w,;:(–-] [A-Z]\w+)(?i:.*\b{_MADE}\w*)|\A[A-Z]\w+(?: [A-Z]\w+)+ .*(?i:\b{_MADE}\w*)|\b[A-Z]\w+['’]s\b|et al\b",
+    re.DOTALL,
 )
-_NAME = re.compile(r"(?<=[a-z,;:(–-] )[A-Z]\w+")
+_NAME = re.compile(r"(?<=[\w,;:(–-] )[A-Z]\w+")
 _FORMULA = re.compile(r"[=≈∝]")
 
 
-def _unit(*names: str) -> re.Pattern[str]:
-    return re.compile(
-        rf"(?:\d|\b{_NUMBER_WORD}\b|[kKMGm])\s*[- ]?(?:{'|'.join(names)})(?![a-zA-Z])", re.IGNORECASE
-    )
+def _unit(names: str) -> str:
+    """A number with one of these units behind it."""
+    units = "|".join(names.split())
+    return rf"(?:\d|\b{_NUMBER_WORD}\b|\b{_ORDINAL}\b|[kKMGm])\s*[- ]?(?:{units})(?![a-zA-Z])"
 
 
 _MONEY = _pattern(
-    rf"[$€£¥₹]\s?\d|{_NUMBER}\s*(?:k\s*)?(?:dollars?|euros?|pounds?|usd|eur|cents?|francs?|rupees?|yen)\b|\bfree (?:of charge|to use)\b|\bfor free\b|\bis free\b"
+    rf"[$€£¥₹]\s?\d|{_NUMBER}\s*(?:k\s*)?(?:of )?(?:dollars?|euros?|pounds?|usd|eur|cents?|francs?|rupees?|yen)\b"
+    r"|\bfree (?:of charge|to use)\b|\bfor free\b|\bis free\b"
 )
-_WEIGHT = _unit(
-    "kg",
-    "kgs?",
-    "kilos?",
-    "kilograms?",
-    "g",
-    "grams?",
-    "lbs?",
-    "pounds?",
-    "tonnes?",
-    "tons?",
-    "t",
-    "mg",
-    "ounces?",
-    "oz",
+_WEIGHT = _pattern(_unit("kgs? kilos? kilograms? g grams? lbs? pounds? tonnes? tons? t mg ounces? oz"))
+_LENGTH = _pattern(
+    _unit(
+        "m cm mm km µm nm met(?:er|re)s? centimet(?:er|re)s? millimet(?:er|re)s? kilomet(?:er|re)s? feet foot ft inch(?:es)? in"
+        " miles?"
+    )
 )
-_LENGTH = _unit(
-    "m",
-    "cm",
-    "mm",
-    "km",
-    "µm",
-    "nm",
-    "met(?:er|re)s?",
-    "centimet(?:er|re)s?",
-    "millimet(?:er|re)s?",
-    "kilomet(?:er|re)s?",
-    "feet",
-    "foot",
-    "ft",
-    "inch(?:es)?",
-    "in",
-    "miles?",
+_DURATION = _pattern(
+    _unit(
+        "s sec ms µs us min h hrs? seconds? milliseconds? minutes? hours? days? weeks? months? years? decades?"
+    )
+    + r"|\bfor (?:months|weeks|years|days|hours)\b"
 )
-_DURATION = _unit(
-    "s",
-    "ms",
-    "µs",
-    "us",
-    "min",
-    "h",
-    "hrs?",
-    "seconds?",
-    "milliseconds?",
-    "minutes?",
-    "hours?",
-    "days?",
-    "weeks?",
-    "months?",
-    "years?",
-    "decades?",
+_SPEED = _pattern(
+    _unit("m/s km/h mph rpm [kmg]?hz fps met(?:er|re)s? times [kmg]bit/s [kmg]b/s [kmg]bps % days?")
+    + r"|\bevery\b|\b(?:hourly|daily|weekly|monthly|yearly|annual(?:ly)?|once|twice)\b"
+    + r"|\bper (?:second|minute|hour|day|week|month|year)\b"
 )
-_SPEED = _unit(
-    "m/s",
-    "km/h",
-    "mph",
-    "rpm",
-    "hz",
-    "khz",
-    "mhz",
-    "ghz",
-    "fps",
-    "met(?:er|re)s? per second",
-    "times",
-    "gbit/s",
-    "mbit/s",
-    "mb/s",
-    "mbps",
-    "gbps",
-    "%",
+_ANGLE = _pattern(_unit("°[CF]? °\\s?[CF] degrees? deg rad radians?"))
+_FORCE = _pattern(_unit("n kn newtons? nm"))
+_SHARE = _pattern(
+    _unit("% percent per\\scent out\\sof in")
+    + r"|\b(?:quarters?|thirds?|half|halves|fifths?|tenths?|most|majority)\b"
 )
-_ANGLE = _unit("°", "degrees?", "deg", "rad", "radians?")
-_FORCE = _unit("n", "kn", "newtons?", "nm")
-_PERCENT = _unit("%", "percent", "per cent")
 
 # The first question word of a clause says what it asks for: "how does it know how far away" asks for no distance.
 _ASKS_ANOTHER_WAY = _pattern(
@@ -160,30 +122,77 @@ _ASKS_ANOTHER_WAY = _pattern(
     r"|(?:is|are|was|were|do|does|did|can|could|should|must|may|will|would|has|have|isn't|aren't|doesn't|don't)\b"
     r"(?!.*\b(?:what|how many|how much|which)\b))\b"
 )
+_MODEL = re.compile(r"(?<![\w-])(?=[\w-]*\d)(?=[\w-]*[a-zA-Z])(?!\d+[a-zA-Z]{1,3}(?![\w-]))[\w-]+")
 _CLAUSE = re.compile(r"[^.!?;\n]+")
 
 _ASKED: Sequence[tuple[re.Pattern[str], Fact]] = (
-    (_pattern(r"\bhow (?:many|much)\b.*\b(?:costs?|charge|pay|price|dollars|euros|money)\b|\bhow expensive\b|\bprices?\b|\bwhat\b.*\b(?:costs?(?! of\b)|charges? for)\b|(?<!by )\bhow much (?:is|are) (?:an?|the|it)\b"), Fact("price", _MONEY)),
-    (_pattern(r"\bhow (?:many|much)\b.*\b(?:weigh\w*|kilos?|kilograms?|grams?|kg|pounds)\b|\bhow heavy\b|\bheaviest\b"), Fact("weight", _WEIGHT)),
-    (_pattern(r"\bhow (?:tall|far|high|deep|wide|thick)\b|\bin (?:milli|centi|kilo)?met(?:er|re)s\b"), Fact("length", _LENGTH)),
-    (_pattern(r"\bhow long (?:do|does|did|will|would|can|must|should|until|before)\b|\bhow many (?:seconds|minutes|hours|days|weeks|months|years)\b"), Fact("duration", _DURATION)),
+    (
+        _pattern(
+            r"\bhow much\b.*\b(?:costs?|charge(?! of)|pay|price|money)\b|\bhow many (?:dollars|euros)\b|\bhow expensive\b"
+            r"|\bwhat (?:do|does|did|would|will|might|that|it|this)\b.*\b(?:costs?|charge for)\b(?! of\b)"
+            r"|\bwhat(?:'s|’s| is| was) the (?:price|cost) of (?:an?|the)\b|\bprices?\W*\Z"
+            r"|(?<!by )\bhow much (?:is|are) (?:an?|the|it)\b"
+        ),
+        Fact("price", _MONEY),
+    ),
+    (
+        _pattern(
+            r"\bhow (?:many|much)\b.*\b(?:weigh\w*|kilos?|kilograms?|grams?|kg|pounds)\b|\bhow heavy\b|\bheaviest\b"
+        ),
+        Fact("weight", _WEIGHT),
+    ),
+    (
+        _pattern(r"\bhow (?:tall|far|high|deep|wide|thick)\b|\bin (?:milli|centi|kilo)?met(?:er|re)s\b"),
+        Fact("length", _LENGTH),
+    ),
+    (
+        _pattern(
+            r"\bhow long (?:do|does|did|will|would|can|must|should|until|before)\b"
+            r"|\bhow many (?:seconds|minutes|hours|days|weeks|months|years)\b"
+        ),
+        Fact("duration", _DURATION),
+    ),
     (_pattern(r"\bhow (?:fast|often)\b|\bhow many times per\b"), Fact("speed", _SPEED)),
-    (_pattern(r"\bin degrees\b|\bhow many degrees\b|\bviewing angle\b|\bfield of view\b"), Fact("angle", _ANGLE)),
+    (
+        _pattern(r"\bin degrees\b|\bhow many degrees\b|\bviewing angle\b|\bfield of view\b"),
+        Fact("angle", _ANGLE),
+    ),
     (_pattern(r"\bhow many newtons\b|\bhow hard\b"), Fact("force", _FORCE)),
-    (_pattern(r"\b(?:what|which) (?:percentage|percent|share|fraction)\b|\bhow many per ?cent\b"), Fact("share", _PERCENT)),
-    (_pattern(r"\b(?:what|which) (?:year|date|month|century)\b|\bsince when\b|\buntil when\b|\bby when\b|\bhow old\b|\bwhen (?:was|were|did)\b"), Fact("time", _YEAR)),
-    (_pattern(r"\b(?:formula|equation) (?:for|of|to)\b|\bwhich (?:formula|equation)\b"), Fact("formula", _FORMULA)),
-    (_pattern(r"\bwhat (?:is|are|were|was) the names?\b"), Fact("name", _NAME)),
-    (_pattern(
-        r"\bwho\b.*\b(?:invent\w*|develop\w*|creat\w*|design\w*|wr(?:ote|itten)|thought? (?:up|of)|came up|discover\w*|found(?:ed)?"
-        r"|made|built|publish\w*|introduc\w*|propos\w*|coin\w*)\b"
-        r"|\b(?:which|what) (?:company|organi[sz]ation|person|university|institute)\b|\bwhose\b"), Fact("maker", _MAKER)),
-)  # fmt: skip
-
-_COUNTED = _pattern(
-    r"\bhow many (?:of )?(?:[\w-]+ ){0,3}?([\w-]+)(?= (?:do|does|did|can|may|will|would|should|has|have|is|are|in|on|of|for|to|per|from|you|we|i|must|there)\b|\W*\Z)"
+    (
+        _pattern(r"\b(?:what|which) (?:percentage|percent|share|fraction)\b|\bhow many per ?cent\b"),
+        Fact("share", _SHARE),
+    ),
+    (
+        _pattern(
+            r"\b(?:what|which) (?:year|date|month|century)\b|\b(?:since|until|by) when\b|\bwhen (?:was|were|did)\b"
+        ),
+        Fact("time", _TIME),
+    ),
+    (_pattern(r"\b(?:formula|equation) (?:for|of|to)\b"), Fact("formula", _FORMULA)),
+    (
+        _pattern(
+            r"\bwhat (?:is|are|were|was) the names?\b"
+            r"|\b(?:which|what) (?:company|organi[sz]ation|person|university|institute)\b"
+        ),
+        Fact("name", _NAME),
+    ),
+    (
+        _pattern(
+            r"\bwho (?:first |originally |has |had )?(?:invented|developed|created|designed|wrote|thought (?:up|of)|came up with"
+            r"|discovered|founded|made|built|published|introduced|proposed|coined)\b"
+        ),
+        Fact("maker", _MAKER),
+    ),
 )
-_UNCOUNTED = frozenset(lexical.words("numbers values things times ways parts kinds types sorts pieces items"))
+
+_AUXILIARY = r"(?:do|does|did|can|may|will|would|should|has|have|had|is|are|was|were|must)"
+_COUNTED = _pattern(
+    rf"\bhow many (?:of )?(?!{_AUXILIARY}\b)(?:[\w-]+ ){{0,3}}?([\w-]+)"
+    rf"(?= (?:{_AUXILIARY}|in|on|of|for|to|per|from|you|we|i|there|came|live|exist|make|made)\b|\W*\Z)"
+)
+_UNCOUNTED = frozenset(
+    lexical.words("numbers values things times ways parts kinds types sorts pieces items people")
+)
 _NUMBER_ASKED = _pattern(
-    r"\bhow (?:many|much)\b|\b(?:what|which) (?:\w+ )?(?:number|port|value)\b|\bnumber of\b"
+    r"\bhow (?:many|much|old)\b|\b(?:what|which) (?:\w+ )?(?:number|port|value)\b|\bnumber of\b"
 )

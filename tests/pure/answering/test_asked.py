@@ -30,6 +30,36 @@ def test_a_fact_is_required_and_recognised(question: str, fact: str, states: str
     assert not found.is_stated(misses)
 
 
+# Seen red without the names: the price of another model was the answer.
+def test_a_fact_about_another_model_is_not_stated() -> None:
+    fact = asked_fact("How many grams does the D435i weigh?")
+    assert fact
+    assert fact.is_stated("The D435i weighs 72 g.")
+    assert fact.is_stated("Its mass is 72 g.", heading="RealSense D435i")
+    assert not fact.is_stated("The L515 weighs 100 g.")
+    mount = asked_fact("How long does the 48V pack last?")
+    assert mount
+    assert mount.is_stated("It lasts for two hours.")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("How often is the competition held?", "It is held every five years."),
+        ("What fraction of the robots fall?", "One out of ten falls."),
+        ("When did the dynasty end?", "It ended in 907."),
+        ("What year was it signed?", "The treaty of 821 fixed the borders."),
+        ("How many robots did they build?", "They built a third robot."),
+        ("Who made the first gear?", "The gear was invented in America by Walton Musser."),
+        ("Which company builds it?", "It is sold by Unitree."),
+    ],
+)
+def test_a_fact_is_recognised_in_many_forms(question: str, answer: str) -> None:
+    fact = asked_fact(question)
+    assert fact
+    assert fact.is_stated(answer)
+
+
 # Seen red with the pattern searched anywhere in the question.
 @pytest.mark.parametrize(
     "question",
