@@ -32,29 +32,32 @@ _COMPLETE = re.compile(r"[.!?:;…。！？।۔؟][\"'”’»)\]*_]*\Z")
 _NAMED_FACT = re.compile(r"\D{2,40}:\s")  # "Cause: the wrong folder", but not "Step 3: Verify it"
 
 _OBJECTIVE = re.compile(
-    r"by the end of (?:this|the)\b|after (?:completing|finishing|reading|working through) this\b"
-    r"|in this (?:chapter|lesson|module|section|unit|course|tutorial|part|guide),? (?:you|we)(?:'ll|’ll| will| are going)\b"
-    r"|you(?:'ll|’ll| will) (?:learn|be able|understand|explore|discover)\b",
+    r"(?:by the end of|after (?:completing|finishing|reading|working through)) (?:this|the) "
+    r"(?:\w+ )?(?:chapter|lesson|module|section|unit|course|tutorial|part|guide|book),? you(?:'ll|’ll| will| should)\b"
+    r"|in this (?:chapter|lesson|module|section|unit|course|tutorial|part|guide),? (?:you|we)(?:'ll|’ll| will| are going to)"
+    r" (?:learn|be able|explore|discover|look at|cover|study)\b"
+    r"|you(?:'ll|’ll| will) (?:learn|be able|explore|discover)\b",
     re.IGNORECASE,
 )
 _OBJECTIVES_HEADING = re.compile(
-    r"\b(?:objectives?|(?:learning|course) (?:outcomes?|goals?)|what (?:you|we)(?:'ll|’ll| will) (?:learn|build|cover))\b",
+    r"\A\W*(?:(?:key |main )?(?:learning|course|lesson|chapter) )?(?:objectives|outcomes|learning goals)\W*\Z"
+    r"|\bwhat (?:you|we)(?:'ll|’ll| will) (?:learn|build|cover)\b",
     re.IGNORECASE,
 )
 _EXERCISE = re.compile(
-    r"(?:explain|describe|discuss|justify|reflect|compare and contrast|summari[sz]e|argue|sketch|derive)\b"
-    r"|(?:list|name|give) (?:two|three|four|five|at least|the (?:two|three|four|five|main))\b"
-    r"|(?:exercise|question|task|problem|challenge)\s*\d+(?:[.-]\d+)*\s*[:.–—-]",
+    r"(?:explain|describe|discuss|justify|reflect on|compare and contrast|summari[sz]e|sketch|derive) (?:the|how|why|what|in|your)\b"
+    r"(?!.*\b(?:because|so that|then|with)\b)|(?:list|name) (?:two|three|four|five|at least|the (?:two|three|four|five|main))\b"
+    r"|exercise\s*\d+(?:[.-]\d+)*\s*[:.–—-]",
     re.IGNORECASE,
 )
 _EXERCISES_HEADING = re.compile(
     r"\b(?:exercises?|quiz|(?:review|discussion|practice|comprehension|self-test) questions?|practice problems?|homework"
-    r"|extension ideas?|challenges? \(|try it yourself|your turn)\b",
+    r"|extension ideas?|try it yourself|your turn)\b",
     re.IGNORECASE,
 )
 _NAVIGATION = re.compile(
-    r"[←→«»⟵⟶]|(?:next|previous|up next|back to|continue (?:to|with)|proceed to|jump to|go to|click here|read more|see also|related)\b"
-    r"(?:[: ]|\Z)(?! (?:step|time))",
+    r"[←→«»⟵⟶]|(?:next|previous|up next|continue (?:to|with)|back to|see also|related|read more|jump to)\s*:"
+    r"|(?:back to (?:top|the top|contents)|click here|read more(?! than)|see also)\b",
     re.IGNORECASE,
 )
 _NAVIGATION_HEADING = re.compile(
@@ -63,8 +66,8 @@ _NAVIGATION_HEADING = re.compile(
     re.IGNORECASE,
 )
 _REFERENCES_HEADING = re.compile(
-    r"\A\W*(?:references?|bibliography|works cited|literature|further reading|recommended reading|(?:external |useful )?links"
-    r"|(?:additional |external |learning |further )?resources)\b[^.]{0,20}\Z",
+    r"\A\W*(?:references|bibliography|works cited|further reading|recommended reading|(?:external |useful )?links"
+    r"|(?:additional |external |learning |further )?resources)\W*\Z",
     re.IGNORECASE,
 )
 _REFERENCE = re.compile(
@@ -77,7 +80,9 @@ def _table_kind(pieces: Sequence[Piece], number: int) -> SentenceKind:
     block = pieces[number].block
     is_first = number == 0 or pieces[number - 1].block != block
     is_last = number + 1 == len(pieces) or pieces[number + 1].block != block
-    return "header" if is_first and not is_last else "row"
+    if is_first and is_last:
+        return "statement"  # without columns, and never a row of the table before
+    return "header" if is_first else "row"
 
 
 def _kind(piece: Piece, title: str) -> SentenceKind:

@@ -16,13 +16,17 @@ LOW_MARKS = {
     "de": "[Geringe Sicherheit: Prüfen Sie die Quellen.]",
 }  # in the panel's languages
 
+FENCE = "```"
+
 _WORD = re.compile(r"\S+")
 
 
 def quoted(claim: Claim, evidence: Sequence[RetrievedPassage], first_n: int) -> Quoted:
     """A verified sentence as readers see it; its quotations are numbered from `first_n` on."""
     cited = tuple(excerpt(item, evidence, first_n + place) for place, item in enumerate(claim.citations))
-    return Quoted(" ".join([claim.text.strip(), *map(source_mark, cited)]), cited)
+    text = claim.text.strip()
+    marks = " ".join(map(source_mark, cited))
+    return Quoted(f"{text}\n{marks}" if text.endswith(FENCE) else f"{text} {marks}", cited)
 
 
 def released(
@@ -50,7 +54,11 @@ def low_mark(language: str) -> str:
 
 
 def joined(sentences: Sequence[Quoted]) -> str:
-    return " ".join(sentence.text for sentence in sentences)
+    """A block of code begins on a line of its own, so that its fence is one."""
+    text = ""
+    for sentence in sentences:
+        text += f"\n{sentence.text}" if sentence.text.startswith(FENCE) else f" {sentence.text}"
+    return text[1:]
 
 
 def excerpt(citation: Citation, evidence: Sequence[RetrievedPassage], n: int) -> Excerpt:

@@ -95,6 +95,9 @@ class Claude:
         self, question: Question, evidence: Sequence[RetrievedPassage], draft: Draft
     ) -> AsyncGenerator[Claim, None]:
         runs = list(_citable_runs(evidence))
+        if not runs:  # nothing could be cited, so the model is not asked
+            draft.is_complete, draft.stop_reason = True, "end_turn"
+            return
         request = self._request(question, [_search_result(run, evidence) for run in runs])
         draft.prompt = json.dumps(request, ensure_ascii=False)
         parser = StreamParser(draft, runs)

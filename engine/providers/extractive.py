@@ -7,6 +7,7 @@ if no unit is similar enough to the question, or if none states the fact that th
 
 import asyncio
 import math
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,11 @@ NEXT_SHARE = 0.6  # another unit must support the answer so nearly as well as th
 FACT_SHARE = (
     0.5  # a unit that states the asked fact must support the answer so nearly as well as the best one
 )
+
+
+Place = tuple[int, int]  # a passage, and the number of a sentence in it
+
+_BACKTICKS = re.compile(r"`+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +148,13 @@ class Extractive:
 
 
 def _readings(question: Question) -> list[str]:
-    """The question as it was searched; of a long one also the clauses that ask, which decide what is asked for."""
+    """The question as it was searched; of a long one also the clauses that ask, which decide what is asked for.
+
+    A question that leans on the one before is read with it.
+    """
     searched = question.wording or Wording(question.text)
+    if question.context and wording.follows_up(searched.text):
+        return [f"{searched.text}\n{question.context}"]
     clauses = " ".join(searched.clauses)
     return [searched.text, clauses] if len(lexical.words(clauses)) >= CLAUSE_WORDS_MIN else [searched.text]
 
@@ -191,20 +202,34 @@ def _best(ranked: Sequence[Supporting]) -> list[Unit]:
 
 
 def _claims(chosen: Sequence[Unit], evidence: Sequence[RetrievedPassage]) -> Iterator[Claim]:
-    """The chosen sentences in the book's order, each once although units and passages overlap."""
-    places = sorted({(unit.passage, place) for unit in chosen for place in unit.places})
+    """The sentences of the best units in the book's order, each once although units and passages overlap."""
+    headers: dict[Place, int | None] = {}
+    for unit in chosen:
+        new = {place: header for place, header in _headed(unit, evidence) if place not in headers}
+        if headers and len(headers) + len(new) > SENTENCES_MAX:
+            break
+        headers |= dict(list(new.items())[:SENTENCES_MAX])
     said: set[str] = set()
-    header: int | None = None
-    for number, place in places[:SENTENCES_MAX]:
-        passage = evidence[number].passage
-        if passage.sentences[place].kind == "header":
-            header = place
-            continue
-        is_row = passage.sentences[place].kind == "row"
-        claim = _claim(number, place, passage, header if is_row else None)
+    for number, place in sorted(headers, key=lambda item: (_position(evidence[item[0]]), item)):
+        claim = _claim(number, place, evidence[number].passage, headers[number, place])
         if claim.text not in said:
             said.add(claim.text)
             yield claim
+
+
+def _headed(unit: Unit, evidence: Sequence[RetrievedPassage]) -> Iterator[tuple[Place, int | None]]:
+    """The unit's places but its headers; a row comes with the header above it in the same unit."""
+    header: int | None = None
+    for place in unit.places:
+        kind = evidence[unit.passage].passage.sentences[place].kind
+        if kind == "header":
+            header = place
+        else:
+            yield (unit.passage, place), header if kind == "row" else None
+
+
+def _position(item: RetrievedPassage) -> int:
+    return item.candidate.position or 0
 
 
 def _claim(number: int, place: int, passage: Passage, header: int | None) -> Claim:
@@ -212,7 +237,8 @@ def _claim(number: int, place: int, passage: Passage, header: int | None) -> Cla
     text = passage.sentence_text(place)
     cited = [Citation(number, place, place + 1, text)]
     if passage.sentences[place].kind == "code" and "\n" in text:
-        return Claim(f"```\n{text}\n```", tuple(cited))
+        fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
+        return Claim(f"{fence}\n{text}\n{fence}", tuple(cited))
     if header is None:
         return Claim(text, tuple(cited))
     names = passage.sentence_text(header)

@@ -57,8 +57,9 @@ def _pattern(pattern: str) -> re.Pattern[str]:
 
 
 _NUMBER_WORD = (
-    r"(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|sixty|eighty"
-    r"|ninety|hundreds?|thousands?|millions?|billions?|dozens?|half|twice|single|several|no)"
+    r"(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundreds?|thousands?|millions?|billions?|dozens?|half|twice|single|several"
+    r"|no|none|both|a (?:pair|couple|few))"
 )
 _ORDINAL = r"(?:second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|\d+(?:st|nd|rd|th))"
 _NUMBER = rf"(?:\d[\d.,]*|\b{_NUMBER_WORD}\b)"
@@ -73,10 +74,12 @@ _MADE = (
     r"|wrote|written|built (?:by|at)|made (?:by|at)|maintained|led by|pioneered|authors?|first paper|paper by)"
 )
 _MAKER = re.compile(
-    rf"(?=.*[\w,;:(–-] [A-Z]\w+)(?i:.*\b{_MADE}\w*)|\A[A-Z]\w+(?: [A-Z]\w+)+ .*(?i:\b{_MADE}\w*)|\b[A-Z]\w+['’]s\b|et al\b",
+    rf"(?=.*[\w,;:(–-] [A-Z]\w+)(?i:.*\b{_MADE}\w*)"
+    rf"|\A(?!(?:The|An?|It|This|That|These|Those|They|He|She|In|At|On)\b)[A-Z]\w+(?: \w+){{0,4}}? (?i:{_MADE})"
+    r"|\b[A-Z]\w+['’]s\b|et al\b",
     re.DOTALL,
 )
-_NAME = re.compile(r"(?<=[\w,;:(–-] )[A-Z]\w+")
+_NAME = re.compile(r"(?<=[\w,;:(–-] )[A-Z]\w+|\w[_.]\w|`|\b(?:called|calls|named|known as)\b")
 _FORMULA = re.compile(r"[=≈∝]")
 
 
@@ -91,11 +94,13 @@ _MONEY = _pattern(
     r"|\bfree (?:of charge|to use)\b|\bfor free\b|\bis free\b"
 )
 _WEIGHT = _pattern(_unit("kgs? kilos? kilograms? g grams? lbs? pounds? tonnes? tons? t mg ounces? oz"))
+_MEASURE = rf"{_NUMBER}\s*-?\s*[a-zA-Z°%µ]"  # a number with any unit
 _LENGTH = _pattern(
     _unit(
         "m cm mm km µm nm met(?:er|re)s? centimet(?:er|re)s? millimet(?:er|re)s? kilomet(?:er|re)s? feet foot ft inch(?:es)? in"
         " miles?"
     )
+    + r"|\d['′]\s?\d"
 )
 _DURATION = _pattern(
     _unit(
@@ -105,7 +110,7 @@ _DURATION = _pattern(
 )
 _SPEED = _pattern(
     _unit("m/s km/h mph rpm [kmg]?hz fps met(?:er|re)s? times [kmg]bit/s [kmg]b/s [kmg]bps % days?")
-    + r"|\bevery\b|\b(?:hourly|daily|weekly|monthly|yearly|annual(?:ly)?|once|twice)\b"
+    + r"|\b(?:every|each|before|after|whenever|when)\b|\b(?:hourly|daily|weekly|monthly|yearly|annual(?:ly)?|once|twice)\b"
     + r"|\bper (?:second|minute|hour|day|week|month|year)\b"
 )
 _ANGLE = _pattern(_unit("°[CF]? °\\s?[CF] degrees? deg rad radians?"))
@@ -129,7 +134,7 @@ _ASKED: Sequence[tuple[re.Pattern[str], Fact]] = (
     (
         _pattern(
             r"\bhow much\b.*\b(?:costs?|charge(?! of)|pay|price|money)\b|\bhow many (?:dollars|euros)\b|\bhow expensive\b"
-            r"|\bwhat (?:do|does|did|would|will|might|that|it|this)\b.*\b(?:costs?|charge for)\b(?! of\b)"
+            r"|\bwhat (?:do|does|did|would|will|might|that|it|this)\b.*\b(?:costs?(?=\W*\Z| (?:in|for|per|altogether|each|today|now|at|a)\b)|charge for\b)"
             r"|\bwhat(?:'s|’s| is| was) the (?:price|cost) of (?:an?|the)\b|\bprices?\W*\Z"
             r"|(?<!by )\bhow much (?:is|are) (?:an?|the|it)\b"
         ),
@@ -142,29 +147,30 @@ _ASKED: Sequence[tuple[re.Pattern[str], Fact]] = (
         Fact("weight", _WEIGHT),
     ),
     (
-        _pattern(r"\bhow (?:tall|far|high|deep|wide|thick)\b|\bin (?:milli|centi|kilo)?met(?:er|re)s\b"),
+        _pattern(r"\bhow (?:tall|wide|thick)\b|\bin (?:milli|centi|kilo)?met(?:er|re)s\b"),
         Fact("length", _LENGTH),
     ),
+    (_pattern(r"\bhow (?:far|high|deep|fast)\b"), Fact("measure", _pattern(_MEASURE))),
     (
         _pattern(
-            r"\bhow long (?:do|does|did|will|would|can|must|should|until|before)\b"
+            r"\bhow long (?:do|does|did|will|would|until|before)\b|\bhow long (?:can|must|should)\b(?!.*\bbe\b)"
             r"|\bhow many (?:seconds|minutes|hours|days|weeks|months|years)\b"
         ),
         Fact("duration", _DURATION),
     ),
-    (_pattern(r"\bhow (?:fast|often)\b|\bhow many times per\b"), Fact("speed", _SPEED)),
+    (_pattern(r"\bhow often\b|\bhow many times per\b"), Fact("speed", _SPEED)),
     (
         _pattern(r"\bin degrees\b|\bhow many degrees\b|\bviewing angle\b|\bfield of view\b"),
         Fact("angle", _ANGLE),
     ),
-    (_pattern(r"\bhow many newtons\b|\bhow hard\b"), Fact("force", _FORCE)),
+    (_pattern(r"\bhow many newtons\b"), Fact("force", _FORCE)),
     (
         _pattern(r"\b(?:what|which) (?:percentage|percent|share|fraction)\b|\bhow many per ?cent\b"),
         Fact("share", _SHARE),
     ),
     (
         _pattern(
-            r"\b(?:what|which) (?:year|date|month|century)\b|\b(?:since|until|by) when\b|\bwhen (?:was|were|did)\b"
+            r"\b(?:what|which) (?:year|date|month|century)\b(?! format)|\b(?:since|until|by) when\b|\bwhen (?:was|were|did)\b"
         ),
         Fact("time", _TIME),
     ),
@@ -194,5 +200,6 @@ _UNCOUNTED = frozenset(
     lexical.words("numbers values things times ways parts kinds types sorts pieces items people")
 )
 _NUMBER_ASKED = _pattern(
-    r"\bhow (?:many|much|old)\b|\b(?:what|which) (?:\w+ )?(?:number|port|value)\b|\bnumber of\b"
+    r"\bhow (?:many|old)\b|\bhow much (?!(?:do|does|did|is|are|was|were|can|should|would|will|of)\b)\w+|\bby how much\b"
+    r"|\b(?:what|which) (?:\w+ )?(?:number|port)\b|\bnumber of\b"
 )

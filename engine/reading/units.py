@@ -52,7 +52,7 @@ def units(evidence: Sequence[RetrievedPassage], *, with_code: bool) -> list[Unit
 
 def row_text(header: str, row: str) -> str:
     """ "Sensor: lidar; Range: 100 m": a row as a sentence of its cells, each after the name of its column."""
-    names, cells = header.split(" | "), row.split(" | ")
+    names, cells = (f" {text} ".split(" | ") for text in (header, row))  # an empty first or last cell counts
     if len(names) != len(cells):
         return row
     pairs = zip(map(str.strip, names), map(str.strip, cells), strict=True)
@@ -93,7 +93,8 @@ class _Under:
         if kind == "statement" and count_words(text) >= WORDS_MIN:
             return self._made(place, [*self._leaned_on(place), place])
         if kind == "lead_in":
-            return self._made(place, [place, *self._led(place)])
+            led = self._led(place)
+            return self._made(place, [place, *led]) if led else None
         if kind == "item":
             return self._made(place, [*self._lead(place), place], compared=[place])
         is_quoted = kind == "code" and (self.with_code or "\n" not in text)

@@ -12,9 +12,9 @@ def refuse_weak_evidence(retrieved: Retrieved, threshold: float) -> Refusal | No
         return Refusal(RefusalReason.LANGUAGE_NOT_SUPPORTED)
     if not retrieved.is_selection_found:
         return Refusal(RefusalReason.SELECTION_NOT_IN_BOOK)
-    if retrieved.is_underspecified:
-        return Refusal(RefusalReason.UNDERSPECIFIED)
     is_strong = retrieved.best_score >= threshold or retrieved.is_keyword_match
     if retrieved.evidence and is_strong:
         return None
+    if retrieved.is_underspecified:
+        return Refusal(RefusalReason.UNDERSPECIFIED)
     return Refusal(RefusalReason.NOT_COVERED, retrieved.evidence[:NEAREST_SHOWN], retrieved.searched)

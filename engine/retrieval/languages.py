@@ -14,6 +14,7 @@ UNKNOWN = "und"  # as in BCP 47: a language that has no profile here
 WORDS_MIN = 4  # of a question in the Latin or Cyrillic script: fewer may be names and technical terms
 FOUND_MIN = 2  # function words of one language in a question
 LETTERS_MIN = 3  # of a question in a script of its own
+GREEK_LETTERS_MIN = 8  # fewer are symbols
 SHARE_MIN = 0.04  # function words in a book: real prose has 0.2 to 0.5
 DIFFERENT_MIN = 4  # of them: code and identifiers have single letters
 LEAD_MIN = 1.3  # of a book, over the function words of English
@@ -95,7 +96,8 @@ def of_book(text: str) -> str:
 def of_question(text: str) -> str | None:
     """The language of a question; None in doubt, as for a short one and for one of technical words."""
     script = _script(text)
-    if script is None or len(_LETTERS[script].findall(text)) < LETTERS_MIN:
+    letters_min = GREEK_LETTERS_MIN if script == "Greek" else LETTERS_MIN
+    if script is None or len(_LETTERS[script].findall(text)) < letters_min:
         return None
     if script in _ALONE:
         return _ALONE[script]

@@ -1,5 +1,7 @@
 """How a question is searched: with its spelling corrected, and clause by clause if it is long and polite. Pure."""
 
+# ruff: noqa: RUF001 - the patterns look for quotes
+
 import re
 from collections.abc import Callable, Iterator
 
@@ -8,7 +10,7 @@ from engine.retrieval import lexical
 
 LONG_WORDS = 20  # a shorter question is one question
 CLAUSES_MAX = 3
-CORRECTED_LENGTH_MIN = 5  # a shorter word is one edit away from too many others
+CORRECTED_LENGTH_MIN, CORRECTED_LENGTH_MAX = 5, 24  # a shorter word is one edit away from too many others
 KEYWORDS_MIN, KEYWORDS_MAX = 2, 3  # one word proves nothing, and more are scored like a question
 FOLLOW_UP_WORDS_MAX = 3  # a longer question can stand alone
 RARE_LENGTH_MIN = 7  # of a correction that only the book knows
@@ -27,12 +29,16 @@ _ASKS = re.compile(
     r"|(?:explain|describe|compare|define|summari[sz]e|show|list)\b",
     re.IGNORECASE,
 )
-_WORD = re.compile(r"(?<![\w./-])[^\W\d_]+(?![\w./-]|['’]\w)")  # noqa: RUF001  no part of a name such as ros2_control
+_WORD = re.compile(r"(?<![\w./-])[^\W\d_]+(?![\w./-]|['’]\w)")  # no part of a name such as ros2_control
 _INFLECTION = re.compile(r"(?:[sd]|e[sdr]|ly|est|ing|ings|ers|ised|ized)\Z")
 _FOLLOWS_UP = re.compile(
     r"\A\W*(?:and|but|so|or|then|also)\b|\b(?:what|how) about\b|\b(?:it|its|that|this|they|them|their|those|these|one|ones)\b",
     re.IGNORECASE,
 )
+_CONTRACTION = re.compile(
+    r"['’](?:s|re|t|ll|d|ve|m)\b|\b(?:don|doesn|didn|isn|aren|wasn|weren|can|won)(?=['’]t)", re.IGNORECASE
+)
+_NAMED = re.compile(r"[`\"“”]|\b[A-Z]{2,}\b|(?<!\w)['‘]\w")  # a word that is meant as a word, or as a name
 _LETTER = re.compile(r"[^\W\d_]")
 _GENERIC = frozenset(
     lexical.words(
@@ -63,17 +69,17 @@ def keywords(text: str) -> frozenset[str]:
 
 def names_nothing(text: str) -> bool:
     """Whether a question is about nothing by itself, such as "Why?" or "What does that mean?"."""
-    return not set(lexical.words(text)) - _GENERIC and bool(_LETTER.search(text))
+    return not _content(text) and bool(_LETTER.search(text)) and not _NAMED.search(text)
 
 
 def asks_to_explain(text: str) -> bool:
     """Whether a question asks what a selected text says: "Explain this", "Summarise the passage"."""
-    return not set(lexical.words(text)) - _GENERIC - _OF_A_TEXT
+    return not _content(text) - _OF_A_TEXT
 
 
 def follows_up(text: str) -> bool:
     """Whether a question leans on the one before: "What about unbinding?", "And how fast is it?"."""
-    words = set(lexical.words(text)) - _GENERIC
+    words = _content(text)
     return not words or (len(words) <= FOLLOW_UP_WORDS_MAX and bool(_FOLLOWS_UP.search(text)))
 
 
@@ -93,11 +99,21 @@ def _without_courtesy(sentence: str) -> str:
     return sentence
 
 
+def _content(text: str) -> set[str]:
+    """The words of a text that say what it is about. A contraction such as "what's" is none."""
+    return set(lexical.words(_CONTRACTION.sub("", text))) - _GENERIC
+
+
 def _corrections(text: str, lexicon: Lexicon, is_common: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    for word in dict.fromkeys(_WORD.findall(text)):
+    content = _content(text)
+    for place, word in enumerate(dict.fromkeys(_WORD.findall(text))):
         stem = _stem(word)
-        is_plain = word.isascii() and len(word) >= CORRECTED_LENGTH_MIN and stem
-        if not is_plain or stem in lexicon.terms or _is_english(word.lower(), is_common):
+        is_name = place > 0 and word[:1].isupper()
+        is_plain = word.isascii() and CORRECTED_LENGTH_MIN <= len(word) <= CORRECTED_LENGTH_MAX
+        is_all = content <= {stem}  # another word would be another question
+        if not stem or not is_plain or is_name or is_all or stem in lexicon.terms:
+            continue
+        if _is_english(word.lower(), is_common):
             continue
         if correction := _correction(word.lower(), lexicon, is_common):
             yield word, correction
@@ -126,12 +142,11 @@ def _stem(word: str) -> str:
 
 
 def _edited(word: str) -> Iterator[str]:
-    """All strings within one edit: a letter left out, added, replaced, or two neighbours swapped."""
-    for place in range(1, len(word) + 1):
+    """All strings within one slip: a letter left out or added inside, or two neighbours swapped. A replaced letter makes
+    another word too often: perceptron is no perception."""
+    for place in range(1, len(word)):
         head, tail = word[:place], word[place:]
         yield from (head + letter + tail for letter in _ALPHABET)
-        if tail:
-            yield head + tail[1:]
-            yield from (head + letter + tail[1:] for letter in _ALPHABET)
         if len(tail) > 1:
+            yield head + tail[1:]
             yield head + tail[1] + tail[0] + tail[2:]

@@ -115,6 +115,34 @@ async def test_a_row_is_said_with_the_names_of_its_columns_and_cites_both(embedd
     assert [citation.cited_text for citation in claims[0].citations] == table[:2]
 
 
+async def test_a_row_has_no_header_of_another_passage(embedder: Counting) -> None:
+    """A table longer than a passage goes on in the next one without its header."""
+    first = evidence("Sensor | Range", "Lidar | 100 m", kinds=("header", "row"), chunk_id="a")
+    second = evidence("Sonar | 5 m of range", "Infrared | 2 m of range", kinds=("row", "row"), chunk_id="b")
+    for found in ((first, second), (second, first)):
+        said = await written(Extractive(embedder), "What is the range of each sensor?", found)
+        assert set(said) <= {"Sensor: Lidar; Range: 100 m", "Sonar | 5 m of range", "Infrared | 2 m of range"}
+
+
+async def test_a_question_that_leans_on_the_one_before_is_read_with_it(embedder: Counting) -> None:
+    found = evidence("The zero moment point is where no moment acts.", "Robots are painted white.")
+    asked = Question("What is that?", "book", 5, context="What is the zero moment point?")
+    claims = [c.text async for c in Extractive(embedder).write(asked, [found], Draft("extractive"))]
+    assert claims == ["The zero moment point is where no moment acts."]
+
+
+async def test_the_best_unit_is_never_the_one_that_is_cut(embedder: Counting) -> None:
+    items = [f"The gripper part number {n} of the robot hand." for n in range(8)]
+    lists = [
+        evidence(f"The gripper of the robot has parts of kind {name}:", *items, kinds=("lead_in", *["item"] * 8), chunk_id=name)
+        for name in "ab"
+    ]  # fmt: skip
+    best = evidence("The gripper of the robot hand is closed by a motor.", chunk_id="c")
+    said = await written(Extractive(embedder), "What closes the gripper of the robot hand?", [*lists, best])
+    assert "The gripper of the robot hand is closed by a motor." in said
+    assert len(said) <= 12
+
+
 # Seen red without the fact: the weight was answered with the sentence about the name.
 async def test_a_thing_without_the_asked_attribute_is_a_refusal(embedder: Counting) -> None:
     found = evidence("WABOT-1 was the first full-scale humanoid robot and could walk.")

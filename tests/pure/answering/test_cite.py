@@ -280,3 +280,15 @@ def test_an_excerpt_of_code_ends_with_a_whole_line() -> None:
     lines = excerpt(citation(found, 0, 0, 1), found, 1).excerpt.splitlines()
     assert lines == code.splitlines()[: len(lines)]
     assert 5 < len(lines) < 30
+
+
+def test_a_block_of_code_stands_on_lines_of_its_own() -> None:
+    found = [evidence("Run this:", "a = 1\nb = 2", "It works.", kinds=("lead_in", "code"))]
+    told = ["Run this:", "```\na = 1\nb = 2\n```", "It works."]
+    said = [
+        quoted(claim(citation(found, 0, place, place + 1), text=text), found, place + 1)
+        for place, text in enumerate(told)
+    ]
+    lines = released(said, 1.0, weights=WEIGHTS, levels=LEVELS).text.splitlines()
+    assert [line for line in lines if line.startswith("`")] == ["```", "```"]
+    assert not [line for line in lines if "```" in line.strip("`")]

@@ -78,6 +78,8 @@ def test_keywords_stand_together_in_a_sentence_under_its_headings(search: str, s
 
 
 def test_a_question_that_names_nothing_is_told_so() -> None:
-    refusal = refuse_weak_evidence(found(0.9, is_underspecified=True), THRESHOLD)
+    refusal = refuse_weak_evidence(found(0.5, is_underspecified=True), THRESHOLD)
     assert refusal is not None
     assert (refusal.reason, refusal.nearest) == ("underspecified", ())
+    work = found(0.9, is_underspecified=True)  # "What is work?" in a book that has the word for a heading
+    assert refuse_weak_evidence(work, THRESHOLD) is None

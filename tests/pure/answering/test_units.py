@@ -33,7 +33,7 @@ def test_what_belongs_together_is_quoted_together(
 
 def test_code_is_a_unit_with_its_lead_in_only_for_who_asks_for_code() -> None:
     told: tuple[SentenceKind, ...] = ("lead_in", "code")
-    assert places("Run this:", "a = 1\nb = 2", kinds=told) == [(0,)]
+    assert places("Run this:", "a = 1\nb = 2", kinds=told) == []
     assert places("Run this:", "a = 1\nb = 2", kinds=told, with_code=True) == [(0, 1), (0, 1)]
 
 
@@ -69,6 +69,7 @@ def test_a_unit_of_two_overlapping_passages_is_one() -> None:
         (" | Left", "Leg | 6", "Leg; Left: 6"),
         ("Sensor | Range", "Lidar |  ", "Sensor: Lidar"),
         ("One | two | three", "a | b", "a | b"),
+        ("| Lidar | Radar", "Range | 100 m |", "Range; Lidar: 100 m"),
     ],
 )
 def test_a_row_is_a_sentence_of_its_cells(header: str, row: str, expected: str) -> None:

@@ -28,13 +28,28 @@ def corrected(question: str) -> dict[str, str]:
 )
 def test_a_word_that_neither_the_book_nor_the_language_knows_is_corrected(wrong: str, right: str) -> None:
     assert corrected(f"what is the {wrong} of gears?") == {wrong: right}
-    assert read(f"the {wrong}!", BOOK, COMMON.__contains__).text == f"the {right}!"
+    assert read(f"the {wrong} of gears!", BOOK, COMMON.__contains__).text == f"the {right} of gears!"
 
 
 # Seen red without `_is_english`.
 @pytest.mark.parametrize("word", ["kilos", "planes", "binding", "geared"])
 def test_a_word_of_the_language_is_left_alone(word: str) -> None:
     assert corrected(f"what about {word}?") == {}
+
+
+def test_the_only_word_of_a_question_is_not_replaced() -> None:
+    """Another word would be another question."""
+    assert corrected("What is wieght?") == {}
+
+
+@pytest.mark.parametrize("word", ["wright", "waight", "Wieght"])
+def test_a_replaced_letter_and_a_name_are_left_alone(word: str) -> None:
+    """A perceptron is no perception, and Robotiq is no robot."""
+    assert corrected(f"what about the {word} of gears?") == {}
+
+
+def test_a_word_of_a_thousand_letters_is_left_alone() -> None:
+    assert corrected(f"what about the {'weight' * 170} of gears?") == {}
 
 
 @pytest.mark.parametrize("name", ["ros2_wieght", "wieght.yaml", "/wieght", "wght", "重量"])
@@ -55,14 +70,17 @@ def test_a_long_polite_question_is_searched_by_the_clause_that_asks() -> None:
     assert asking_clauses(letter) == ("I can run the simulator on it?",)
 
 
-@pytest.mark.parametrize("question", ["Why?", "What does that mean?", "explain this", "Tell me more"])
+@pytest.mark.parametrize(
+    "question",
+    ["Why?", "What does that mean?", "What's that?", "why isn't it?", "explain this", "Tell me more"],
+)
 def test_a_question_that_names_nothing_is_noticed(question: str) -> None:
     assert names_nothing(question)
     assert follows_up(question)
 
 
 @pytest.mark.parametrize(
-    "question", ["Explain this", "Please summarise the passage", "in simple words?", "why?"]
+    "question", ["Explain this", "What's this?", "Please summarise the passage", "in simple words?", "why?"]
 )
 def test_a_question_about_a_selected_text_as_a_whole_is_noticed(question: str) -> None:
     assert asks_to_explain(question)
@@ -75,7 +93,19 @@ def test_a_question_that_leans_on_the_one_before_is_noticed(question: str) -> No
     assert not names_nothing(question)
 
 
-@pytest.mark.parametrize("question", ["How does a robot walk?", "什么?", "机器人怎么走?", "42?", "?"])
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How does a robot walk?",
+        "What does `while` do?",
+        "What is IT?",
+        "How does 'for' work?",
+        "什么?",
+        "机器人怎么走?",
+        "42?",
+        "?",
+    ],
+)
 def test_a_question_that_stands_alone_is_no_follow_up(question: str) -> None:
     assert not names_nothing(question)
 

@@ -25,6 +25,7 @@ def kind(text: str, form: Kind = "prose", heading: str = "Balance", title: str =
         ("Add a second publisher to the node.", "list", "Exercises", "exercise"),
         ("By the end of this chapter you will be able to walk.", "prose", "Introduction", "objective"),
         ("Understand the capture point", "list", "Learning Objectives", "objective"),
+        ("After completing this lesson, you will be able to walk.", "prose", "Introduction", "objective"),
         ("Next: Walking on stairs", "prose", "Balance", "navigation"),
         ("Week 4: Services", "list", "Table of Contents", "navigation"),
         ("Kajita, S., et al. (2003). Biped walking pattern generation.", "prose", "Balance", "reference"),
@@ -52,6 +53,16 @@ def test_what_only_helps_a_reader_through_the_book_is_never_an_answer(
         ("A step has three phases:", "prose", "Walking", "lead_in"),
         ("Shift the weight.", "list", "Walking", "item"),
         ("ros2 run demo talker", "code", "Exercises", "code"),
+        ("The objective function sums the errors of all tasks.", "prose", "Objective function", "statement"),
+        ("A link joins two joints.", "list", "Links and Joints", "item"),
+        ("Related work shows that robots fall.", "prose", "History", "statement"),
+        ("Previous versions of ROS used a central master.", "prose", "History", "statement"),
+        ("Go to the Settings page to set the key.", "prose", "Setup", "statement"),
+        ("Read more than one sensor to be safe.", "prose", "Sensing", "statement"),
+        ("Derive the class from Node, then override its callback.", "prose", "Nodes", "statement"),
+        ("Problem 1: The battery dies because it is cold.", "prose", "Problems", "statement"),
+        ("By the end of the 1990s, robots could walk.", "prose", "History", "statement"),
+        ("In this section, we will use the value 9.81 for g.", "prose", "Walking", "statement"),
         ("A robot that explains itself is trusted.", "prose", "Trust", "statement"),
     ],
 )
@@ -61,8 +72,9 @@ def test_what_states_something_is_kept(text: str, form: Kind, heading: str, expe
 
 def test_the_first_of_several_rows_is_the_header() -> None:
     rows = [piece("Sensor | Range", 1, "table"), piece("Lidar | 100 m", 1, "table")]
-    assert kinds([*rows, piece("A single row", 2, "table")], "Sensing") == ["header", "row", "row"]
+    assert kinds([*rows, piece("A single row", 2, "table")], "Sensing") == ["header", "row", "statement"]
 
 
 def test_all_lists_of_a_page_of_references_are_references() -> None:
     assert kind("A history of the zero moment point", "list", "Humanoids", title="References") == "reference"
+    assert kind("`timeout` sets how long a call may take.", "list", "Settings", title="Reference") == "item"

@@ -37,9 +37,9 @@ export const STYLE = `
 .affidavit-exchange { scroll-margin-top: 1.125rem; }
 .affidavit-exchange > * + *, .affidavit-refusal > * + *, .affidavit-problem > * + * { margin-top: .75rem !important; }
 .affidavit-exchange + .affidavit-exchange { margin-top: 1.5rem; padding-top: 1.375rem; border-top: 1px solid var(--ifm-color-emphasis-200); }
-.affidavit h3 { font-weight: 650; font-size: 1rem; line-height: 1.4; white-space: pre-line; }
+.affidavit h3 { font-weight: 650; font-size: 1rem; line-height: 1.4; white-space: pre-wrap; }
 .affidavit h4 { margin-top: 1.125rem !important; font-size: .8125rem; font-weight: 600; color: var(--ifm-color-emphasis-700); }
-.affidavit-answer { white-space: pre-line; }
+.affidavit-answer { white-space: pre-wrap; }
 .affidavit sup { font-size: .75em; line-height: 0; margin-inline: .1em .15em; }
 .affidavit sup a { padding: .1em .4em; border-radius: .3em; background: var(--ifm-color-emphasis-200); font-weight: 650; text-decoration: none; }
 .affidavit sup a:hover { background: var(--ifm-font-color-base); color: var(--ifm-background-surface-color); }
@@ -48,7 +48,7 @@ export const STYLE = `
 .affidavit-sources li + li { margin-top: .5rem; }
 .affidavit-number { color: var(--ifm-color-emphasis-700); font-variant-numeric: tabular-nums; }
 .affidavit-sources .affidavit-small::before { content: "·"; margin-inline: .4em; }
-.affidavit blockquote { margin-top: .25rem; padding-inline-start: .75rem; border-inline-start: 2px solid var(--ifm-color-emphasis-300); font-size: .875rem; color: var(--ifm-color-emphasis-800); white-space: pre-line; }
+.affidavit blockquote { margin-top: .25rem; padding-inline-start: .75rem; border-inline-start: 2px solid var(--ifm-color-emphasis-300); font-size: .875rem; color: var(--ifm-color-emphasis-800); white-space: pre-wrap; }
 .affidavit-about, .affidavit-selection blockquote { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 3; overflow: hidden; }
 .affidavit-level::before { content: ""; display: inline-block; width: .5rem; height: .5rem; margin-inline-end: .5rem; border-radius: 50%; background: currentColor; }
 .affidavit-level { font-size: .875rem !important; font-weight: 600 !important; }
