@@ -25,7 +25,8 @@ test("each source of an answer opens the page at the heading, with the quote mar
       await link.click();
       await page.getByRole("status").filter({ hasText: /^Opened on the page/ }).waitFor();
       assert.equal(decodeURI(await page.evaluate(() => location.pathname + location.hash)), decodeURI(href));
-      assert.ok(await page.evaluate(() => !location.hash || document.getElementById(decodeURIComponent(location.hash.slice(1)))), href);
+      // The status of the link before may still stand there, so the heading is waited for.
+      await page.waitForFunction(() => !location.hash || document.getElementById(decodeURIComponent(location.hash.slice(1))));
       assert.doesNotMatch(await page.getByRole("status").innerText(), /not found there/, href);
       followed += 1;
     }
