@@ -29,6 +29,7 @@ Modules
         keys             API keys
         end_user         parser for end users' names
         flood            rate limit for the rows of unauthenticated requests
+        proxies          trusted proxies, and the address of a client behind them (pure)
         sessions         session store of conversations
         operator_events  audit trail of operators' actions
     retrieval/           search, blend, calibrate, gate

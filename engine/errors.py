@@ -173,7 +173,7 @@ class UnknownPassageError(RequestError):
 
 
 class UnknownRecordError(RequestError):
-    """Raised for another client's record too, so that the response does not reveal whether it exists."""
+    """Raised for a record of another client or another book too, so that the response does not reveal whether it exists."""
 
     status = 404
     error_type = "validation"
@@ -182,7 +182,7 @@ class UnknownRecordError(RequestError):
 
 
 class UnknownSessionError(RequestError):
-    """Raised for another reader's session too, so that the response does not reveal whether it exists."""
+    """Raised for a session of another reader or another book too, so that the response does not reveal whether it exists."""
 
     status = 404
     error_type = "validation"

@@ -14,6 +14,7 @@ from audit.checking.status import LogGauges
 from audit.erasure.erase import Eraser
 from audit.ledger import partitions
 from engine.admission.operator_events import OperatorEvents
+from engine.admission.proxies import TrustedProxies
 from engine.admission.sessions import Sessions, Turn
 from engine.answer import Engine
 from engine.errors import ConfigurationError, UnknownBookError
@@ -37,6 +38,7 @@ class House:
     top_k: int
     body_bytes_max: int
     page_enabled: bool
+    proxies: TrustedProxies
     prover: Prover
     public_keys: Callable[[], list[str]]
     log_gauges: Callable[[], Awaitable[LogGauges]]

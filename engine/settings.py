@@ -4,6 +4,7 @@ The file has every default, so this module has none: a setting that is missing i
 built here; wiring/ does that.
 """
 
+import ipaddress
 import os
 import tomllib
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -58,6 +60,7 @@ _NOT_IN_FINGERPRINT: dict[str, bool | set[str]] = {
     "qdrant": {"url", "api_key"},
     "redis": {"url"},
     "archive": {"bucket", "prefix"},
+    "server": True,
 }
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -73,6 +76,20 @@ def _absolute(folder: Path) -> Path:
         return folder.expanduser().absolute()
     except RuntimeError as wrong:
         raise ValueError(str(wrong)) from wrong
+
+
+def _listed(value: Any) -> Any:
+    """An environment variable has one text for all."""
+    return [name for part in value.split(",") if (name := part.strip())] if isinstance(value, str) else value
+
+
+def _are_networks(names: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        for name in names:
+            ipaddress.ip_network(name)
+    except ValueError:
+        raise ValueError("each must be an IP address, or a network such as 10.0.0.0/8") from None
+    return names
 
 
 class Table(BaseModel):
@@ -191,6 +208,10 @@ class Archive(Table):
         return reason
 
 
+class ServerTable(Table):
+    trusted_proxies: Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_are_networks)]
+
+
 class Limits(Table):
     per_key: Rate
     anonymous: Rate
@@ -223,6 +244,7 @@ class Settings(Table):
     redis: Redis
     audit: Audit
     archive: Archive
+    server: ServerTable
     limits: Limits
     sessions: SessionsTable
     page: PageTable

@@ -1,7 +1,8 @@
 """A session store in PostgreSQL, for conversations: earlier questions give a follow-up question its context.
 
 A session belongs to the client whose key started it, and to one reader: the one that the client names, or the bearer of
-the token that was returned when the session started. For all others it does not exist.
+the token that was returned when the session started. For all others it does not exist, nor for a key of that client that
+is not for all books that the session is about.
 
 A turn is stored after its audit record is closed, so that a failing session store costs no answer: the response says
 that the turn was not stored.
@@ -42,7 +43,9 @@ _TURN_NOT_STORED = (
 
 _OWNED = """id = %(id)s AND client_id = %(client_id)s
     AND CASE WHEN user_id IS NULL THEN session_token = %(token)s ELSE user_id = %(user_id)s END
-    AND last_activity_at >= now() - make_interval(days => %(days)s)"""
+    AND last_activity_at >= now() - make_interval(days => %(days)s)
+    AND (%(books)s::text[] = '{}' OR NOT EXISTS (
+        SELECT FROM chat_messages m WHERE m.session_id = chat_sessions.id AND m.book_id <> ALL (%(books)s::text[])))"""
 _FIND = f"SELECT id, user_id, created_at, last_activity_at FROM chat_sessions WHERE {_OWNED}"  # noqa: S608  our own names
 _DELETE = f"DELETE FROM chat_sessions WHERE {_OWNED}"  # noqa: S608
 _TOUCH = "UPDATE chat_sessions SET last_activity_at = now() WHERE id = %(id)s"
@@ -82,13 +85,16 @@ SELECT * FROM (
 class Owner:
     """The credentials of a session's owner."""
 
-    client_id: str
+    client: Client
     user_id: UUID | None
     token: str | None
 
     def parameters(self, session_id: UUID) -> dict[str, Any]:
         digest = sha256(self.token.encode()).hexdigest() if self.token else None
-        return {"id": session_id, "client_id": self.client_id, "user_id": self.user_id, "token": digest}
+        return {
+            "id": session_id, "client_id": self.client.client_id, "books": sorted(self.client.books),
+            "user_id": self.user_id, "token": digest,
+        }  # fmt: skip
 
 
 class Sessions:
@@ -176,9 +182,9 @@ class Turn:
         """The question with the context of its session, or as the first one of a new session."""
         user_id = user_id_of(question.end_user)
         if question.session_id is None:
-            self._new_owner = Owner(client.client_id, user_id, secrets.token_urlsafe(TOKEN_BYTES))
+            self._new_owner = Owner(client, user_id, secrets.token_urlsafe(TOKEN_BYTES))
             return replace(question, session_id=self._sessions.new_id())
-        owner = Owner(client.client_id, user_id, self._token)
+        owner = Owner(client, user_id, self._token)
         context = await self._sessions.context(question.session_id, owner, question.book_id)
         return replace(question, context=context)
 

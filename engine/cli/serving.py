@@ -90,6 +90,7 @@ async def _serve_here(
             uvicorn.Config(
                 app, http=ReadTimeoutProtocol, ws="none", lifespan="on", log_config=None, access_log=False,
                 server_header=False, timeout_graceful_shutdown=STOP_S, h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+                proxy_headers=False,  # they would be believed from this machine: see admission/proxies.py
             )
         )  # fmt: skip
         server.ready = ready

@@ -11,7 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 from audit.erasure.target import ErasureTarget, check_basis, spellings
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
-from engine.errors import DatabaseUnavailableError, InvalidFieldError, NotSealedError, UnknownRecordError
+from engine.errors import (
+    DatabaseUnavailableError,
+    ForbiddenError,
+    InvalidFieldError,
+    NotSealedError,
+    UnknownRecordError,
+)
 from engine.house import House
 from engine.http import v1
 from engine.models import Client
@@ -65,6 +71,10 @@ class ErasureBody(BaseModel):
 
 
 async def erased(house: House, body: bytes, client: Client) -> ErasureBody:
+    if client.books:
+        raise ForbiddenError(
+            "The API key is valid but only for some books, and an erasure reaches all of them."
+        )
     asked = v1.read(body, ErasureRequest)
     target = _target(asked)
     event = partial(

@@ -46,7 +46,7 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         started, status = time.monotonic(), CLIENT_GONE
-        given = Headers(scope=scope).get("X-Request-ID", "")
+        given = ",".join(Headers(scope=scope).getlist("X-Request-ID"))  # one alone has no comma
         request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
         scope["state"]["request_id"] = request_id
 

@@ -1,5 +1,7 @@
 """Request context: what every route needs of a request, as the engine's `Asked`, and the house that serves it."""
 
+import functools
+import logging
 from collections.abc import Awaitable, Callable
 
 from fastapi import Request
@@ -13,6 +15,9 @@ from engine.ports import NullExchange, no_question
 
 NO_ENDPOINT = "unknown"
 END_USER_HEADER = "X-End-User"
+FORWARDED_HEADER = "X-Forwarded-For"
+
+log = logging.getLogger(__name__)
 
 
 class HttpExchange(NullExchange):
@@ -43,7 +48,7 @@ def asked(
         endpoint=route.path if route else NO_ENDPOINT,
         request_id=request_id(request),
         exchange=exchange or HttpExchange(request),
-        client_address=request.client.host if request.client else None,
+        client_address=client_address(request),
         secret=_secret(authorization),
         scopes=scopes,
         end_user=end_user(request.headers.getlist(END_USER_HEADER)),
@@ -58,6 +63,26 @@ def house(request: Request) -> House:
 
 def request_id(request: Request) -> str:
     return str(request.state.request_id)
+
+
+def client_address(request: Request) -> str | None:
+    """The peer, unless it is a trusted proxy: then the client that it names."""
+    peer = request.client.host if request.client else None
+    forwarded_for = request.headers.getlist(FORWARDED_HEADER)
+    proxies = house(request).proxies
+    if forwarded_for and not proxies.trusts(peer):
+        warn_of_ignored_address()
+    return proxies.client_behind(peer, forwarded_for)
+
+
+@functools.cache
+def warn_of_ignored_address() -> None:
+    """Once in a process, because any stranger can cause it."""
+    log.warning(
+        "%s is ignored, because it comes from no proxy that was named. If a proxy stands before the engine, name it in"
+        " server.trusted_proxies",
+        FORWARDED_HEADER,
+    )
 
 
 def end_user(values: list[str]) -> EndUser | InvalidFieldError | None:

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from audit.errors import ProofUnavailableError, UnprovenError, UnsealedRecordError
+from audit.proof.record import Row
 from engine.admission.end_user import user_id_of
 from engine.admission.sessions import Owner, Sessions, Turn
 from engine.answer import ASK
@@ -170,7 +171,7 @@ async def session(
 
     async def serve(client: Client, trail: Trail) -> dict[str, Any]:
         sessions = _sessions(request, session_id, trail)
-        return await sessions.read(session_id, Owner(client.client_id, user_id_of(end_user), session_token))
+        return await sessions.read(session_id, Owner(client, user_id_of(end_user), session_token))
 
     return v1.SessionBody.model_validate(await _serve(request, authorization, serve))
 
@@ -186,7 +187,7 @@ async def delete_session(
 
     async def serve(client: Client, trail: Trail) -> None:
         sessions = _sessions(request, session_id, trail)
-        await sessions.delete(session_id, Owner(client.client_id, user_id_of(end_user), session_token))
+        await sessions.delete(session_id, Owner(client, user_id_of(end_user), session_token))
 
     await _serve(request, authorization, serve)
     return v1.DeletedBody(id=session_id)
@@ -214,11 +215,11 @@ async def passage(request: Request, chunk_id: str, authorization: Authorization 
 
 
 async def receipt(request: Request, query_id: UUID, authorization: Authorization = None) -> Response:
-    """The proof of a record, for the client whose question it is and for auditors."""
+    """The proof of a record, for the client whose question it is and for auditors, if the key is for its book."""
 
     async def serve(client: Client, trail: Trail) -> bytes:
         trail.details = {"query_id": str(query_id)}
-        return await _proof(request_context.house(request), query_id, client)
+        return await _proof(request_context.house(request), query_id, client, trail)
 
     content = await _serve(request, authorization, serve, scopes=_MAY_READ)
     return Response(content, media_type="application/json")
@@ -320,12 +321,12 @@ def _sessions(request: Request, session_id: UUID, trail: Trail) -> Sessions:
     return sessions
 
 
-async def _proof(house: House, query_id: UUID, client: Client) -> bytes:
-    """The proof bundle of a record: for auditors, and for the client whose question it is."""
+async def _proof(house: House, query_id: UUID, client: Client, trail: Trail) -> bytes:
     try:
         row = await house.prover.row(query_id)
-        if AUDIT not in client.scopes and row.get("client_id") != client.client_id:
+        if not _may_read(client, row):
             raise UnknownRecordError
+        trail.book_id = row.get("book_id")
         return await house.prover.prove(row)
     except UnsealedRecordError:
         raise NotSealedError from None
@@ -333,6 +334,14 @@ async def _proof(house: House, query_id: UUID, client: Client) -> bytes:
         raise DatabaseUnavailableError from None
     except UnprovenError:
         raise UnknownRecordError from None
+
+
+def _may_read(client: Client, row: Row) -> bool:
+    """A record without a book, such as an operator's, is for its own client and for auditors of all books."""
+    is_own, book_id = row.get("client_id") == client.client_id, row.get("book_id")
+    if is_own and book_id is None:
+        return True
+    return (is_own or AUDIT in client.scopes) and client.may_ask(book_id or "")
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:

@@ -15,6 +15,7 @@ from audit.ledger import partitions
 from engine.admission.flood import FloodCounter
 from engine.admission.keys import ApiKeys, KeyUses
 from engine.admission.operator_events import OperatorEvents
+from engine.admission.proxies import TrustedProxies
 from engine.admission.sessions import Sessions
 from engine.answer import Engine, Rules
 from engine.grounding.verify import NOT_STATED, SENTINEL, Instructions
@@ -64,6 +65,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             top_k=settings.retrieval.top_k,
             body_bytes_max=settings.limits.body_bytes,
             page_enabled=settings.page.enabled,
+            proxies=TrustedProxies.named(settings.server.trusted_proxies),
             prover=await enter(audit_log.open_prover(database)),
             public_keys=partial(public_keys_of, settings),
             log_gauges=partial(audit_log.log_gauges_of, settings, database, pool),

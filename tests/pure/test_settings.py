@@ -229,6 +229,9 @@ def test_fingerprint_names_the_numbers_that_decide() -> None:
         ("limits.per_key", "0/minute", "second|minute|hour|day"),
         ("limits.per_key", "100/minute\n", "second|minute|hour|day"),
         ("page.enabled", "perhaps", "valid boolean"),
+        ("server.trusted_proxies", "proxy", "IP address"),
+        ("server.trusted_proxies", "10.0.0.7, 10.0.0.1/8", "IP address"),
+        ("server.trusted_proxies", "10.0.0.0/99", "IP address"),
         ("archive.object_lock_mode", "NONE", "'COMPLIANCE' or 'GOVERNANCE'"),
     ],
 )
@@ -236,6 +239,36 @@ def test_wrong_value_is_explained(path: str, value: str, said: str) -> None:
     message = refused({prefixed(tuple(path.split("."))): value})
     assert f"  {path}: " in message
     assert said in message
+
+
+@pytest.mark.parametrize(
+    ("given", "trusted"),
+    [
+        ("", ()),
+        ("10.0.0.7", ("10.0.0.7",)),
+        ("10.0.0.7,fd00::/8", ("10.0.0.7", "fd00::/8")),
+        (" 10.0.0.0/8 , ", ("10.0.0.0/8",)),
+    ],
+)
+def test_proxies_are_listed_with_commas_in_the_environment(given: str, trusted: tuple[str, ...]) -> None:
+    assert load({"AFFIDAVIT_SERVER__TRUSTED_PROXIES": given}).server.trusted_proxies == trusted
+
+
+def test_proxies_are_a_list_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "engine.toml"
+    file.write_text(TEXT.replace("trusted_proxies = []", 'trusted_proxies = ["10.0.0.7"]'), "utf-8")
+    assert load({}, file).server.trusted_proxies == ("10.0.0.7",)
+    file.write_text(TEXT.replace("trusted_proxies = []", "trusted_proxies = [7]"), "utf-8")
+    assert "server.trusted_proxies" in refused({}, file)
+
+
+def test_no_proxy_is_trusted_unless_it_is_named() -> None:
+    assert load({}).server.trusted_proxies == ()
+
+
+def test_proxies_do_not_take_part_in_the_fingerprint() -> None:
+    named = load({"AFFIDAVIT_SERVER__TRUSTED_PROXIES": "10.0.0.7"})
+    assert named.fingerprint() == load({}).fingerprint()
 
 
 def test_wrong_name_of_a_secret_does_not_show_the_secret() -> None:

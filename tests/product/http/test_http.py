@@ -182,10 +182,34 @@ def test_a_passage_needs_a_key(server: Running) -> None:
     check_problem(httpx.get(f"{server.url}/v1/chunks/" + "0" * 64), 401, "auth")
 
 
-def test_a_harmless_request_id_is_echoed_and_another_replaced(client: httpx.Client) -> None:
-    assert client.get("/healthz", headers={"X-Request-ID": "abc-1"}).headers["x-request-id"] == "abc-1"
-    replaced = client.get("/healthz", headers={"X-Request-ID": "a b\tc"}).headers["x-request-id"]
-    assert UUID(replaced).version == 4
+@pytest.mark.parametrize(
+    "given",
+    ["abc-1", "a" * 128, "Root:1.2_3", "6f1c1f0e-9f0a-4d0b-8a53-8a8d1d3b6a52"],
+    ids=lambda given: given[:12],
+)
+def test_a_harmless_request_id_is_kept(client: httpx.Client, given: str) -> None:
+    assert client.get("/healthz", headers={"X-Request-ID": given}).headers["x-request-id"] == given
+
+
+# Seen red with a longest length of 129, with `\w` of all languages, and with the first of several headers believed.
+@pytest.mark.parametrize(
+    "given",
+    [["a b\tc"], ["a" * 129], ["a" * 10_000], [""], ["é"], ["a;b"], ["a,b"], ["<b>"], ['a"b'], ["jane@example.org"], ["one", "two"]],
+    ids=lambda given: "+".join(given)[:12],
+)  # fmt: skip
+def test_another_request_id_is_replaced_by_our_own(
+    client: httpx.Client, server: Running, records: Records, given: list[str]
+) -> None:
+    headers = [(b"X-Request-ID", value.encode("latin-1")) for value in given]
+    strange = httpx.post(f"{server.url}/v1/query", json=IMU, headers=headers)
+    known = client.get("/v1/chunks/none", headers=headers)
+    assert (strange.status_code, known.status_code) == (401, 404)
+    for response in (strange, known):
+        replaced = response.headers["x-request-id"]
+        assert UUID(replaced).version == 4
+        assert response.json()["request_id"] == replaced
+    (row,) = records.of(known.json()["query_id"])
+    assert row["request_id"] == known.headers["x-request-id"]
 
 
 def test_the_end_user_is_recorded(client: httpx.Client, records: Records) -> None:

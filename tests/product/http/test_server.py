@@ -314,6 +314,20 @@ def test_a_web_socket_is_no_way_in(client: httpx.Client, records: Records) -> No
     assert len(records.where("request_id = %s", request_id)) == 1
 
 
+# Seen red with uvicorn's `proxy_headers`, whose own variable is set here: it takes the address that the client made up.
+def test_every_worker_believes_the_proxies_of_the_settings_and_no_others(
+    data_dir: Path, database: Database, records: Records
+) -> None:
+    environment = {"AFFIDAVIT_SERVER__TRUSTED_PROXIES": "127.0.0.1, 10.0.0.0/8", "FORWARDED_ALLOW_IPS": "*"}
+    with served(data_dir, 2, **environment) as server:
+        ids = [str(uuid4()) for _ in range(10)]
+        for request_id in ids:
+            headers = {"X-Request-ID": request_id, "X-Forwarded-For": "198.51.100.1, 203.0.113.9, 10.0.0.7"}
+            assert httpx.get(f"{server.url}/nothing", headers=headers, timeout=SOON_S).status_code == 404
+    rows = records.where("request_id = ANY(%s)", ids)
+    assert [row["client_address"] for row in rows] == ["203.0.113.9"] * len(ids)
+
+
 @pytest.mark.parametrize("workers", ["0", "-1", "65", "many"])
 def test_a_number_of_workers_that_makes_no_sense_is_wrong_usage(workers: str) -> None:
     said = subprocess.run(
