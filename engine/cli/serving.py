@@ -22,7 +22,8 @@ from typing import Any
 
 import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from audit import worker
 from audit.errors import AuditError
@@ -30,6 +31,7 @@ from engine import logs, wiring
 from engine.cli.output import FOUND_SOMETHING, say
 from engine.errors import AffidavitError
 from engine.http.app import create_app
+from engine.http.middleware import MALFORMED_BODY, MALFORMED_HEAD
 from engine.settings import Settings
 from engine.storage.database import Database
 
@@ -37,6 +39,8 @@ STOP_S = 6  # a question takes five seconds at most; a client that has not read 
 LAST_ROWS_S = 1.0  # for the requests that are cut off then: their rows take half a second
 UNREAD_S = 30  # as long as engine/http/stream.py waits for a reader
 ARRIVE_S = 10.0  # the timeout for a request to arrive completely; the engine itself gives up earlier
+CODING = b"transfer-encoding"
+FRAMING = frozenset({b"content-length", CODING})  # the headers that tell where a request ends
 HEAD_BYTES_MAX = 16 * 1024  # a key, a request id and the headers that proxies add take less than 2 KiB
 RESTART_S = 1.0  # the backoff before a worker is restarted: the cause of its death may last
 HEARTBEAT_S = 1.0
@@ -89,7 +93,7 @@ async def _serve_here(
         server = _Server(
             uvicorn.Config(
                 app, http=ReadTimeoutProtocol, ws="none", lifespan="on", log_config=None, access_log=False,
-                server_header=False, timeout_graceful_shutdown=STOP_S, h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+                server_header=False, timeout_graceful_shutdown=STOP_S,
                 proxy_headers=False,  # they would be believed from this machine: see admission/proxies.py
             )
         )  # fmt: skip
@@ -102,18 +106,78 @@ async def _serve_here(
     return server.started
 
 
+class UnambiguousConnection(h11.Connection):
+    """Refuses a request whose end two readers could see in two places (RFC 9112, 6.1): the rest would be a second request.
+
+    And another major version of HTTP, which h11 reads as 1.1.
+    """
+
+    is_head = False
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            framing = {name for name, _ in event.headers} & FRAMING
+            is_misread = event.http_version < b"1.1" and CODING in framing  # such a version knows no coding
+            if framing == FRAMING or is_misread or event.http_version >= b"2":
+                self.is_head = event.method == b"HEAD"
+                raise h11.RemoteProtocolError("ambiguous framing, or another version of HTTP")
+        return event
+
+
 class ReadTimeoutProtocol(H11Protocol):
-    """HTTP/1.1 with a read timeout: a request sent byte by byte holds its connection for ten seconds, not for ever."""
+    """HTTP/1.1 with a read timeout: a request sent byte by byte holds its connection for ten seconds, not for ever.
+
+    A malformed request passes through the application, because every response has a row. Nothing is read after it.
+    """
 
     _deadline: asyncio.TimerHandle | None = None
+    _is_malformed = False
+    conn: UnambiguousConnection
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.conn = UnambiguousConnection(h11.SERVER, HEAD_BYTES_MAX)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._set_timer()
+        if not self._is_malformed:
+            super().data_received(data)
+            self._set_timer()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn calls it for each malformed request
+        self._is_malformed = True
+        is_running = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # as in uvicorn
+        if is_running:
+            self.cycle.scope["state"][MALFORMED_BODY] = True
+            self.headers.append(CLOSE_HEADER)  # then the response has it too
+            self.cycle.keep_alive = False
+            self.cycle.message_event.set()
+        elif self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            self._run_malformed()
+        else:  # its response is sent already
+            self.transport.close()
+
+    def _run_malformed(self) -> None:
+        self.scope = {
+            "type": "http", "asgi": {"version": self.asgi_version, "spec_version": "2.3"}, "http_version": "1.1",
+            "server": self.server, "client": self.client, "scheme": self.scheme or "http",
+            "method": "HEAD" if self.conn.is_head else "GET", "root_path": "", "path": "", "raw_path": b"",
+            "query_string": b"", "headers": [CLOSE_HEADER], "state": self.app_state | {MALFORMED_HEAD: True},
+        }  # fmt: skip
+        self.cycle = RequestResponseCycle(
+            scope=self.scope, conn=self.conn, transport=self.transport, flow=self.flow, logger=self.logger,
+            access_logger=self.access_logger, access_log=self.access_log,
+            default_headers=self.server_state.default_headers, message_event=asyncio.Event(),
+            on_response=self.on_response_complete,
+        )  # fmt: skip
+        self.cycle.keep_alive = False
+        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -14,7 +14,7 @@ from engine.errors import RequestError
 from engine.house import House
 from engine.http import openapi, problems, routes
 from engine.http.metrics import Figures, Metrics
-from engine.http.middleware import RateLimitHeaders, RequestLog
+from engine.http.middleware import MalformedRequests, RateLimitHeaders, RequestLog
 
 
 def create_app(
@@ -44,6 +44,7 @@ def create_app(
         redirect_slashes=False,  # a redirect would be a response without a row
         lifespan=lifespan,
     )
+    app.add_middleware(MalformedRequests)
     app.add_middleware(RateLimitHeaders)
     app.add_middleware(RequestLog, figures=figures)
     app.add_exception_handler(RequestError, problems.on_request_error)

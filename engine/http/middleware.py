@@ -12,11 +12,15 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from engine.errors import NotHttpError
 from engine.http import problems, request_context
 from engine.http.metrics import Figures
 from engine.models import Quota
 
 DOCUMENT = "/openapi.json"
+# In the state of a request that is not valid HTTP. The protocol sets them.
+MALFORMED_HEAD = "malformed_head"
+MALFORMED_BODY = "malformed_body"
 CLIENT_GONE = 0  # the status in the metrics of a request whose client disconnected
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # polled every few seconds: counted, but not logged
 
@@ -94,6 +98,29 @@ def _endpoint(scope: Scope) -> str:
     if route:
         return str(route.path)
     return DOCUMENT if scope["path"] == DOCUMENT else request_context.NO_ENDPOINT
+
+
+class MalformedRequests:
+    """Fails a request that the server's protocol cannot parse, so that it gets a row and a problem document like any other.
+
+    With a malformed body it fails where the body is read, so its key is checked and its endpoint recorded.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_well_formed() -> Message:
+            message = await receive()
+            if scope["state"].get(MALFORMED_BODY):
+                raise NotHttpError
+            return message
+
+        if scope["type"] == "http" and scope["state"].get(MALFORMED_HEAD):
+            response = await problems.on_request_error(Request(scope), NotHttpError())
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive_well_formed, send)
 
 
 class RateLimitHeaders:
