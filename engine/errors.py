@@ -11,8 +11,8 @@ AffidavitError
 ├── RerankFailedError         the reranker returned no usable order; the blended order is kept
 ├── StatementError            an auditor's SQL cannot be run
 └── RequestError              one request failed
-    ├── BadRequestError       400  the request cannot be parsed; each reason has its own class
-    │   ├── NotHttpError
+    ├── NotHttpError          400  the request is not valid HTTP
+    ├── BadRequestError       400  the body cannot be parsed; each reason has its own class
     │   ├── NotUtf8Error
     │   ├── NotJsonError
     │   ├── TooDeepError
@@ -103,18 +103,20 @@ class RequestError(AffidavitError):
         super().__init__(self.detail)
 
 
+class NotHttpError(RequestError):
+    status = 400
+    error_type = "validation"
+    title = "The request is not valid HTTP"
+    detail = (
+        "The request breaks the rules of HTTP/1.1, so its connection is closed. Correct it and send it again."
+    )
+
+
 class BadRequestError(RequestError):
     status = 400
     error_type = "validation"
     title = "The request cannot be read"
     detail = "The body must be one JSON object, encoded in UTF-8. Correct the body and send it again."
-
-
-class NotHttpError(BadRequestError):
-    title = "The request is not valid HTTP"
-    detail = (
-        "The request breaks the rules of HTTP/1.1, so its connection is closed. Correct it and send it again."
-    )
 
 
 class NotUtf8Error(BadRequestError):
