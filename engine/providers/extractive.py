@@ -202,7 +202,8 @@ def _best(ranked: Sequence[Supporting]) -> list[Unit]:
 
 
 def _claims(chosen: Sequence[Unit], evidence: Sequence[RetrievedPassage]) -> Iterator[Claim]:
-    """The sentences of the best units in the book's order, each once although units and passages overlap."""
+    """The sentences of the best units, each once although units and passages overlap: the best passage first, and in the
+    book's order within it."""
     headers: dict[Place, int | None] = {}
     for unit in chosen:
         new = {place: header for place, header in _headed(unit, evidence) if place not in headers}
@@ -210,7 +211,7 @@ def _claims(chosen: Sequence[Unit], evidence: Sequence[RetrievedPassage]) -> Ite
             break
         headers |= dict(list(new.items())[:SENTENCES_MAX])
     said: set[str] = set()
-    for number, place in sorted(headers, key=lambda item: (_position(evidence[item[0]]), item)):
+    for number, place in sorted(headers):
         claim = _claim(number, place, evidence[number].passage, headers[number, place])
         if claim.text not in said:
             said.add(claim.text)
@@ -226,10 +227,6 @@ def _headed(unit: Unit, evidence: Sequence[RetrievedPassage]) -> Iterator[tuple[
             header = place
         else:
             yield (unit.passage, place), header if kind == "row" else None
-
-
-def _position(item: RetrievedPassage) -> int:
-    return item.candidate.position or 0
 
 
 def _claim(number: int, place: int, passage: Passage, header: int | None) -> Claim:
