@@ -74,7 +74,7 @@ _MADE = (
     r"|wrote|written|built (?:by|at)|made (?:by|at)|maintained|led by|pioneered|authors?|first paper|paper by)"
 )
 _MAKER = re.compile(
-    rf"(?=.*[\w,;:(–-] [A-Z]\w+)(?i:.*\b{_MADE}\w*)"
+    rf"\A(?=.*[\w,;:(–-] [A-Z]\w+)(?i:.*\b{_MADE}\w*)"
     rf"|\A(?!(?:The|An?|It|This|That|These|Those|They|He|She|In|At|On)\b)[A-Z]\w+(?: \w+){{0,4}}? (?i:{_MADE})"
     r"|\b[A-Z]\w+['’]s\b|et al\b",
     re.DOTALL,

@@ -46,7 +46,7 @@ def units(evidence: Sequence[RetrievedPassage], *, with_code: bool) -> list[Unit
     found: dict[str, Unit] = {}
     for number, item in enumerate(evidence):
         for unit in _of_passage(number, item.passage, with_code=with_code):
-            found.setdefault(f"{unit.heading}\n{unit.stated}\n{unit.text}", unit)
+            found.setdefault(f"{unit.heading}\n{item.passage.sentence_text(unit.main)}\n{unit.text}", unit)
     return list(found.values())
 
 
@@ -105,9 +105,8 @@ class _Under:
     ) -> Unit:
         text = " ".join(self.passage.sentence_text(place) for place in compared or places)
         own = stated or self.passage.sentence_text(main)
-        return Unit(
-            self.number, main, tuple(places), (stated or text)[:COMPARED_CHARACTERS], own, self.heading
-        )
+        compared_text, compared_own = (stated or text)[:COMPARED_CHARACTERS], own[:COMPARED_CHARACTERS]
+        return Unit(self.number, main, tuple(places), compared_text, compared_own, self.heading)
 
     def _row(self, place: int) -> Unit:
         header = next(

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.models import SentenceKind
-from engine.reading.units import LISTED_MAX, Unit, row_text, units
+from engine.reading.units import COMPARED_CHARACTERS, LISTED_MAX, Unit, row_text, units
 from tests.build import evidence
 
 
@@ -60,6 +60,19 @@ def test_a_unit_of_two_overlapping_passages_is_one() -> None:
     )
     found: list[Unit] = units([first, second], with_code=False)
     assert [(unit.passage, unit.stated) for unit in found] == [(0, "Robots fall when they lean.")]
+
+
+# Seen red with the main sentence compared whole: patterns took seconds on a row of 10,000 characters.
+def test_no_more_than_the_beginning_of_a_long_row_is_compared() -> None:
+    told = evidence("Part | Made by", f"Arm | {'a Greek or ' * 1000}", kinds=("header", "row"))
+    (unit,) = units([told], with_code=False)
+    assert len(unit.stated) == len(unit.text) == COMPARED_CHARACTERS
+
+
+# Seen red with units told apart by what is compared of them.
+def test_two_long_sentences_that_begin_alike_are_two_units() -> None:
+    beginning = "A robot walks " * COMPARED_CHARACTERS
+    assert places(f"{beginning} slowly.", f"{beginning} fast.", kinds=()) == [(0,), (1,)]
 
 
 @pytest.mark.parametrize(
