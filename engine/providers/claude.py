@@ -178,9 +178,7 @@ class StreamParser:
         draft = self._draft
         if event.type == "message_start":
             draft.model = _plain(event.message.model)
-            usage = (
-                event.message.usage
-            )  # without the tokens that are written to or read from the vendor's cache
+            usage = event.message.usage  # without the tokens of the vendor's cache
             cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
             draft.tokens_input = _count(usage.input_tokens + cached)
         elif event.type == "content_block_start":

@@ -41,17 +41,12 @@ SENTENCES_MAX = 12  # of all units with their lists
 SHORTLIST = 12  # units that are embedded, a few milliseconds each
 CLAUSE_WORDS_MIN = 2  # "What is behind that?" means nothing without the rest
 CACHED_MAX = 10_000  # units, of 1.5 kB each
-LEVEL_MAX: ConfidenceLevel = (
-    "medium"  # "high" means right in 99 %, which no offline score reaches on held-out questions
-)
+LEVEL_MAX: ConfidenceLevel = "medium"  # "high" means right in 99 %, which no offline score reaches
 COSINE_MIN = 0.25  # the typical cosine of two unrelated sentences stays below this
 SHARE_WEIGHT = 0.5  # of the question's words, beside the cosine
 FORM_WEIGHT = 1.15  # of a unit that has the form of an answer to the question
 NEXT_SHARE = 0.6  # another unit must support the answer so nearly as well as the best one
-FACT_SHARE = (
-    0.5  # a unit that states the asked fact must support the answer so nearly as well as the best one
-)
-
+FACT_SHARE = 0.5  # a unit that states the asked fact may support the answer half as well
 
 Place = tuple[int, int]  # a passage, and the number of a sentence in it
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.models import SentenceKind
-from engine.reading.facts import Fact, asked_fact
+from engine.reading.facts import Fact, asked_fact, compiled
 from engine.retrieval import lexical
 
 Form = Literal["definition", "why", "how_to", "difference", "example", "code", "fact", "other"]
@@ -36,30 +36,26 @@ def read(question: str) -> Aim:
     return Aim("fact" if fact else form, fact, subject)
 
 
-def _pattern(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
-
-
 _FORMS: Sequence[tuple[Form, re.Pattern[str]]] = (
-    ("code", _pattern(r"\b(?:code|commands?|script|snippet|skeleton|syntax|in python|in c\+\+|type in|terminal|example file)\b")),
-    ("difference", _pattern(r"\b(?:differ\w*|vs\.?|versus|compared? (?:to|with)|distinguish\w*|the same (?:thing|as))\b")),
-    ("why", _pattern(r"\b(?:why|reasons?|what (?:causes|makes)|how come|purpose|what is behind)\b")),
-    ("example", _pattern(r"\b(?:examples?|for instance|show me)\b")),
-    ("how_to", _pattern(r"\bhow (?:do|can|could|should|would|to)\b|\bsteps?\b|\bin what order\b|\bway to\b|\bfix\b")),
-    ("definition", _pattern(
+    ("code", compiled(r"\b(?:code|commands?|script|snippet|skeleton|syntax|in python|in c\+\+|type in|terminal|example file)\b")),
+    ("difference", compiled(r"\b(?:differ\w*|vs\.?|versus|compared? (?:to|with)|distinguish\w*|the same (?:thing|as))\b")),
+    ("why", compiled(r"\b(?:why|reasons?|what (?:causes|makes)|how come|purpose|what is behind)\b")),
+    ("example", compiled(r"\b(?:examples?|for instance|show me)\b")),
+    ("how_to", compiled(r"\bhow (?:do|can|could|should|would|to)\b|\bsteps?\b|\bin what order\b|\bway to\b|\bfix\b")),
+    ("definition", compiled(
         r"\bwhat(?:'s|’s| is| are| does)\b|\bmean(?:s|ing)?\b|\bdefin\w+|\bstands? for\b|\bfull form\b"
         r"|\A\W*(?:\w+[ -]?){1,3}\??\Z")),
 )  # fmt: skip
 
 # The beginning of a sentence that defines its first words: "A joint is a …", "ZMP (zero moment point): …".
-_DEFINES = _pattern(
+_DEFINES = compiled(
     r"((?:(?:an?|the) )?(?:\S+ ){0,5}?\S+)(?: \([^)]+\))?"
     r"(?:\s*[:–—]| is (?:an?|the|called|when)\b| are\b| means\b| refers? to\b| describes?\b| stands? for\b)"
 )
-_REASON = _pattern(
+_REASON = compiled(
     r"\b(?:because|since|due to|owing to|therefore|hence|so that|as a result|causes?|reasons?|leads? to|otherwise|in order to)\b"
 )
-_EXAMPLE = _pattern(r"\b(?:e\.g\.|for example|for instance|such as|example)")
+_EXAMPLE = compiled(r"\b(?:e\.g\.|for example|for instance|such as|example)")
 
 
 def _defines(aim: Aim, text: str, _: SentenceKind) -> bool:
@@ -67,6 +63,7 @@ def _defines(aim: Aim, text: str, _: SentenceKind) -> bool:
     return defined is not None and not aim.subject.isdisjoint(lexical.words(defined[1]))
 
 
+# A difference and who or which have none: to prefer definitions or words of contrast changed no answer to readers' questions.
 _FITS: Mapping[Form, Callable[[Aim, str, SentenceKind], bool]] = {
     "definition": _defines,
     "why": lambda _, text, __: _REASON.search(text) is not None,

@@ -18,12 +18,10 @@ class Fact:
 
     name: str
     stated: re.Pattern[str]
-    beside: frozenset[str] = (
-        frozenset()
-    )  # word stems of which the text or its heading needs one: what is counted
-    models: frozenset[str] = (
-        frozenset()
-    )  # names such as D435i, of which it needs one: another model's fact is none
+    # Word stems of which the text or its heading needs one: what is counted.
+    beside: frozenset[str] = frozenset()
+    # Names such as D435i, of which it needs one: another model's fact is none.
+    models: frozenset[str] = frozenset()
 
     def is_stated(self, text: str, heading: str = "") -> bool:
         if not self.stated.search(text):
@@ -52,7 +50,8 @@ def _of_clause(clause: str) -> Fact | None:
     return Fact("number", _ANY_NUMBER, beside - _UNCOUNTED)
 
 
-def _pattern(pattern: str) -> re.Pattern[str]:
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern of English words, written with capitals or without."""
     return re.compile(pattern, re.IGNORECASE)
 
 
@@ -63,9 +62,9 @@ _NUMBER_WORD = (
 )
 _ORDINAL = r"(?:second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|\d+(?:st|nd|rd|th))"
 _NUMBER = rf"(?:\d[\d.,]*|\b{_NUMBER_WORD}\b)"
-_ANY_NUMBER = _pattern(rf"{_NUMBER}|\b{_ORDINAL}\b|\b(?:first|quarter|double|once)\b")
+_ANY_NUMBER = compiled(rf"{_NUMBER}|\b{_ORDINAL}\b|\b(?:first|quarter|double|once)\b")
 _MONTH = r"(?:january|february|march|april|may|june|july|august|september|october|november|december)"
-_TIME = _pattern(
+_TIME = compiled(
     rf"(?<![\d.,])\d{{3,4}}s?\b(?![.,]\d)|\bcentur(?:y|ies)\b|\b{_MONTH}\b|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b"
     r"|\b(?:weeks?|days?|age|aged) (?:of )?\d|\b\d+(?:st|nd|rd|th)\b"
 )
@@ -89,39 +88,39 @@ def _unit(names: str) -> str:
     return rf"(?:\d|\b{_NUMBER_WORD}\b|\b{_ORDINAL}\b|[kKMGm])\s*[- ]?(?:{units})(?![a-zA-Z])"
 
 
-_MONEY = _pattern(
+_MONEY = compiled(
     rf"[$€£¥₹]\s?\d|{_NUMBER}\s*(?:k\s*)?(?:of )?(?:dollars?|euros?|pounds?|usd|eur|cents?|francs?|rupees?|yen)\b"
     r"|\bfree (?:of charge|to use)\b|\bfor free\b|\bis free\b"
 )
-_WEIGHT = _pattern(_unit("kgs? kilos? kilograms? g grams? lbs? pounds? tonnes? tons? t mg ounces? oz"))
+_WEIGHT = compiled(_unit("kgs? kilos? kilograms? g grams? lbs? pounds? tonnes? tons? t mg ounces? oz"))
 _MEASURE = rf"{_NUMBER}\s*-?\s*[a-zA-Z°%µ]"  # a number with any unit
-_LENGTH = _pattern(
+_LENGTH = compiled(
     _unit(
         "m cm mm km µm nm met(?:er|re)s? centimet(?:er|re)s? millimet(?:er|re)s? kilomet(?:er|re)s? feet foot ft inch(?:es)? in"
         " miles?"
     )
     + r"|\d['′]\s?\d"
 )
-_DURATION = _pattern(
+_DURATION = compiled(
     _unit(
         "s sec ms µs us min h hrs? seconds? milliseconds? minutes? hours? days? weeks? months? years? decades?"
     )
     + r"|\bfor (?:months|weeks|years|days|hours)\b"
 )
-_SPEED = _pattern(
+_SPEED = compiled(
     _unit("m/s km/h mph rpm [kmg]?hz fps met(?:er|re)s? times [kmg]bit/s [kmg]b/s [kmg]bps % days?")
     + r"|\b(?:every|each|before|after|whenever|when)\b|\b(?:hourly|daily|weekly|monthly|yearly|annual(?:ly)?|once|twice)\b"
     + r"|\bper (?:second|minute|hour|day|week|month|year)\b"
 )
-_ANGLE = _pattern(_unit("°[CF]? °\\s?[CF] degrees? deg rad radians?"))
-_FORCE = _pattern(_unit("n kn newtons? nm"))
-_SHARE = _pattern(
+_ANGLE = compiled(_unit("°[CF]? °\\s?[CF] degrees? deg rad radians?"))
+_FORCE = compiled(_unit("n kn newtons? nm"))
+_SHARE = compiled(
     _unit("% percent per\\scent out\\sof in")
     + r"|\b(?:quarters?|thirds?|half|halves|fifths?|tenths?|most|majority)\b"
 )
 
 # The first question word of a clause says what it asks for: "how does it know how far away" asks for no distance.
-_ASKS_ANOTHER_WAY = _pattern(
+_ASKS_ANOTHER_WAY = compiled(
     r"\A\W*(?:(?:and|but|so|then|or|please|hi|hello)\b\W*)*"
     r"(?:why|how (?:do|does|did|can|could|should|would|to|come)|when (?:do|does|can|should|would|will|must|is|are)"
     r"|(?:is|are|was|were|do|does|did|can|could|should|must|may|will|would|has|have|isn't|aren't|doesn't|don't)\b"
@@ -132,7 +131,7 @@ _CLAUSE = re.compile(r"[^.!?;\n]+")
 
 _ASKED: Sequence[tuple[re.Pattern[str], Fact]] = (
     (
-        _pattern(
+        compiled(
             r"\bhow much\b.*\b(?:costs?|charge(?! of)|pay|price|money)\b|\bhow many (?:dollars|euros)\b|\bhow expensive\b"
             r"|\bwhat (?:do|does|did|would|will|might|that|it|this)\b.*\b(?:costs?(?=\W*\Z| (?:in|for|per|altogether|each|today|now|at|a)\b)|charge for\b)"
             r"|\bwhat(?:'s|’s| is| was) the (?:price|cost) of (?:an?|the)\b|\bprices?\W*\Z"
@@ -141,49 +140,49 @@ _ASKED: Sequence[tuple[re.Pattern[str], Fact]] = (
         Fact("price", _MONEY),
     ),
     (
-        _pattern(
+        compiled(
             r"\bhow (?:many|much)\b.*\b(?:weigh\w*|kilos?|kilograms?|grams?|kg|pounds)\b|\bhow heavy\b|\bheaviest\b"
         ),
         Fact("weight", _WEIGHT),
     ),
     (
-        _pattern(r"\bhow (?:tall|wide|thick)\b|\bin (?:milli|centi|kilo)?met(?:er|re)s\b"),
+        compiled(r"\bhow (?:tall|wide|thick)\b|\bin (?:milli|centi|kilo)?met(?:er|re)s\b"),
         Fact("length", _LENGTH),
     ),
-    (_pattern(r"\bhow (?:far|high|deep|fast)\b"), Fact("measure", _pattern(_MEASURE))),
+    (compiled(r"\bhow (?:far|high|deep|fast)\b"), Fact("measure", compiled(_MEASURE))),
     (
-        _pattern(
+        compiled(
             r"\bhow long (?:do|does|did|will|would|until|before)\b|\bhow long (?:can|must|should)\b(?!.*\bbe\b)"
             r"|\bhow many (?:seconds|minutes|hours|days|weeks|months|years)\b"
         ),
         Fact("duration", _DURATION),
     ),
-    (_pattern(r"\bhow often\b|\bhow many times per\b"), Fact("speed", _SPEED)),
+    (compiled(r"\bhow often\b|\bhow many times per\b"), Fact("speed", _SPEED)),
     (
-        _pattern(r"\bin degrees\b|\bhow many degrees\b|\bviewing angle\b|\bfield of view\b"),
+        compiled(r"\bin degrees\b|\bhow many degrees\b|\bviewing angle\b|\bfield of view\b"),
         Fact("angle", _ANGLE),
     ),
-    (_pattern(r"\bhow many newtons\b"), Fact("force", _FORCE)),
+    (compiled(r"\bhow many newtons\b"), Fact("force", _FORCE)),
     (
-        _pattern(r"\b(?:what|which) (?:percentage|percent|share|fraction)\b|\bhow many per ?cent\b"),
+        compiled(r"\b(?:what|which) (?:percentage|percent|share|fraction)\b|\bhow many per ?cent\b"),
         Fact("share", _SHARE),
     ),
     (
-        _pattern(
+        compiled(
             r"\b(?:what|which) (?:year|date|month|century)\b(?! format)|\b(?:since|until|by) when\b|\bwhen (?:was|were|did)\b"
         ),
         Fact("time", _TIME),
     ),
-    (_pattern(r"\b(?:formula|equation) (?:for|of|to)\b"), Fact("formula", _FORMULA)),
+    (compiled(r"\b(?:formula|equation) (?:for|of|to)\b"), Fact("formula", _FORMULA)),
     (
-        _pattern(
+        compiled(
             r"\bwhat (?:is|are|were|was) the names?\b"
             r"|\b(?:which|what) (?:company|organi[sz]ation|person|university|institute)\b"
         ),
         Fact("name", _NAME),
     ),
     (
-        _pattern(
+        compiled(
             r"\bwho (?:first |originally |has |had )?(?:invented|developed|created|designed|wrote|thought (?:up|of)|came up with"
             r"|discovered|founded|made|built|published|introduced|proposed|coined)\b"
         ),
@@ -192,14 +191,14 @@ _ASKED: Sequence[tuple[re.Pattern[str], Fact]] = (
 )
 
 _AUXILIARY = r"(?:do|does|did|can|may|will|would|should|has|have|had|is|are|was|were|must)"
-_COUNTED = _pattern(
+_COUNTED = compiled(
     rf"\bhow many (?:of )?(?!{_AUXILIARY}\b)(?:[\w-]+ ){{0,3}}?([\w-]+)"
     rf"(?= (?:{_AUXILIARY}|in|on|of|for|to|per|from|you|we|i|there|came|live|exist|make|made)\b|\W*\Z)"
 )
 _UNCOUNTED = frozenset(
     lexical.words("numbers values things times ways parts kinds types sorts pieces items people")
 )
-_NUMBER_ASKED = _pattern(
+_NUMBER_ASKED = compiled(
     r"\bhow (?:many|old)\b|\bhow much (?!(?:do|does|did|is|are|was|were|can|should|would|will|of)\b)\w+|\bby how much\b"
     r"|\b(?:what|which) (?:\w+ )?(?:number|port)\b|\bnumber of\b"
 )

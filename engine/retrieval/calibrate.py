@@ -28,9 +28,8 @@ LOUD_ABOVE = 0.06
 # because readers' own words score lower than the book's. From .2 to .4 it hardly matters.
 TOWARDS_KEYWORDS = 0.3
 KEYWORDS_REFUSED = 0.05
-PROBES_SLACK = (
-    2.0  # so many times the share of the probes may pass where keywords score no higher than they do
-)
+# So many times the share of the probes may pass where keywords score no higher than they do.
+PROBES_SLACK = 2.0
 _CONSTANTS = (FULL_ATTAINMENT, LOUD_ABOVE, TOWARDS_KEYWORDS, KEYWORDS_REFUSED, PROBES_SLACK)
 METHOD = f"two-sided-{_CONSTANTS}"  # a book with another method is calibrated again at its next ingest
 SEPARATION_MIN = 0.90  # AUROC; below it no threshold separates the questions reliably
