@@ -275,7 +275,8 @@ def marks(text: str) -> list[str]:
 
 # Seen red with code cut like prose, in the middle of a line.
 def test_an_excerpt_of_code_ends_with_a_whole_line() -> None:
-    code = "\n".join(f"self.wheels[{n}] = Wheel(radius, {n}, name)" for n in range(30))
+    code = "\n".join(f"self.wheels[{n}] = Wheel(radius, {n}, name)  # driven" for n in range(30))
+    assert EXCERPT_WORDS_MAX % len(code.splitlines()[0].split())  # so that the limit is inside a line
     found = [evidence(code, kinds=("code",))]
     lines = excerpt(citation(found, 0, 0, 1), found, 1).excerpt.splitlines()
     assert lines == code.splitlines()[: len(lines)]
