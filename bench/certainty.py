@@ -138,7 +138,8 @@ async def _answers(book: Path, asked: Sequence[Asked]) -> list[Answered]:
         settings = settings_file.load({}, data_dir=Path(folder))
         async with wiring.open_database(settings, lambda _: None) as database:
             async with wiring.open_ingest(settings, database, lambda *_: None) as ingest:
-                await ingest.run([book], BOOK, BOOK)
+                result = await ingest.run([book], BOOK, BOOK)
+                assert not result.errors, result.errors
             async with wiring.open_house(settings, database) as house:
                 generation = await house.library.live(BOOK)
                 found = [await _answer(house, generation, settings.retrieval, item) for item in asked]
