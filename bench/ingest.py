@@ -26,9 +26,10 @@ from engine.models import Curve, Passage, Vector, Windows
 from engine.ports import Embedder
 from engine.providers.minilm import MiniLm
 from ingest import files, split
-from ingest.pipeline import Ingest, searchable
+from ingest.pipeline import Ingest
 from ingest.read import text as plain_text
 from ingest.read.document import Document, Piece, Section
+from ingest.windows import windows
 
 HOUSE = Path(__file__).resolve().parent.parent
 CHUNKEVAL = SETS / "chunkeval"
@@ -67,7 +68,7 @@ async def speed(ingest: Ingest, copies: int) -> list[Figure]:
             for page in wiring.SAMPLE_BOOK.glob("*.md"):
                 (Path(folder) / f"{copy}-{page.name}").write_text(page.read_text().replace("robot", word))
         documents, _ = await files.read_all([Path(folder)], ingest.progress)
-        texts = [searchable(passage) for document in documents for passage in _split(ingest, document)]
+        texts = [_embedded(passage) for document in documents for passage in _split(ingest, document)]
         started = time.monotonic()
         await ingest.embedder.embed_passages(list(dict.fromkeys(texts)))
         alone_s = time.monotonic() - started
@@ -127,9 +128,8 @@ def chunking() -> list[Figure]:
     """Recall@5 of the labelled spans: by the best window of each passage, and by its beginning alone."""
     embedder = MiniLm()
     passages = list(_labelled_passages(embedder))
-    texts = [passage.text for passage, _, _ in passages]
-    by_window = [embedder._embed_windows(text) for text in texts]
-    by_beginning = [embedder._embed(text)[None, :] for text in texts]
+    by_window = [embedder._embed_windows(_embedded(passage)) for passage, _, _ in passages]
+    by_beginning = [embedder._embed(passage.text)[None, :] for passage, _, _ in passages]
     questions = [json.loads(line) for line in (CHUNKEVAL / "queries.jsonl").read_text().splitlines()]
     figures = []
     for name, vectors in (("best window", by_window), ("plain truncation", by_beginning)):
@@ -169,7 +169,7 @@ def _recall(
     vectors: Sequence[Windows],
     passages: Sequence[tuple[Passage, int, int]],
 ) -> float:
-    scores = [float(np.max(windows @ asked)) for windows in vectors]
+    scores = [float(np.max(rows @ asked)) for rows in vectors]
     top = [passages[place] for place in np.argsort(scores)[::-1][:TOP]]
     spans = question["spans"]
     held = [
@@ -230,6 +230,11 @@ async def _ingest() -> AsyncIterator[Ingest]:
 
 def _split(ingest: Ingest, document: Document, book_id: str = "bench") -> list[Passage]:
     return split.passages(document, book_id, ingest.size, ingest.embedder.count_tokens)
+
+
+def _embedded(passage: Passage) -> str:
+    """The text that the pipeline embeds."""
+    return "\n".join(windows(passage))
 
 
 def _vocabulary() -> list[str]:
