@@ -5,6 +5,7 @@ It is the only place that decides what is recorded of a question. No function he
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 from engine.errors import RequestError
 from engine.grounding.injection_flags import is_instruction_like
@@ -35,11 +36,18 @@ def note_retrieved(trail: Trail, found: Retrieved) -> None:
     trail.chunks_retrieved_count = found.considered
     trail.chunks_returned = [asdict(item.candidate) for item in found.evidence]
     trail.filter_message, trail.rerank = found.filter_message, found.rerank
-    if found.wording and (found.wording.corrected or found.wording.clauses):
-        trail.details = {"corrected": found.wording.corrected, "clauses": list(found.wording.clauses)}
+    trail.details = _searched_otherwise(found) or None
     suspects = [item.passage.chunk_id for item in found.evidence if is_instruction_like(item.passage.text)]
     if suspects:
         trail.instruction_like = [*(trail.instruction_like or []), *suspects]
+
+
+def _searched_otherwise(found: Retrieved) -> dict[str, Any]:
+    """Where the search was not of the question as it is, or was let through below the gate."""
+    details: dict[str, Any] = {}
+    if found.wording and (found.wording.corrected or found.wording.clauses):
+        details = {"corrected": found.wording.corrected, "clauses": list(found.wording.clauses)}
+    return details | {"keyword_match": True} if found.is_keyword_match else details
 
 
 def note_draft(trail: Trail, draft: Draft, prompt_sha256: str) -> None:
