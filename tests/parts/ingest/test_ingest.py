@@ -53,7 +53,7 @@ async def readers(shelf_settings: Settings, shelf: Database) -> AsyncIterator[Ho
         yield opened
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def ingest(shelf_settings: Settings, shelf: Database) -> AsyncIterator[Ingest]:
     async with wiring.open_ingest(shelf_settings, shelf, lambda *_: None) as opened:
         yield opened
