@@ -38,7 +38,7 @@ PATIENCE = {"AFFIDAVIT_BUDGET__AUDIT_S": "2.0", "AFFIDAVIT_BUDGET__TOTAL_S": "6.
 LONGEST = (
     "test_docusaurus_sites", "test_ingest", "test_erase", "test_faults", "test_injection",
     "test_outage", "test_kill", "test_crash_campaign", "test_archive", "test_s3", "test_flood_kill", "test_server",
-    "test_embedded_postgres", "test_archive_crash", "test_hostile_files", "test_self_calibration", "test_archive_format",
+    "test_embedded_postgres", "test_archive_crash", "test_hostile_files", "test_self_calibration", "test_archive_format", "test_languages",
     "test_tiers", "test_cli", "test_ingest_crash", "test_edge", "test_certify", "test_openapi", "test_faults_in_memory",
     "test_sandbox", "test_seal", "test_retention", "test_stream", "test_retrieve", "test_index_contract",
 )  # fmt: skip
