@@ -3,6 +3,7 @@
 What readers see of a book changes in one statement (`publish`). The reading side is engine/retrieval/library.py.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from engine.retrieval import calibrate, selection
 from engine.retrieval.library import PASSAGE_COLUMNS, PASSAGE_NAMES, StoredLibrary
 from ingest.read.document import Document
 
+LOCK_PAUSE_S = 0.2  # between two looks whether the other ingest of the book is over
 GENERATIONS_KEPT = 2  # the live one, and the one before: requests that began before the switch still read it
 
 # All generations of a book but the last ones published. An unfinished one is abandoned: only one ingest of a book runs.
@@ -50,16 +52,15 @@ class Registry(StoredLibrary):
 
     @asynccontextmanager
     async def lock_book(self, book_id: str) -> AsyncIterator[None]:
-        """Advisory lock: one ingest of a book at a time. A killed process releases it with its connection."""
+        """One ingest of a book at a time; the next one waits. A killed process gives its claim up with its connection."""
         async with self._pool.connection() as connection:
             await connection.set_autocommit(True)
-            await connection.execute(
-                "SELECT pg_advisory_lock(hashtextextended('ingest ' || %s, 0))", (book_id,)
-            )
+            while not await _claim(connection, book_id):
+                await asyncio.sleep(LOCK_PAUSE_S)
             try:
                 yield
             finally:
-                await connection.execute("SELECT pg_advisory_unlock_all()")
+                await connection.execute("RESET application_name")
                 await connection.set_autocommit(False)
 
     async def begin(
@@ -159,6 +160,13 @@ class Registry(StoredLibrary):
                 " ON CONFLICT DO NOTHING",
                 [(name, embedder.name, embedder.dimension, found.astype("<f4").tobytes()) for name, found in made.items()],
             )  # fmt: skip
+
+
+async def _claim(connection: psycopg.AsyncConnection, book_id: str) -> bool:
+    """A session's name has 63 characters, as many as a book's id: so a hash of it."""
+    name = f"affidavit ingest {sha256(book_id.encode()).hexdigest()[:32]}"
+    cursor = await connection.execute("SELECT audit_claim(%s)", (name,))
+    return await cursor.fetchone() == (True,)
 
 
 async def _insert_passages(connection: psycopg.AsyncConnection, passages: Sequence[Passage]) -> None:

@@ -8,9 +8,9 @@
     restored  the month is in the log again, as it was, until the restore is ended
 
 Each step is done first and then recorded: as an event of the log, and in `audit_archives`. After a crash the step is
-repeated, which is safe because it is idempotent. So at every moment each row is in a table or in a verified archive. An
-advisory lock admits one archiver for each month. Its statements use the connection that holds the lock, so an archiver that
-loses the lock stops.
+repeated, which is safe because it is idempotent. So at every moment each row is in a table or in a verified archive. A
+claim admits one archiver for each month. Its statements use the connection that holds the claim, so an archiver that
+loses it stops.
 """
 
 import asyncio

@@ -30,7 +30,6 @@ LEAVES = 10_000  # in one read
 
 State = Literal["frozen", "uploaded", "verified", "detached", "dropped", "restored"]
 
-_LOCK = 0xAFF1A3  # with the month's number: one archiver at a time works on a month
 _OWNER, _ARCHIVER = "affidavit_owner", "affidavit_archiver"
 
 _MONTHS = """
@@ -59,7 +58,7 @@ SELECT (SELECT count(*) FROM audit_logs WHERE timestamp >= %(begin)s AND timesta
        coalesce((SELECT max(tree_size) FROM audit_anchors WHERE month = %(month)s), 0),
        (SELECT count(*) FROM audit_open WHERE opened_at >= %(begin)s AND opened_at < %(end)s)
 """
-_HOLD_ERASURES = "SELECT pg_advisory_xact_lock(hashtext('audit_erasure'))"
+_HOLD_ERASURES = "SELECT audit_lock('erasure')"
 
 # The key is derived, so that a retry gives the same key. Erased records get none.
 _KEYS = """
@@ -181,14 +180,14 @@ async def list_months(connection: AsyncConnection, month: date | None = None) ->
 
 @asynccontextmanager
 async def lock(connection: AsyncConnection, month: date) -> AsyncIterator[bool]:
-    """Try the month's advisory lock, and hold it until the block ends. False if another archiver holds it."""
-    number = (_LOCK, month.year * 12 + month.month)
-    ((is_locked,),) = await _fetch(connection, "SELECT pg_try_advisory_lock(%s, %s)", number)
+    """Claim the month for this connection until the block ends. False if another archiver works on it."""
+    claim = f"affidavit archive {month:%Y-%m}"
+    ((is_locked,),) = await _fetch(connection, "SELECT audit_claim(%s)", (claim,))
     try:
         yield is_locked
     finally:
-        if is_locked and not connection.broken:  # a broken connection has released the lock
-            await connection.execute("SELECT pg_advisory_unlock(%s, %s)", number)
+        if is_locked and not connection.broken:  # a broken connection has released the claim
+            await connection.execute("RESET application_name")
 
 
 async def record_step(
@@ -236,7 +235,7 @@ async def freeze(connection: AsyncConnection, month: Month) -> int:
 
 
 async def block_erasures(connection: AsyncConnection) -> None:
-    """Take the erasures' advisory lock until the current transaction ends; waits for a running erasure."""
+    """Take the erasures' lock until the current transaction ends; waits for a running erasure."""
     await connection.execute(f"SET LOCAL lock_timeout = {READERS_MS}".encode())
     await connection.execute(_HOLD_ERASURES)
 

@@ -1,7 +1,8 @@
 """Orphan cleanup: closes the requests that a dead process left open as `abandoned`, and leaves those of live processes alone.
 
-A process lives while it holds an advisory lock of the database (a lease) or, on this machine, the lock on its spool file: a
-connection can be lost without its process. The end of a request may be in the spool of the machine that died, so others
+A process lives while the database has a session of its name (a lease), under a login that may write, or, on this machine,
+while it holds the lock on its spool file: a connection can be lost without its process. No lock of the database serves as
+a lease: readers can take an advisory one, and all others need a transaction that would stay open for days. The end of a request may be in the spool of the machine that died, so others
 wait for that machine before they close its requests.
 """
 
@@ -24,12 +25,14 @@ LOCK_PAUSE_S = 0.05  # between two retries to connect
 FOREIGN_S = 3600  # a machine that has not come back by then has lost its spool
 FORGOTTEN_S = 30  # no request takes that long: one of ours that is still open was lost between two states
 
+# The rows are locked, so that of several starts at once each closes what no other does.
 _ABANDONED = """
 SELECT log_id, owner, trail FROM audit_open WHERE
     (owner <> %(owner)s AND (spool IS NULL OR spool = %(spool)s OR opened_at < clock_timestamp() - %(foreign)s * interval '1 s')
-     AND pg_try_advisory_xact_lock(owner))
+     AND 'affidavit lease ' || to_hex(owner) <> ALL (ARRAY(SELECT audit_sessions())))
     OR (owner = %(owner)s AND log_id <> ALL (%(living)s)
         AND opened_at < clock_timestamp() - %(forgotten)s * interval '1 s')
+FOR UPDATE SKIP LOCKED
 """
 _FORGET = "DELETE FROM audit_open WHERE log_id = %s"
 _DIED = "The process died while it worked on this request"
@@ -37,14 +40,14 @@ _ABANDONED_ROW = {"outcome": "abandoned", "success": False, "error_message": _DI
 
 
 class LivenessLock:
-    """The lease of this process: an advisory lock on a connection of its own, taken again when that is lost."""
+    """The lease of this process: a connection of its own with a name of its own, opened again when it is lost."""
 
     def __init__(self, conninfo: str, owner: int) -> None:
         # TCP keepalives, so that a dead network is noticed within seconds and not within hours.
         self._conninfo = make_conninfo(
-            conninfo, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
-        )
-        self._owner = owner
+            conninfo, application_name=f"affidavit lease {owner:x}", connect_timeout=5, keepalives_idle=5,
+            keepalives_interval=2, keepalives_count=3,
+        )  # fmt: skip
         self.is_held = asyncio.Event()
 
     async def run(self) -> None:
@@ -52,7 +55,6 @@ class LivenessLock:
             with contextlib.suppress(psycopg.Error):
                 connecting = psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
                 async with await connecting as alive:
-                    await alive.execute("SELECT pg_advisory_lock(%s)", (self._owner,))
                     self.is_held.set()
                     async for _ in alive.notifies():
                         """Nothing notifies us: the loop ends when the connection does."""

@@ -18,7 +18,7 @@ from audit.vault import Vault
 
 ANCHOR_LEAVES = 100_000  # about so many in one file: some 3 MB
 
-_LOCK = 0xAFF1A2C4
+_LOCK = "anchor"
 
 # The months with a checkpoint newer than their last anchor, found by stepping through the index from month to month.
 _UNANCHORED = """

@@ -1,4 +1,4 @@
-"""The log as the sealer sees it: transaction and advisory locks, unsealed rows, stored leaves, and its checkpoints."""
+"""The log as the sealer sees it: transactions and locks, unsealed rows, stored leaves, and its checkpoints."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,8 +16,8 @@ from audit.proof.keys import PublicKey, SigningKey
 
 CHUNK_LEAVES = 1_024  # a power of two, so that the tree over the chunks' roots is the tree over the leaves
 
-TRY_LOCK = "SELECT pg_try_advisory_xact_lock(%s)"
-WAIT_FOR_LOCK = "SELECT pg_advisory_xact_lock(%s) IS NOT NULL"
+TRY_LOCK = "SELECT audit_lock(%s, false)"
+WAIT_FOR_LOCK = "SELECT audit_lock(%s)"
 
 # Timeouts, so that a sealer that hangs does not block the others.
 _TRANSACTION = """
@@ -63,9 +63,9 @@ async def fetch(
     return await cursor.fetchall()
 
 
-async def take_lock(connection: AsyncConnection, lock: str, number: int) -> bool:
-    """Take an advisory lock until the transaction ends; false if another sealer holds it."""
-    ((is_ours,),) = await fetch(connection, lock, (number,))
+async def take_lock(connection: AsyncConnection, lock: str, name: str) -> bool:
+    """Take the lock of this name until the transaction ends; false if another sealer holds it."""
+    ((is_ours,),) = await fetch(connection, lock, (name,))
     return bool(is_ours)
 
 

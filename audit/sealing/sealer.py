@@ -2,7 +2,7 @@
 
 Order is assigned after the commit: an id or a time says nothing about when a transaction commits, so a cursor on them
 loses rows. A row without a leaf is unsealed. Several sealers may run; two primary keys (a leaf's index, a row's id) let
-only one of them win, and the advisory lock merely spares the others the work.
+only one of them win, and the lock merely spares the others the work.
 
 If the stored tree is not what was signed, that month is sealed no further. Nothing is repaired here: an auditor must
 see what happened.

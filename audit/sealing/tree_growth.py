@@ -26,7 +26,7 @@ from audit.vault import Vault
 BATCH_ROWS = 10_000  # one transaction: a backlog is worked off without holding the lock for long
 NIL = UUID(int=0)
 
-_LOCK = 0xAFF15EA1  # one sealer works at a time; the others do not wait for it
+_LOCK = "seal"  # one sealer works at a time; the others do not wait for it
 
 # One statement, so that both are of one moment: the month's last checkpoint, and whether there is a leaf after it.
 _LAST = """

@@ -364,11 +364,11 @@ async def test_what_is_written_meanwhile_is_neither_lost_nor_half_erased(log: Se
 async def test_the_archive_makes_no_key_of_a_record_that_is_being_erased(log: SealedLog) -> None:
     """Seen red with an erasure that takes no lock."""
     with psycopg.connect(log.url) as making:
-        making.execute("SELECT pg_advisory_xact_lock(hashtext('audit_erasure'))")
+        making.execute("SELECT audit_lock('erasure')")
         async with log.erasing() as (eraser, event):
             erasing = asyncio.create_task(eraser.erase(ErasureTarget(spellings(NAMED)), "a", event))
             await until(
-                lambda: bool(ask(log, "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+                lambda: bool(ask(log, "SELECT FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"))
             )
             making.execute(
                 "INSERT INTO audit_row_keys (log_id, query_id, month, key)"

@@ -323,13 +323,13 @@ def dying(log: Database, *log_ids: UUID) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-def wait_for_locks(log: Database, held: int) -> None:
+def wait_for_leases(log: Database, held: int) -> None:
     """The server needs a moment to notice that somebody has died."""
     deadline = time.monotonic() + GONE_S
     with psycopg.connect(log.url, autocommit=True) as connection:
         while connection.execute(
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database ="
-            " (SELECT oid FROM pg_database WHERE datname = current_database())"
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'affidavit lease %'"
+            " AND datname = current_database()"
         ).fetchone() != (held,):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -342,7 +342,7 @@ async def test_what_a_dead_process_left_open_is_closed_by_the_next_start(
     left = [uuid4() for _ in range(3)]
     with dying(log, *left) as process:
         os.kill(process.pid, signal.SIGKILL)
-        wait_for_locks(log, 1)  # that of the ledger of this module
+        wait_for_leases(log, 1)  # that of the ledger of this module
         assert await started_elsewhere(log) == 3
     found = rows.where("log_id = ANY(%s)", left)
     assert [row["outcome"] for row in found] == ["abandoned"] * 3
@@ -354,7 +354,7 @@ async def test_what_a_dead_process_left_open_is_closed_by_the_next_start(
     assert len(rows.where("log_id = ANY(%s)", left)) == 3
 
 
-# Seen red with the advisory lock not asked for in `_ABANDONED`: the living one's request was closed under it.
+# Seen red with the lease not asked for in `_ABANDONED`: the living one's request was closed under it.
 async def test_what_a_living_process_has_open_is_left_alone(
     ledger: Ledger, log: Database, rows: Records
 ) -> None:
@@ -365,7 +365,7 @@ async def test_what_a_living_process_has_open_is_left_alone(
         assert open_records(log, theirs, ours.log_id) == 2
     await ledger.close(ours, now())
     assert len(rows.of(ours.query_id)) == 1
-    wait_for_locks(log, 1)
+    wait_for_leases(log, 1)
     assert await started_elsewhere(log) == 1
 
 
@@ -373,13 +373,13 @@ async def test_starts_at_once_close_each_record_once(ledger: Ledger, log: Databa
     left = [uuid4() for _ in range(40)]
     with dying(log, *left):
         pass
-    wait_for_locks(log, 1)
+    wait_for_leases(log, 1)
     assert sum(await asyncio.gather(*(started_elsewhere(log) for _ in range(4)))) == 40
     assert len(rows.where("log_id = ANY(%s)", left)) == 40
 
 
 ALL_OF_THEM = "application_name LIKE 'affidavit %%'"
-THE_ONE_WITH_THE_LOCK = "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')"
+THE_LEASE = "application_name LIKE 'affidavit lease %%'"
 
 
 @asynccontextmanager
@@ -402,7 +402,7 @@ async def cut_off(log: Database, whom: str = ALL_OF_THEM) -> AsyncIterator[Ledge
             await ledger.stop()
 
 
-@pytest.mark.parametrize("whom", [ALL_OF_THEM, THE_ONE_WITH_THE_LOCK], ids=["all", "the lock's"])
+@pytest.mark.parametrize("whom", [ALL_OF_THEM, THE_LEASE], ids=["all", "the lease"])
 async def test_a_process_lives_on_when_its_connections_were_ended(
     log: Database, rows: Records, whom: str
 ) -> None:

@@ -151,7 +151,7 @@ def test_a_file_cannot_leave_its_role_to_the_next(connection: psycopg.Connection
     assert steps(connection) == [connection.info.user]
 
 
-# Seen red with the advisory lock taken out of `migrate`: the second one failed on a table that was there.
+# Seen red with the lock taken out of `migrate`: the second one failed on a table that was there.
 @pytest.mark.parametrize("migrators", [2, 5])
 def test_migrators_at_once_apply_each_file_once(url: str, folder: Path, migrators: int) -> None:
     (folder / "0002_b.sql").write_text("SELECT pg_sleep(0.1); INSERT INTO steps VALUES ('second');")
@@ -168,7 +168,8 @@ def test_migrators_at_once_apply_each_file_once(url: str, folder: Path, migrator
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert sorted(applied, key=len) == [[]] * (migrators - 1) + [["0001_a.sql", "0002_b.sql", "0010_c.sql"]]
+    assert sorted(sum(applied, [])) == ["0001_a.sql", "0002_b.sql", "0010_c.sql"]
+    assert len(applied) == migrators
     with psycopg.connect(url) as connection:
         assert steps(connection) == ["second", "after second"]
 
@@ -211,7 +212,7 @@ async def test_records_of_schema_version_2_are_proven_and_erased_as_before(
     before = tmp_path / "sql"
     before.mkdir()
     for file in OURS.glob("*.sql"):
-        if file.name < "0015":
+        if file.name < "0015" or file.name.startswith("0022"):  # and the locks that a sealer of today takes
             shutil.copy(file, before)
     log = SealedLog(Database(url, database.settings), tmp_path, SigningKey.create(tmp_path / "signing.key"))
     with psycopg.connect(url) as connection:

@@ -68,6 +68,7 @@ ALLOWED = {
     "audit_erasures": {AUDITOR: "SELECT", ARCHIVER: "SELECT"},
     "audit_keys": {ENGINE: "SELECT", SEALER: "SELECT INSERT", AUDITOR: "SELECT", ARCHIVER: "SELECT"},
     "audit_leaves": {SEALER: "SELECT INSERT", AUDITOR: "SELECT", ARCHIVER: "SELECT"},
+    "audit_locks": {},
     "audit_logs": {
         ENGINE: "INSERT", SEALER: "SELECT(leaf_hash,log_id,timestamp)", AUDITOR: "SELECT", ARCHIVER: "SELECT",
     },
@@ -100,6 +101,7 @@ ALLOWED = {
     "schema_migrations": {ENGINE: "SELECT", AUDITOR: "SELECT"},
 }  # fmt: skip
 CALLED_BY: dict[str, list[str] | None] = {
+    "audit_claim": [ENGINE, ARCHIVER],
     "audit_erase": [ARCHIVER],
     "audit_forget_open": [ARCHIVER],
     "audit_forget_sessions": [ARCHIVER],
@@ -108,9 +110,11 @@ CALLED_BY: dict[str, list[str] | None] = {
     "audit_is_erased": None,
     "audit_keep_commitments": [ARCHIVER],
     "audit_keys_to_destroy": [ARCHIVER],
+    "audit_lock": [ENGINE, SEALER, ARCHIVER],
     "audit_make_month": [ENGINE],
     "audit_open_of": [ARCHIVER],
     "audit_personal_columns": None,
+    "audit_sessions": [ENGINE, ARCHIVER],
     "audit_tables": None,
     "audit_to_erase": [ARCHIVER],
     "audit_turns": [ARCHIVER],
