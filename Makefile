@@ -59,7 +59,7 @@ lock:  ## Rewrite the requirements*.lock with the newest versions that pyproject
 	@$(COMPILE) --output-file requirements-build.lock --constraint requirements-dev.lock --group build
 	@rm -rf $(VENV)-lock
 
-schema: $(READY)  ## Rewrite sql/schema.sql, the whole schema as the migrations make it
+schema: $(READY)  ## Rewrite sql/schema.sql and sql/definitions.json, the whole schema as the migrations make it
 	@$(BIN)/python -m tests.schema
 
 openapi: $(READY)  ## Rewrite docs/reference/openapi.json, the description of the interface

@@ -30,6 +30,7 @@ AuditError
 ├── NothingToEraseError           there is no record of this query, and there never was
 ├── QueryError                    an auditor's SQL is refused or wrong
 ├── UnansweredError               an auditor's SQL may be right, but what it needs cannot be read now
+│   └── MisleadingSchemaError     the database could answer with other rows than `verify` checks
 ├── ExportError                   a month is not what was sealed, or not all of it
 ├── MonthNotReadyError            a month cannot take its next step towards the archive yet
 └── WorkerEndedError              a worker process ended, or was killed at its deadline, before it replied
@@ -124,6 +125,9 @@ class QueryError(AuditError): ...
 
 
 class UnansweredError(AuditError): ...
+
+
+class MisleadingSchemaError(UnansweredError): ...
 
 
 class ExportError(AuditError): ...

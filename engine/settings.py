@@ -184,6 +184,8 @@ class Audit(Table):
     anchor_every_s: Seconds
     hot_days: Count
     warm_days: Count
+    query_s: Seconds
+    query_bytes_max: Count
     signing_key_file: str
 
 

@@ -34,6 +34,8 @@ SET bytea_output = hex;
 SET extra_float_digits = 1;
 SET timezone = 'UTC';
 SET jit = off;
+SET statement_timeout = 0;
+SET idle_in_transaction_session_timeout = 0;
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 """
 _TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS {}"""

@@ -28,6 +28,7 @@ from audit.query.archived_rows import ArchivedMonth
 from audit.query.dialect import check, normalize, tables_in, translate
 
 ARCHIVED_ROWS = "archived_rows"
+ANSWER_ROWS = 10_000  # of an answer at a time
 _TYPES = {
     "uuid": "UUID", "text": "VARCHAR", "varchar": "VARCHAR", "int2": "SMALLINT", "int4": "INTEGER", "int8": "BIGINT",
     "float4": "FLOAT", "float8": "DOUBLE", "bool": "BOOLEAN", "jsonb": "JSON", "json": "JSON", "bytea": "BLOB",
@@ -43,6 +44,7 @@ CONFIGURATION: dict[str, Any] = {
     "python_enable_replacements": False,
     "temp_directory": "",
     "secret_directory": "/dev/null",
+    "threads": 2,  # an auditor's question leaves processors to an engine on the same machine
 }
 # PostgreSQL's semantics of times, divisions, nulls and arrows. The optimizer top_n is off because with nulls first a LIMIT
 # loses rows of PostgreSQL: duckdb-postgres issue 564.
@@ -238,9 +240,21 @@ def _spell_jsonb(value: Any) -> str:
     return format(Decimal(repr(value)), "f") if isinstance(value, float) else json.dumps(value)
 
 
-def fetch(found: duckdb.DuckDBPyConnection) -> tuple[list[str], list[tuple[Any, ...]]]:
+def configuration(bytes_max: int) -> dict[str, Any]:
+    return CONFIGURATION | {"memory_limit": f"{bytes_max // 1024}KiB"}
+
+
+def fetch(found: duckdb.DuckDBPyConnection, bytes_max: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """DuckDB's own limit does not count the answer, so it is counted here."""
     described = [(name, str(kind)) for name, kind, *_ in found.description or ()]
-    table = found.to_arrow_table()
+    reader = found.to_arrow_reader(ANSWER_ROWS)
+    batches, size = [], 0
+    for batch in reader:
+        size += batch.nbytes
+        if size > bytes_max:
+            raise duckdb.OutOfMemoryException("The answer is too large")
+        batches.append(batch)
+    table = pa.Table.from_batches(batches, reader.schema)
     columns = [_values(column, kind) for column, (_, kind) in zip(table.columns, described, strict=True)]
     return [name for name, _ in described], list(zip(*columns, strict=True))
 

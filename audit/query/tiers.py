@@ -3,6 +3,10 @@
 A query that touches no archived month runs in PostgreSQL alone. All others run in DuckDB, which reads the database in the
 auditor's role, and from the vault only the months and columns that it needs. Each month is read from exactly one place, so
 that no row appears twice: from the database while it is attached there, else from its archive.
+
+What a query goes through is compared with the shipped schema while its transaction is open: its locks keep every table and
+view as it was read. If an answer could show other rows than `verify` checks, it is withheld and the differences are named.
+A warning beside the answer would not do: a pipe or a dashboard takes the forged rows and loses the warning.
 """
 
 # ruff: noqa: S608  only times of our own, quoted
@@ -12,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import date
+from sys import getsizeof
 from typing import Any
 
 import duckdb
@@ -21,13 +26,15 @@ from psycopg.conninfo import conninfo_to_dict
 
 from audit.archive.rows import RowKeys
 from audit.checking.evidence import EVER, Period
-from audit.errors import QueryError, UnansweredError
+from audit.definitions.comparison import Difference, differences
+from audit.errors import MisleadingSchemaError, QueryError, UnansweredError
 from audit.query import duckdb_session
 from audit.query.archived_rows import ArchivedMonth, ArchivedRows
 from audit.query.dialect import strip_schema
 from audit.query.duckdb_session import PreparedQuery, ReadableTable, UnionView
 from audit.vault import Vault
 
+FORGED = "The query is not answered: the database is not as it was shipped, and could show other rows than `verify` checks."
 TRIES = 5  # a retry is needed only when a month is detached or attached during the query
 
 # The tables and views that this login may read, with columns and types. Partitions are read through `audit_logs`.
@@ -52,33 +59,67 @@ ORDER BY month, step DESC
 """
 _HAS_ERASED = "SELECT EXISTS (SELECT FROM public.audit_erasures WHERE month = ANY(%s))"
 
-_TRANSIENT = (psycopg.OperationalError, duckdb.OutOfMemoryException, duckdb.InterruptException)
+_TRANSIENT = (psycopg.OperationalError, duckdb.InterruptException)
+_LESS = "Ask for less: a shorter period (--from, --to), fewer columns, a count instead of rows, or a LIMIT"
 _UNREADABLE = "There is no answer: the database or the archive cannot be read now. Try again later"
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """Columns and rows; the archived months of the period, and those of them that were opened."""
+    """Columns and rows; the archived months of the period, and those of them that were opened; and differences of the
+    database from the shipped schema that cannot change the answer.
+    """
 
     names: list[str]
     rows: list[tuple[Any, ...]]
     archived: list[date]
     opened: list[date]
+    differences: list[Difference]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLimits:
+    """How long a query may take, and how much memory it and its answer may need."""
+
+    seconds: float
+    bytes_max: int
 
 
 @dataclass(slots=True)
 class TieredLog:
-    """The log of one database and one vault. `url` is the auditor's login."""
+    """The log of one database and one vault. `url` is the auditor's login; `shipped` are the digests of the schema."""
 
     url: str
     vault: Vault
+    shipped: Mapping[str, str]
+    limits: QueryLimits
     period: Period = EVER
     row_keys: RowKeys | None = None  # if given, personal columns of archived rows are decrypted
     _interrupt: Callable[[], object] | None = None
     _is_interrupted: threading.Event = field(default_factory=threading.Event)
+    _is_late: threading.Event = field(default_factory=threading.Event)
 
     def query(self, statement: str) -> QueryResult:
-        """Run one SELECT. Retries if a month was detached or attached meanwhile. `QueryError` for a wrong statement."""
+        """Run one SELECT within the limits. `QueryError` for a wrong statement."""
+        timer = threading.Timer(self.limits.seconds, self._end)
+        timer.start()
+        try:
+            return self._query(statement)
+        except UnansweredError as failure:
+            if self._is_late.is_set():
+                raise UnansweredError(
+                    f"The query was stopped after {self.limits.seconds:g} s, the limit that audit.query_s sets. {_LESS}"
+                ) from failure
+            raise
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        self._is_late.set()
+        self.interrupt()
+
+    def _query(self, statement: str) -> QueryResult:
+        """Retries if a month was detached or attached meanwhile."""
         try:
             for _ in range(TRIES):
                 archived = self._archived_months()
@@ -92,6 +133,8 @@ class TieredLog:
         except (psycopg.Error, duckdb.Error) as failure:
             if isinstance(failure, duckdb.IOException) or _contains_login(str(failure), self.url):
                 raise UnansweredError(_UNREADABLE) from None  # DuckDB's message could contain the login
+            if isinstance(failure, duckdb.OutOfMemoryException):
+                raise UnansweredError(self._too_much) from failure
             if isinstance(failure, _TRANSIENT):
                 raise UnansweredError(f"There is no answer: {str(failure).strip()}") from failure
             raise QueryError(f"The query failed: {str(failure).strip()}") from failure
@@ -126,9 +169,39 @@ class TieredLog:
                 _limit_to_period(connection, self.period)
                 statement = strip_schema(statement)
             connection.execute("SET TRANSACTION READ ONLY")
-            cursor = connection.execute(statement.encode(), prepare=True)
-            rows = cursor.fetchall() if cursor.description else []
-            return QueryResult([column.name for column in cursor.description or ()], rows, [], [])
+            try:
+                names, rows = self._fetch(connection, statement)
+            except psycopg.errors.InsufficientPrivilege:  # also: a policy would hide rows
+                connection.rollback()
+                self._compare(connection)
+                raise
+            return QueryResult(names, rows, [], [], self._compare(connection))
+
+    def _fetch(
+        self, connection: psycopg.Connection, statement: str
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        rows, size = [], 0
+        cursor = connection.cursor()
+        for row in cursor.stream(statement.encode()):
+            size += sum(map(getsizeof, row))
+            if size > self.limits.bytes_max:
+                raise UnansweredError(self._too_much)
+            rows.append(row)
+        return [column.name for column in cursor.description or ()], rows
+
+    def _compare(self, connection: psycopg.Connection) -> list[Difference]:
+        found = differences(connection, self.shipped)
+        if misleading := [each for each in found if each.misleads]:
+            lines = "\n".join(f"  {each}" for each in misleading)
+            raise MisleadingSchemaError(f"{FORGED}\n{lines}")
+        return found
+
+    @property
+    def _too_much(self) -> str:
+        return (
+            f"The query or its answer needs more than {self.limits.bytes_max / 1024**2:,.0f} MiB of memory, the limit that"
+            f" audit.query_bytes_max sets. {_LESS}"
+        )
 
     def _query_all_tiers(self, statement: str, archived: Sequence[ArchivedMonth]) -> QueryResult:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -136,7 +209,8 @@ class TieredLog:
             has_erased = _has_erased(connection, tables, archived)
         log = tables["audit_logs"].columns
         archive = ArchivedRows(log, self.vault, archived)
-        connecting = duckdb.connect(":memory:", config=duckdb_session.CONFIGURATION)
+        configuration = duckdb_session.configuration(self.limits.bytes_max)
+        connecting = duckdb.connect(":memory:", config=configuration)
         with closing(connecting) as session, self._interrupted_by(session.interrupt):
             duckdb_session.attach_log(session, self.url)
             prepared = PreparedQuery.prepare(session, statement, tables)
@@ -145,11 +219,18 @@ class TieredLog:
             view = UnionView(log, archived, self.period, self.row_keys is not None, has_erased)
             prepared.create_views(session, view.sql())
             session.execute(duckdb_session.LOCKED)
+            session.begin()  # keeps its locks in the database until the definitions are compared
             try:
-                names, values = duckdb_session.fetch(prepared.execute(session))
+                found = duckdb_session.fetch(prepared.execute(session), self.limits.bytes_max)
             except duckdb.Error as failure:
+                self._compare_anew()
                 raise archive.failure or failure from failure
-        return QueryResult(names, values, [item.month for item in archived], sorted(archive.opened))
+            others = self._compare_anew()
+        return QueryResult(*found, [item.month for item in archived], sorted(archive.opened), others)
+
+    def _compare_anew(self) -> list[Difference]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            return self._compare(connection)
 
 
 def _limit_to_period(connection: psycopg.Connection, period: Period) -> None:

@@ -65,6 +65,7 @@ async def examine(settings: Settings, database: Database) -> list[CheckResult]:
         "server log": _server_log,
         "migrations": _migrations,
         "roles": _roles,
+        "schema": _schema,
         "partitions": _partitions,
         "drop guard": _drop_guard,
         "spool": _spool,
@@ -148,6 +149,13 @@ async def _roles(_: Settings, database: Database) -> VaultState:
         verbs = ", ".join(row[0] for row in rows)
         return "failed", f"affidavit_engine has {verbs} on audit_logs: REVOKE it"
     return "ok", "the engine can insert records, but not read or change them"
+
+
+async def _schema(_: Settings, database: Database) -> VaultState:
+    found = await asyncio.to_thread(wiring.differences_of, database)
+    if found:
+        return "failed", " ".join(str(difference) for difference in found)
+    return "ok", "views, tables, functions and months are as they were shipped"
 
 
 async def _partitions(_: Settings, database: Database) -> VaultState:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from engine.errors import ConfigurationError, DatabaseUnavailableError, StatementError
@@ -23,10 +23,12 @@ AUDITOR = "affidavit_auditor"
 ARCHIVER = "affidavit_archiver"
 
 OPEN_S = 5.0  # a database that does not accept a connection within it is down
+READER_LOCK_MS = 10_000  # a migration that holds a table longer is said to a reader, not waited for
 RECONNECT_S = 1.0  # then the next caller tries again; the pool's own backoff would grow without a limit
 
-# A statement after a lock must see what the lock's last owner committed, whatever the defaults of a role or database.
-_ISOLATION = r"-c default_transaction_isolation=read\ committed"
+# Whatever the defaults of a role or database: a statement after a lock must see what the lock's last owner committed, no
+# schema of the login's name may stand in for ours, and a policy that would hide rows is an error.
+_PINNED = r"-c default_transaction_isolation=read\ committed -c search_path=public -c row_security=off"
 
 
 class Server(Protocol):
@@ -56,7 +58,9 @@ class Database:
         )
 
     def migrate(self) -> list[str]:
-        with psycopg.connect(self.url, connect_timeout=10) as connection:
+        """As whoever the address names; a schema of that name does not get the tables."""
+        address = make_conninfo(self.url, options="-c search_path=public")
+        with psycopg.connect(address, connect_timeout=10) as connection:
             return migrate(connection, HOUSE / "sql")
 
     def pending(self) -> list[str]:
@@ -116,7 +120,7 @@ async def open_pool(
     With autocommit a statement takes one round trip; without it three, because BEGIN and COMMIT surround it.
     """
     conninfo = make_conninfo(
-        url, options=f"-c role={role} -c timezone=UTC {_ISOLATION}", application_name=f"affidavit {role}"
+        url, options=f"-c role={role} -c timezone=UTC {_PINNED}", application_name=f"affidavit {role}"
     )
     async with AsyncConnectionPool(
         conninfo, min_size=size_min, max_size=size_max, timeout=wait_s, open=False, name=role,
@@ -181,8 +185,15 @@ async def changing(url: str, role: str) -> AsyncIterator[psycopg.AsyncConnection
 
 def as_role(url: str, role: str) -> str:
     """An address that sets the role, and formats numbers and bytes as records are hashed."""
-    options = f"-c role={role} -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1 {_ISOLATION}"
+    options = f"-c role={role} -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1 {_PINNED}"
     return make_conninfo(url, options=options, application_name=f"affidavit {role}")
+
+
+def within(url: str, seconds: float) -> str:
+    """An address for readers whose every statement ends by itself, also when the reader is gone."""
+    most = f"{seconds * 1000:.0f}"
+    options = f"{conninfo_to_dict(url)['options']} -c statement_timeout={most} -c lock_timeout={READER_LOCK_MS}"
+    return make_conninfo(url, options=options)
 
 
 def as_login(url: str, role: str) -> str:

@@ -3,6 +3,7 @@
 Each opens its connections in the one role whose rights it needs.
 """
 
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
@@ -19,6 +20,7 @@ from audit.archive.month_table import read_row_keys
 from audit.checking.evidence import EVER, Period, StoredEvidence
 from audit.checking.prover import Prover
 from audit.checking.status import LogGauges, Status, read_log_gauges, read_status
+from audit.definitions.comparison import Difference, differences
 from audit.erasure.erase import Eraser
 from audit.ledger import partitions
 from audit.ledger.database_writer import weaknesses
@@ -29,7 +31,7 @@ from audit.sealing.sealer import Sealer
 from engine.admission.keys import ApiKeys
 from engine.admission.operator_events import OperatorEvents
 from engine.errors import ConfigurationError
-from engine.settings import Settings
+from engine.settings import HOUSE, Settings
 from engine.signing import public_keys_file, signing_key_of
 from engine.storage import database as databases
 from engine.storage.database import ARCHIVER, AUDITOR, Database, reading
@@ -172,7 +174,7 @@ def open_tiers(
     settings: Settings, database: Database, period: Period, *, is_open: bool
 ) -> Iterator["TieredLog"]:
     """The log over all tiers, in the auditor's role. Personal data of archives needs the keys that the archiver's role reads."""
-    from audit.query.tiers import TieredLog
+    from audit.query.tiers import QueryLimits, TieredLog
 
     with ExitStack() as stack:
         row_keys = None
@@ -180,7 +182,21 @@ def open_tiers(
             row_keys = partial(read_row_keys, stack.enter_context(reading(database.url, ARCHIVER)))
         is_given = bool(settings.database.url.get_secret_value())
         login = databases.as_role if is_given else databases.as_login
-        yield TieredLog(login(database.url, AUDITOR), vault_of(settings), period, row_keys)
+        limits = QueryLimits(settings.audit.query_s, settings.audit.query_bytes_max)
+        url = databases.within(login(database.url, AUDITOR), limits.seconds)
+        yield TieredLog(url, vault_of(settings), shipped_definitions(), limits, period, row_keys)
+
+
+def shipped_definitions() -> dict[str, str]:
+    """The digests of the schema's definitions, as `make schema` wrote them."""
+    digests: dict[str, str] = json.loads((HOUSE / "sql" / "definitions.json").read_text("utf-8"))
+    return digests
+
+
+def differences_of(database: Database) -> list[Difference]:
+    """What is not as it was shipped, seen in the auditor's role."""
+    with reading(database.url, AUDITOR) as connection:
+        return differences(connection, shipped_definitions())
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ from audit.ledger.partitions import months_from
 from audit.proof.keys import SigningKey
 from audit.proof.record import PERSONAL, Trail
 from audit.query import duckdb_session
-from audit.query.tiers import QueryResult, TieredLog
+from audit.query.tiers import QueryLimits, QueryResult, TieredLog
 from audit.vault import FolderVault
 from engine import settings as settings_file
 from engine import wiring
@@ -44,6 +44,7 @@ from tests.product.documented import SQL
 TWELVE = months_from(date(2025, 1, 1), 12)
 BEYOND = date(2026, 1, 1)  # stays in the database
 ROWS = 3  # of each month
+AMPLE = QueryLimits(seconds=300.0, bytes_max=2**30)
 CANARY = "canary-in-a-connection-string"
 
 # What PostgreSQL says in other words, or means otherwise, than DuckDB.
@@ -123,10 +124,13 @@ class Log:
     before: dict[str, QueryResult]
 
     def asking(
-        self, *, is_open: bool = True, period: Period = EVER, vault: FolderVault | None = None
+        self, *, is_open: bool = True, period: Period = EVER, vault: FolderVault | None = None,
+        limits: QueryLimits = AMPLE,
     ) -> TieredLog:
         keys = self._keys if is_open else None
-        return TieredLog(auditor(self.sealed.url), vault or self.sealed.vault, period, keys)
+        return TieredLog(
+            auditor(self.sealed.url), vault or self.sealed.vault, wiring.shipped_definitions(), limits, period, keys
+        )
 
     def _keys(self, log_ids: Any) -> dict[str, bytes]:
         with reading(self.sealed.url, ARCHIVER) as connection:

@@ -101,7 +101,7 @@ ALLOWED = {
     "schema_migrations": {ENGINE: "SELECT", AUDITOR: "SELECT"},
 }  # fmt: skip
 CALLED_BY: dict[str, list[str] | None] = {
-    "audit_claim": [ENGINE, ARCHIVER],
+    "audit_claim": [ARCHIVER, ENGINE],
     "audit_erase": [ARCHIVER],
     "audit_forget_open": [ARCHIVER],
     "audit_forget_sessions": [ARCHIVER],
@@ -110,11 +110,11 @@ CALLED_BY: dict[str, list[str] | None] = {
     "audit_is_erased": None,
     "audit_keep_commitments": [ARCHIVER],
     "audit_keys_to_destroy": [ARCHIVER],
-    "audit_lock": [ENGINE, SEALER, ARCHIVER],
+    "audit_lock": [ARCHIVER, ENGINE, SEALER],
     "audit_make_month": [ENGINE],
     "audit_open_of": [ARCHIVER],
     "audit_personal_columns": None,
-    "audit_sessions": [ENGINE, ARCHIVER],
+    "audit_sessions": [ARCHIVER, ENGINE],
     "audit_tables": None,
     "audit_to_erase": [ARCHIVER],
     "audit_turns": [ARCHIVER],

@@ -13,7 +13,7 @@ from engine.settings import HOUSE
 from engine.storage.database import Database
 from engine.storage.migrate import migrate
 from tests.databases import empty_database
-from tests.schema import SCHEMA, dump
+from tests.schema import DEFINITIONS, SCHEMA, dump, dump_digests
 
 
 @pytest.fixture
@@ -25,6 +25,17 @@ def connection(database: Database) -> Iterator[psycopg.Connection]:
 def test_the_migrations_give_exactly_the_committed_schema(connection: psycopg.Connection) -> None:
     migrate(connection, HOUSE / "sql")
     assert dump(connection) == SCHEMA.read_text(), "Run `make schema`, and read what changed."
+
+
+def test_the_migrations_give_exactly_the_committed_definitions(connection: psycopg.Connection) -> None:
+    migrate(connection, HOUSE / "sql")
+    assert dump_digests(connection) == DEFINITIONS.read_text(), "Run `make schema`, and read what changed."
+
+
+def test_definitions_are_the_same_when_a_schema_was_restored(connection: psycopg.Connection) -> None:
+    """PostgreSQL writes some of them with other casts then: that is no difference. Nor is what the months hold."""
+    connection.execute(SCHEMA.read_bytes())
+    assert dump_digests(connection) == DEFINITIONS.read_text()
 
 
 def test_the_committed_schema_alone_gives_the_same(connection: psycopg.Connection) -> None:

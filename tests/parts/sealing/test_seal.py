@@ -402,7 +402,7 @@ async def test_a_row_of_an_earlier_month_that_commits_meanwhile_is_sealed_in_its
 def no_lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as without:
         for name in ("TRY_LOCK", "WAIT_FOR_LOCK"):
-            without.setattr(f"audit.sealing.sealer.{name}", "SELECT %s IS NOT NULL")
+            without.setattr(f"audit.sealing.sealer.{name}", "SELECT %s::text IS NOT NULL")
         yield
 
 

@@ -1,0 +1,70 @@
+"""What differs between a database and the schema that was shipped: what auditors see must be what `verify` checks.
+
+A difference says in words what it can hide and what to do. Objects of an operator's own in other schemas, months that left
+for the archive and months made ahead are none.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import psycopg
+
+from audit.definitions.listing import SESSION, Definition, definitions
+from audit.definitions.outsiders import outsiders
+
+# A line that is not in sql/schema.sql can only be harmless for what it is not attached to.
+_ATTACHED = frozenset({"column", "constraint", "trigger", "rule", "policy"})
+_CAN = {
+    "table": "It can be another thing than a table, or hide rows from some readers by row-level security",
+    "view": "It can leave rows out, change values or make rows up",
+    "column": "It can show other values than were recorded",
+    "constraint": "It can refuse records, or let one be there twice",
+    "trigger": "It can drop or change records while they are written, or let them be changed afterwards",
+    "rule": "It can redirect what is read or written",
+    "policy": "It can hide rows from some readers",
+    "rights": "Somebody may change or erase what they should not",
+    "function": "It can write, guard or erase records otherwise than it should",
+}
+_DO = "Find out who changed it and when, and put it back as sql/schema.sql has it"
+_MISLEADING = frozenset({"table", "view", "column", "rule", "policy"})  # the others are gone through when records are written
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`misleads`: a query may show other rows than `verify` checks."""
+
+    what: str
+    can: str
+    do: str
+    misleads: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.can}. {self.do}."
+
+
+def differences(connection: psycopg.Connection, shipped: Mapping[str, str]) -> list[Difference]:
+    """Changes the session's settings to those of SESSION. `shipped` are the digests in sql/definitions.json."""
+    connection.execute(SESSION.encode(), prepare=False)
+    found = definitions(connection)
+    strange = [Difference(*row) for row in outsiders(connection)]
+    return [*_changed(found, shipped), *_added(found, shipped), *strange]
+
+
+def _changed(found: list[Definition], shipped: Mapping[str, str]) -> Iterator[Difference]:
+    here = {str(each): each for each in found}
+    for name, digest in shipped.items():
+        if name not in here:
+            yield _difference(name, "is missing")
+        elif here[name].digest != digest:
+            yield _difference(name, "is not the one that was shipped")
+
+
+def _added(found: list[Definition], shipped: Mapping[str, str]) -> Iterator[Difference]:
+    for each in found:
+        if each.kind in _ATTACHED and str(each) not in shipped and f"table {each.relation}" in shipped:
+            yield _difference(str(each), "does not belong there")
+
+
+def _difference(name: str, state: str) -> Difference:
+    kind = name.partition(" ")[0]
+    return Difference(f"The {name} {state}", _CAN[kind], _DO, kind in _MISLEADING)
