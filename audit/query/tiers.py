@@ -187,6 +187,8 @@ class TieredLog:
             if size > self.limits.bytes_max:
                 raise UnansweredError(self._too_much)
             rows.append(row)
+        if not rows:  # then a stream does not say its columns
+            return _column_names(connection, statement), rows
         return [column.name for column in cursor.description or ()], rows
 
     def _compare(self, connection: psycopg.Connection) -> list[Difference]:
@@ -231,6 +233,12 @@ class TieredLog:
     def _compare_anew(self) -> list[Difference]:
         with psycopg.connect(self.url, autocommit=True) as connection:
             return self._compare(connection)
+
+
+def _column_names(connection: psycopg.Connection, statement: str) -> list[str]:
+    connection.pgconn.prepare(b"", statement.encode())
+    described = connection.pgconn.describe_prepared(b"")
+    return [str((described.fname(number) or b"").decode()) for number in range(described.nfields)]
 
 
 def _limit_to_period(connection: psycopg.Connection, period: Period) -> None:
