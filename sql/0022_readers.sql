@@ -123,3 +123,36 @@ BEGIN
     RETURN erased + told;
 END
 $$;
+
+-- What a login as affidavit_auditor itself begins with. A session may change the first three for itself, so they are for
+-- who leaves a psql open; `affidavit audit query` sets its own. The number of connections and, where a superuser migrates,
+-- the room for temporary files hold. Other logins with this role begin with what their operator gives them.
+RESET ROLE;
+DO $$
+DECLARE
+    begins_with text;
+BEGIN
+    FOREACH begins_with IN ARRAY ARRAY[
+        'statement_timeout = ''5min''', 'lock_timeout = ''10s''', 'idle_in_transaction_session_timeout = ''1min''',
+        'temp_file_limit = ''4GB''']
+    LOOP
+        BEGIN
+            EXECUTE format('ALTER ROLE affidavit_auditor IN DATABASE %I SET %s', current_database(), begins_with);
+        EXCEPTION
+            WHEN insufficient_privilege THEN
+                RAISE WARNING 'Logins as affidavit_auditor do not begin with %: let a superuser set it with ALTER ROLE', begins_with;
+        END;
+    END LOOP;
+END
+$$;
+DO $$
+BEGIN
+    IF (SELECT rolconnlimit FROM pg_roles WHERE rolname = 'affidavit_auditor') = -1 THEN
+        ALTER ROLE affidavit_auditor CONNECTION LIMIT 20;
+    END IF;
+EXCEPTION
+    WHEN insufficient_privilege THEN
+        RAISE WARNING 'Logins as affidavit_auditor may open any number of connections: let a superuser limit them with ALTER ROLE';
+    WHEN internal_error THEN NULL;  -- another database of this server did it meanwhile
+END
+$$;

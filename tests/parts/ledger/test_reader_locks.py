@@ -188,3 +188,25 @@ def test_a_migration_does_not_wait_for_a_readers_open_transaction(
             migrations.migrate(migrator, tmp_path)
         reader.rollback()
         assert migrations.migrate(migrator, tmp_path) == ["0002_b.sql"]
+
+
+# Seen red before: no limit but the server's.
+def test_a_login_as_auditor_begins_with_limits_and_cannot_lift_all(log: Database) -> None:
+    with auditor(log.url) as connection:
+        limits = dict(
+            connection.execute(
+                "SELECT name, current_setting(name) FROM unnest(ARRAY['statement_timeout', 'lock_timeout',"
+                " 'idle_in_transaction_session_timeout', 'temp_file_limit']) AS name"
+            ).fetchall()
+        )
+        assert limits == {
+            "statement_timeout": "5min", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "1min",
+            "temp_file_limit": "4GB",
+        }  # fmt: skip
+        with pytest.raises(errors.InsufficientPrivilege):
+            connection.execute("SET temp_file_limit = -1")
+        with pytest.raises(errors.InsufficientPrivilege):
+            connection.execute("ALTER ROLE affidavit_auditor CONNECTION LIMIT -1")
+        assert connection.execute(
+            "SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user"
+        ).fetchone() == (20,)
