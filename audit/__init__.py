@@ -35,6 +35,10 @@ Modules
         quotations       cuts recorded quotations again
         status           status report, and gauges for metrics
         month_tiers      which storage tier holds each month
+    definitions/         what a reader's query goes through: as it was shipped, or not
+        listing          the definitions as PostgreSQL has them, and their digests
+        outsiders        what stands beside them and changes what is seen
+        comparison       the differences, in words
     archive/             months leave the database and come back
         archiver         state machine of an archived month
         month_table      a month's table, detached, rebuilt, dropped

@@ -55,7 +55,7 @@ class Registry(StoredLibrary):
         """One ingest of a book at a time; the next one waits. A killed process gives its claim up with its connection."""
         async with self._pool.connection() as connection:
             await connection.set_autocommit(True)
-            while not await _claim(connection, book_id):
+            while not await _claim(connection, book_id):  # noqa: ASYNC110  another process has it
                 await asyncio.sleep(LOCK_PAUSE_S)
             try:
                 yield

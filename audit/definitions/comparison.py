@@ -4,13 +4,14 @@ A difference says in words what it can hide and what to do. Objects of an operat
 for the archive and months made ahead are none.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import psycopg
 
 from audit.definitions.listing import SESSION, Definition, definitions
 from audit.definitions.outsiders import outsiders
+from audit.proof.verdict import Finding, Report, Verdict
 
 # A line that is not in sql/schema.sql can only be harmless for what it is not attached to.
 _ATTACHED = frozenset({"column", "constraint", "trigger", "rule", "policy"})
@@ -26,7 +27,9 @@ _CAN = {
     "function": "It can write, guard or erase records otherwise than it should",
 }
 _DO = "Find out who changed it and when, and put it back as sql/schema.sql has it"
-_MISLEADING = frozenset({"table", "view", "column", "rule", "policy"})  # the others are gone through when records are written
+_MISLEADING = frozenset(
+    {"table", "view", "column", "rule", "policy"}
+)  # the others are gone through when records are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,25 @@ def differences(connection: psycopg.Connection, shipped: Mapping[str, str]) -> l
     found = definitions(connection)
     strange = [Difference(*row) for row in outsiders(connection)]
     return [*_changed(found, shipped), *_added(found, shipped), *strange]
+
+
+def check_with(
+    connection: psycopg.Connection, shipped: Mapping[str, str], check: Callable[[], Report]
+) -> Report:
+    """The report of the check, with a finding for each difference: records are as good as the way to them."""
+    findings = [Finding(Verdict.TAMPERED, "schema", str(each)) for each in differences(connection, shipped)]
+    try:
+        report = check()
+    except psycopg.errors.InsufficientPrivilege:  # a policy would hide rows, or a right is missing
+        if not findings:
+            raise
+        report = Report()
+        findings.append(
+            Finding(Verdict.CANNOT_TELL, "row", "The records cannot all be read, so they were not checked")
+        )
+    for finding in findings:
+        report.add(finding)
+    return report
 
 
 def _changed(found: list[Definition], shipped: Mapping[str, str]) -> Iterator[Difference]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import duckdb
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from audit.archive.rows import RowKeys
@@ -61,6 +61,12 @@ _HAS_ERASED = "SELECT EXISTS (SELECT FROM public.audit_erasures WHERE month = AN
 
 _TRANSIENT = (psycopg.OperationalError, duckdb.InterruptException)
 _LESS = "Ask for less: a shorter period (--from, --to), fewer columns, a count instead of rows, or a LIMIT"
+_LIMITS: dict[type[Exception], str] = {
+    errors.LockNotAvailable: "A table of the log is being changed now. Try again in a minute",
+    errors.ConfigurationLimitExceeded: f"The query needs more room for temporary files than auditors have. {_LESS}",
+    errors.DiskFull: f"The query needs more room for temporary files than the database's disk has. {_LESS}",
+}
+_UNSHOWABLE = (duckdb.Error, ValueError, OverflowError)  # the last two: a value, as a time before year 1
 _UNREADABLE = "There is no answer: the database or the archive cannot be read now. Try again later"
 
 
@@ -130,11 +136,13 @@ class TieredLog:
                 )
                 if self._archived_months() == archived:
                     return found
-        except (psycopg.Error, duckdb.Error) as failure:
+        except (psycopg.Error, *_UNSHOWABLE) as failure:
             if isinstance(failure, duckdb.IOException) or _contains_login(str(failure), self.url):
                 raise UnansweredError(_UNREADABLE) from None  # DuckDB's message could contain the login
             if isinstance(failure, duckdb.OutOfMemoryException):
                 raise UnansweredError(self._too_much) from failure
+            if words := _LIMITS.get(type(failure)):
+                raise UnansweredError(words) from failure
             if isinstance(failure, _TRANSIENT):
                 raise UnansweredError(f"There is no answer: {str(failure).strip()}") from failure
             raise QueryError(f"The query failed: {str(failure).strip()}") from failure
@@ -171,7 +179,9 @@ class TieredLog:
             connection.execute("SET TRANSACTION READ ONLY")
             try:
                 names, rows = self._fetch(connection, statement)
-            except psycopg.errors.InsufficientPrivilege:  # also: a policy would hide rows
+            except (
+                psycopg.Error
+            ):  # also: a policy would hide rows, or a time is of no month that there can be
                 connection.rollback()
                 self._compare(connection)
                 raise
@@ -183,7 +193,7 @@ class TieredLog:
         rows, size = [], 0
         cursor = connection.cursor()
         for row in cursor.stream(statement.encode()):
-            size += sum(map(getsizeof, row))
+            size += sum(map(_size, row))
             if size > self.limits.bytes_max:
                 raise UnansweredError(self._too_much)
             rows.append(row)
@@ -224,7 +234,7 @@ class TieredLog:
             session.begin()  # keeps its locks in the database until the definitions are compared
             try:
                 found = duckdb_session.fetch(prepared.execute(session), self.limits.bytes_max)
-            except duckdb.Error as failure:
+            except _UNSHOWABLE as failure:
                 self._compare_anew()
                 raise archive.failure or failure from failure
             others = self._compare_anew()
@@ -233,6 +243,10 @@ class TieredLog:
     def _compare_anew(self) -> list[Difference]:
         with psycopg.connect(self.url, autocommit=True) as connection:
             return self._compare(connection)
+
+
+def _size(value: Any) -> int:
+    return len(str(value)) if isinstance(value, dict | list) else getsizeof(value)
 
 
 def _column_names(connection: psycopg.Connection, statement: str) -> list[str]:

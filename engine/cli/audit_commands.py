@@ -4,14 +4,12 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from uuid import UUID
-
-import psycopg
 
 from audit import auditor
 from audit.archive.archiver import Archiver, MonthOutcome
@@ -22,12 +20,12 @@ from audit.checking.inspection import inspect
 from audit.checking.month_tiers import tier_rows
 from audit.checking.quotations import check_quotations
 from audit.checking.status import gaps, summary
-from audit.definitions.comparison import differences
+from audit.definitions.comparison import check_with
 from audit.errors import KeyFileError, QueryError, UnansweredError, UnprovenError
 from audit.progress import Progress
 from audit.proof.archive_format import MANIFEST
 from audit.proof.keys import PublicKey, read_public_keys
-from audit.proof.verdict import PROVEN, Finding, Report, Verdict
+from audit.proof.verdict import PROVEN, Report
 from engine import signing, wiring
 from engine.cli import output
 from engine.cli.output import CSV, FROM, JSON, TO, Arguments, Command, argument, say
@@ -144,23 +142,13 @@ async def verify(settings: Settings, arguments: Arguments) -> int:
     if arguments.archive:
         vault, place = _archive_of(settings, arguments.archive)
         return await _check_in_thread(partial(verify_archive, vault, place, None, keys, None), arguments)
-    return await _check_log(settings, arguments, lambda evidence, show: _inspected(evidence, keys, show))
-
-
-def _inspected(evidence: StoredEvidence, keys: Sequence[PublicKey], show: Progress) -> Report:
-    """What a reader goes through is checked as well as the records: each difference is a finding."""
-    found = differences(evidence.connection, wiring.shipped_definitions())
-    findings = [Finding(Verdict.TAMPERED, "schema", str(difference)) for difference in found]
-    try:
-        report = inspect(evidence, keys, show)
-    except psycopg.errors.InsufficientPrivilege:  # a policy would hide rows, or a right is missing
-        if not findings:
-            raise
-        report = Report()
-        findings.append(Finding(Verdict.CANNOT_TELL, "row", "The records cannot all be read, so they were not checked"))
-    for finding in findings:
-        report.add(finding)
-    return report
+    return await _check_log(
+        settings,
+        arguments,
+        lambda evidence, show: check_with(
+            evidence.connection, wiring.shipped_definitions(), lambda: inspect(evidence, keys, show)
+        ),
+    )
 
 
 def _archive_of(settings: Settings, named: str) -> tuple[ArchiveSource, str]:

@@ -24,6 +24,7 @@ ARCHIVER = "affidavit_archiver"
 
 OPEN_S = 5.0  # a database that does not accept a connection within it is down
 READER_LOCK_MS = 10_000  # a migration that holds a table longer is said to a reader, not waited for
+READER_GONE_S = 5.0
 RECONNECT_S = 1.0  # then the next caller tries again; the pool's own backoff would grow without a limit
 
 # Whatever the defaults of a role or database: a statement after a lock must see what the lock's last owner committed, no
@@ -190,9 +191,12 @@ def as_role(url: str, role: str) -> str:
 
 
 def within(url: str, seconds: float) -> str:
-    """An address for readers whose every statement ends by itself, also when the reader is gone."""
-    most = f"{seconds * 1000:.0f}"
-    options = f"{conninfo_to_dict(url)['options']} -c statement_timeout={most} -c lock_timeout={READER_LOCK_MS}"
+    """An address for a reader who ends each statement after this time. If the reader is gone, the server does a little later."""
+    most = f"{(seconds + READER_GONE_S) * 1000:.0f}"
+    options = (
+        f"{conninfo_to_dict(url)['options']} -c statement_timeout={most} -c lock_timeout={READER_LOCK_MS}"
+        f" -c idle_in_transaction_session_timeout={most}"
+    )
     return make_conninfo(url, options=options)
 
 

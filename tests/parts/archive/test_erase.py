@@ -368,7 +368,9 @@ async def test_the_archive_makes_no_key_of_a_record_that_is_being_erased(log: Se
         async with log.erasing() as (eraser, event):
             erasing = asyncio.create_task(eraser.erase(ErasureTarget(spellings(NAMED)), "a", event))
             await until(
-                lambda: bool(ask(log, "SELECT FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"))
+                lambda: bool(
+                    ask(log, "SELECT FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted")
+                )
             )
             making.execute(
                 "INSERT INTO audit_row_keys (log_id, query_id, month, key)"

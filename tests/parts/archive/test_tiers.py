@@ -125,12 +125,21 @@ class Log:
     before: dict[str, QueryResult]
 
     def asking(
-        self, *, is_open: bool = True, period: Period = EVER, vault: FolderVault | None = None,
+        self,
+        *,
+        is_open: bool = True,
+        period: Period = EVER,
+        vault: FolderVault | None = None,
         limits: QueryLimits = AMPLE,
     ) -> TieredLog:
         keys = self._keys if is_open else None
         return TieredLog(
-            auditor(self.sealed.url), vault or self.sealed.vault, wiring.shipped_definitions(), limits, period, keys
+            auditor(self.sealed.url),
+            vault or self.sealed.vault,
+            wiring.shipped_definitions(),
+            limits,
+            period,
+            keys,
         )
 
     def _keys(self, log_ids: Any) -> dict[str, bytes]:
@@ -723,7 +732,9 @@ def test_no_path_of_a_login_leads_elsewhere(log: Log, is_hot: bool) -> None:
     before = log.asking(period=period).query("SELECT count(*) FROM audit_logs")
     with psycopg.connect(log.sealed.url) as superuser:
         superuser.execute("CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.audit_logs (LIKE audit_logs)")
-        superuser.execute("GRANT USAGE ON SCHEMA elsewhere TO PUBLIC; GRANT SELECT ON elsewhere.audit_logs TO PUBLIC")
+        superuser.execute(
+            "GRANT USAGE ON SCHEMA elsewhere TO PUBLIC; GRANT SELECT ON elsewhere.audit_logs TO PUBLIC"
+        )
         superuser.execute(SET_PATH.format("SET search_path = elsewhere, public"))
     try:
         found = log.asking(period=period).query("SELECT count(*) FROM audit_logs")

@@ -1,5 +1,6 @@
 """Each file of sql/ is applied once, in order, whole or not at all, and never edited afterwards."""
 
+import itertools
 import shutil
 import threading
 from collections.abc import Iterator
@@ -168,7 +169,7 @@ def test_migrators_at_once_apply_each_file_once(url: str, folder: Path, migrator
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert sorted(sum(applied, [])) == ["0001_a.sql", "0002_b.sql", "0010_c.sql"]
+    assert sorted(itertools.chain(*applied)) == ["0001_a.sql", "0002_b.sql", "0010_c.sql"]
     assert len(applied) == migrators
     with psycopg.connect(url) as connection:
         assert steps(connection) == ["second", "after second"]

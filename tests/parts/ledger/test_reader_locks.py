@@ -121,7 +121,9 @@ async def test_nobody_can_pass_for_a_process_that_died(log: Database) -> None:
         await dying.stop()
         with auditor(log.url) as passing:
             passing.execute("SELECT pg_advisory_lock(%s)", (owner,))
-            passing.execute("SELECT set_config('application_name', %s, false)", (f"affidavit lease {owner:x}",))
+            passing.execute(
+                "SELECT set_config('application_name', %s, false)", (f"affidavit lease {owner:x}",)
+            )
             next_one = ledger_on(pool)
             assert await next_one.start() == 1
             await next_one.stop()
@@ -168,7 +170,7 @@ async def test_a_claim_is_one_connections_and_ends_with_it(log: Database) -> Non
 async def gone(connection: psycopg.AsyncConnection, name: str) -> None:
     """The server needs a moment to notice."""
     async with asyncio.timeout(WITHIN_S):
-        while await (
+        while await (  # noqa: ASYNC110  a fact of the server
             await connection.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = %s", (name,))
         ).fetchone():
             await asyncio.sleep(0.01)
