@@ -46,7 +46,6 @@ BEYOND = date(2026, 1, 1)  # stays in the database
 ROWS = 3  # of each month
 AMPLE = QueryLimits(seconds=300.0, bytes_max=2**30)
 CANARY = "canary-in-a-connection-string"
-SET_PATH = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I {}', current_database()); END $$"
 
 # What PostgreSQL says in other words, or means otherwise, than DuckDB.
 DIALECT = {
@@ -691,7 +690,7 @@ def test_status_finds_what_an_archive_lacks(log: Log, command: Command) -> None:
             r"stopped after 1 s, the limit that audit\.query_s sets\. Ask for less",
         ),
         (
-            "SELECT n, repeat('x', 1000) AS filler FROM generate_series(1, 4000000) AS g(n)",
+            "SELECT n, repeat('x', 1000) AS filler FROM generate_series(1, 200000) AS g(n)",
             QueryLimits(seconds=300, bytes_max=2**26),
             r"needs more than 64 MiB of memory, the limit that audit\.query_bytes_max sets\. Ask for less",
         ),
@@ -708,7 +707,7 @@ def test_a_heavy_question_ends_at_its_limit(
 
 # Seen red without `memory_limit`: DuckDB took what the machine has.
 def test_a_question_over_archives_keeps_to_its_memory(log: Log) -> None:
-    question = "SELECT count(*) FROM (SELECT n, count(*) FROM generate_series(1, 20000000) AS g(n), audit_logs GROUP BY n) AS s"
+    question = "SELECT count(*) FROM (SELECT n, count(*) FROM generate_series(1, 5000000) AS g(n) GROUP BY n) AS s, audit_logs"
     with pytest.raises(UnansweredError, match="needs more than 64 MiB of memory"):
         log.asking(limits=QueryLimits(seconds=300, bytes_max=2**26)).query(question)
 
@@ -723,27 +722,6 @@ def test_a_question_over_archives_is_not_answered_by_something_else(log: Log) ->
     finally:
         with psycopg.connect(log.sealed.url) as superuser:
             superuser.execute("DROP TABLE more")
-
-
-# Seen red with the path of the login's own: DuckDB and PostgreSQL both went where it led.
-@pytest.mark.parametrize("is_hot", [True, False], ids=["in the database", "over archives"])
-def test_no_path_of_a_login_leads_elsewhere(log: Log, is_hot: bool) -> None:
-    period = Period(moment(BEYOND), EVER.until) if is_hot else EVER
-    before = log.asking(period=period).query("SELECT count(*) FROM audit_logs")
-    with psycopg.connect(log.sealed.url) as superuser:
-        superuser.execute("CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.audit_logs (LIKE audit_logs)")
-        superuser.execute(
-            "GRANT USAGE ON SCHEMA elsewhere TO PUBLIC; GRANT SELECT ON elsewhere.audit_logs TO PUBLIC"
-        )
-        superuser.execute(SET_PATH.format("SET search_path = elsewhere, public"))
-    try:
-        found = log.asking(period=period).query("SELECT count(*) FROM audit_logs")
-    finally:
-        with psycopg.connect(log.sealed.url) as superuser:
-            superuser.execute("DROP SCHEMA elsewhere CASCADE")
-            superuser.execute(SET_PATH.format("RESET search_path"))
-    assert found.rows == before.rows
-    assert "search_path=elsewhere, public is set for everybody" in str(found.differences[0])
 
 
 # Seen red with the months of an archive among what must be in the log.

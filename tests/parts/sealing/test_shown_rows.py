@@ -161,6 +161,12 @@ SAID = {
         ),
         "function public.audit_write(json,json,uuid[],json) is not the one that was shipped",
     ),
+    "a path of everybody that leads elsewhere": (
+        "CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.audit_logs (LIKE audit_logs);"
+        " GRANT USAGE ON SCHEMA elsewhere TO PUBLIC; GRANT SELECT ON elsewhere.audit_logs TO PUBLIC;"
+        " DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = elsewhere, public', current_database()); END $$",
+        "search_path=elsewhere, public is set for everybody in this database",
+    ),
     "a path of the auditor": (
         (
             "DO $$ BEGIN EXECUTE format('ALTER ROLE affidavit_auditor IN DATABASE %I SET search_path = elsewhere, public',"
