@@ -291,7 +291,7 @@ def test_a_month_that_is_verified_and_not_gone_yet_or_came_back_is_there_once(lo
     assert asyncio.run(archiver.restore(TWELVE[0])).is_well
     try:
         found = log.asking().query(count)
-        assert (found.rows, found.archived) == ([(ROWS, ROWS)], TWELVE[1:])
+        assert (found.rows, found.archived, found.differences) == ([(ROWS, ROWS)], TWELVE[1:], [])
         assert written(log.asking().query(DIALECT["everything"])) == written(log.before["everything"])
     finally:
         assert asyncio.run(archiver.end_restore(TWELVE[0])).is_well

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -12,7 +15,9 @@ from audit.proof.keys import SigningKey
 from engine import settings as settings_file
 from engine.cli import doctor, main
 from engine.storage.database import Database
+from engine.wiring import differences_of
 from tests.databases import empty_database, migrated_database
+from tests.logs.archiving import archiver_of
 from tests.logs.recorded import make_months
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog
 
@@ -279,3 +284,28 @@ def test_what_is_the_operators_own_is_no_difference(command: Command, url: str, 
     act(url, OF_THE_OPERATOR[title])
     assert command("audit", "query", COUNT, "--json") == (0, '[{"count": 7}]\n', "")
     assert command("audit", "verify")[0] == 0
+
+
+# Seen red with the trigger of a frozen month not among those of a month.
+async def test_a_month_on_its_way_to_the_archive_and_back_is_no_difference(
+    whole: SealedLog, url: str, tmp_path: Path
+) -> None:
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    log = SealedLog(Database(url, whole.database.settings), tmp_path, whole.key)
+    archiver = archiver_of(log, grace=timedelta(days=9))
+    (outcome,) = await archiver.archive(FEBRUARY)
+    assert (outcome.state, outcome.is_well) == ("detached", True), outcome
+    assert differences_of(log.database) == []
+    assert (await archiver.restore(JANUARY)).is_well
+    assert differences_of(log.database) == []
+    (outcome,) = [await archiver_of(log).end_restore(JANUARY)]
+    assert outcome.is_well
+    assert differences_of(log.database) == []
+
+
+# Seen red with `_HIDDEN` left out: the count was of February alone, and nobody said so.
+def test_a_month_that_is_in_no_table_and_no_archive_is_said(command: Command, url: str) -> None:
+    act(url, "ALTER TABLE audit_logs DETACH PARTITION audit_logs_2025_01")
+    code, shown, said = command("audit", "query", COUNT, "--json")
+    assert (code, json.loads(shown)) == (0, [{"count": 4}])
+    assert "The records of 2025-01 are neither in the log nor in a verified archive" in said
