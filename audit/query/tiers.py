@@ -13,7 +13,7 @@ A warning beside the answer would not do: a pipe or a dashboard takes the forged
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from sys import getsizeof
@@ -27,7 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 from audit.archive.rows import RowKeys
 from audit.checking.evidence import EVER, Period
 from audit.definitions.comparison import Difference, differences
-from audit.errors import MisleadingSchemaError, QueryError, UnansweredError
+from audit.errors import AuditError, MisleadingSchemaError, QueryError, UnansweredError
 from audit.query import duckdb_session
 from audit.query.archived_rows import ArchivedMonth, ArchivedRows
 from audit.query.dialect import strip_schema
@@ -111,6 +111,8 @@ class TieredLog:
         timer.start()
         try:
             return self._query(statement)
+        except MisleadingSchemaError:
+            raise
         except UnansweredError as failure:
             if self._is_late.is_set():
                 raise UnansweredError(
@@ -136,16 +138,14 @@ class TieredLog:
                 )
                 if self._archived_months() == archived:
                     return found
-        except (psycopg.Error, *_UNSHOWABLE) as failure:
-            if isinstance(failure, duckdb.IOException) or _contains_login(str(failure), self.url):
+        except (QueryError, psycopg.Error, *_UNSHOWABLE) as failure:
+            with suppress(psycopg.Error):  # what was forged may be why it failed
+                self._compare_anew()
+            if isinstance(failure, QueryError):
+                raise
+            if self._is_unreadable(failure):
                 raise UnansweredError(_UNREADABLE) from None  # DuckDB's message could contain the login
-            if isinstance(failure, duckdb.OutOfMemoryException):
-                raise UnansweredError(self._too_much) from failure
-            if words := _LIMITS.get(type(failure)):
-                raise UnansweredError(words) from failure
-            if isinstance(failure, _TRANSIENT):
-                raise UnansweredError(f"There is no answer: {str(failure).strip()}") from failure
-            raise QueryError(f"The query failed: {str(failure).strip()}") from failure
+            raise self._explained(failure) from failure
         raise UnansweredError(
             "Months are being moved between the database and the archive. Try again in a moment"
         )
@@ -177,14 +177,7 @@ class TieredLog:
                 _limit_to_period(connection, self.period)
                 statement = strip_schema(statement)
             connection.execute("SET TRANSACTION READ ONLY")
-            try:
-                names, rows = self._fetch(connection, statement)
-            except (
-                psycopg.Error
-            ):  # also: a policy would hide rows, or a time is of no month that there can be
-                connection.rollback()
-                self._compare(connection)
-                raise
+            names, rows = self._fetch(connection, statement)
             return QueryResult(names, rows, [], [], self._compare(connection))
 
     def _fetch(
@@ -207,6 +200,18 @@ class TieredLog:
             lines = "\n".join(f"  {each}" for each in misleading)
             raise MisleadingSchemaError(f"{FORGED}\n{lines}")
         return found
+
+    def _is_unreadable(self, failure: Exception) -> bool:
+        return isinstance(failure, duckdb.IOException) or _contains_login(str(failure), self.url)
+
+    def _explained(self, failure: Exception) -> AuditError:
+        if isinstance(failure, duckdb.OutOfMemoryException):
+            return UnansweredError(self._too_much)
+        if words := _LIMITS.get(type(failure)):
+            return UnansweredError(words)
+        if isinstance(failure, _TRANSIENT):
+            return UnansweredError(f"There is no answer: {str(failure).strip()}")
+        return QueryError(f"The query failed: {str(failure).strip()}")
 
     @property
     def _too_much(self) -> str:
@@ -234,8 +239,7 @@ class TieredLog:
             session.begin()  # keeps its locks in the database until the definitions are compared
             try:
                 found = duckdb_session.fetch(prepared.execute(session), self.limits.bytes_max)
-            except _UNSHOWABLE as failure:
-                self._compare_anew()
+            except duckdb.Error as failure:
                 raise archive.failure or failure from failure
             others = self._compare_anew()
         return QueryResult(*found, [item.month for item in archived], sorted(archive.opened), others)

@@ -15,11 +15,12 @@ from audit.proof.keys import SigningKey
 from engine import settings as settings_file
 from engine.cli import doctor, main
 from engine.storage.database import Database
-from engine.wiring import differences_of
+from engine.wiring import differences_of, now
 from tests.databases import empty_database, migrated_database
 from tests.logs.archiving import archiver_of
 from tests.logs.recorded import make_months
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog
+from tests.logs.writers import ledger_on, trail
 
 COUNT = "SELECT count(*) FROM audit_logs"
 INSERT_LIKE_IT = (
@@ -167,9 +168,11 @@ SAID = {
         "function public.audit_write(json,json,uuid[],json) is not the one that was shipped",
     ),
     "a path of everybody that leads elsewhere": (
-        "CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.audit_logs (LIKE audit_logs);"
-        " GRANT USAGE ON SCHEMA elsewhere TO PUBLIC; GRANT SELECT ON elsewhere.audit_logs TO PUBLIC;"
-        " DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = elsewhere, public', current_database()); END $$",
+        (
+            "CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.audit_logs (LIKE audit_logs);"
+            " GRANT USAGE ON SCHEMA elsewhere TO PUBLIC; GRANT SELECT ON elsewhere.audit_logs TO PUBLIC;"
+            " DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = elsewhere, public', current_database()); END $$"
+        ),
         "search_path=elsewhere, public is set for everybody in this database",
     ),
     "a path of the auditor": (
@@ -309,3 +312,22 @@ def test_a_month_that_is_in_no_table_and_no_archive_is_said(command: Command, ur
     code, shown, said = command("audit", "query", COUNT, "--json")
     assert (code, json.loads(shown)) == (0, [{"count": 4}])
     assert "The records of 2025-01 are neither in the log nor in a verified archive" in said
+
+
+# Seen red without a pinned path: the writer called the other function, and the record was acknowledged and nowhere.
+async def test_no_schema_of_the_writers_name_swallows_a_record(whole: SealedLog, url: str) -> None:
+    act(
+        url,
+        "CREATE SCHEMA affidavit_engine; GRANT USAGE ON SCHEMA affidavit_engine TO PUBLIC;"
+        " CREATE FUNCTION affidavit_engine.audit_write(json, json, uuid[], json) RETURNS void LANGUAGE sql AS ''",
+    )
+    asked = trail(user_query_text="Where does it go?")
+    async with Database(url, whole.database.settings).pool("affidavit_engine", has_autocommit=True) as pool:
+        ledger = ledger_on(pool)
+        await ledger.start()
+        await ledger.open(asked)
+        await ledger.close(asked, now())
+        await ledger.stop()
+    with psycopg.connect(url) as superuser:
+        found = superuser.execute("SELECT count(*) FROM public.audit_logs WHERE log_id = %s", (asked.log_id,))
+        assert found.fetchone() == (1,)
