@@ -2,8 +2,8 @@
 
 A process lives while the database has a session of its name (a lease), under a login that may write, or, on this machine,
 while it holds the lock on its spool file: a connection can be lost without its process. No lock of the database serves as
-a lease: readers can take an advisory one, and all others need a transaction that would stay open for days. The end of a request may be in the spool of the machine that died, so others
-wait for that machine before they close its requests.
+a lease: readers can take an advisory one, and all others need a transaction that would stay open for days. The end of a
+request may be in the spool of the machine that died, so others wait for that machine before they close its requests.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """A reader of the log can stop nobody: no lock that anything depends on can be taken with an auditor's rights."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -20,6 +21,7 @@ from engine.settings import HOUSE
 from engine.storage import migrate as migrations
 from engine.storage.database import ARCHIVER, AUDITOR, Database, changing
 from engine.wiring import now, open_registry
+from tests.conftest import ROOT
 from tests.databases import empty_database, scratch_log
 from tests.logs.sealed_log import SealedLog
 from tests.logs.writers import ledger_on, open_records, trail
@@ -36,6 +38,16 @@ FORMER = (
     f"pg_advisory_lock({0xAFF1A2C4})",
     f"pg_advisory_lock({0xAFF1A3}, {2025 * 12 + 3})",
 )
+
+
+# Seen red with one in `lock_book`.
+def test_nothing_here_takes_a_lock_that_anybody_can_take() -> None:
+    code = [file for folder in ("audit", "engine", "ingest") for file in (ROOT / folder).rglob("*.py")]
+    assert [
+        file
+        for file in [*code, HOUSE / "sql" / "schema.sql"]
+        if re.search("pg_(try_)?advisory", file.read_text())
+    ] == []
 
 
 @pytest.fixture(scope="module")
