@@ -120,6 +120,12 @@ WHERE setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_da
   AND (configured ~* '^(row_security|role|session_replication_role)='
        OR configured ~* '^search_path=' AND configured !~* '^search_path=("?\$user"?, *)?("?pg_catalog"?, *)?"?public"?$')
 """
+# It runs after all that a connection asks for, so no pinned setting is safe from it.
+_LOGINS = """
+SELECT format('The event trigger %s acts on every login', evtname),
+       'It can lead a session to other tables or to another role before its first query', 'Look at its function, then drop it'
+FROM pg_event_trigger WHERE evtevent = 'login' AND evtenabled <> 'D'
+"""
 # Evidence stays for ever, so a month that has some is in the log or in an archive that was read back.
 _HIDDEN = """
 WITH RECURSIVE months AS (
@@ -136,7 +142,7 @@ FROM months WHERE month IS NOT NULL
         AND inhrelid = to_regclass(to_char(month, '"public.audit_logs_"YYYY_MM')))
 """
 _QUESTIONS: tuple[LiteralString, ...] = (
-    _MONTHS, _TRIGGERS, _CHILDREN, _INDEXES, _NAMESAKES, _SHADOWS, _SETTINGS, _HIDDEN,
+    _MONTHS, _TRIGGERS, _CHILDREN, _INDEXES, _NAMESAKES, _SHADOWS, _LOGINS, _SETTINGS, _HIDDEN,
 )  # fmt: skip
 
 

@@ -134,6 +134,16 @@ SHOWN_OTHERWISE = {
         "CREATE RULE nothing AS ON INSERT TO audit_anchors DO INSTEAD NOTHING",
         "rule nothing on public.audit_anchors does not belong there",
     ),
+    "a trigger on every login": (
+        (
+            "CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.audit_logs (LIKE audit_logs);"
+            " GRANT USAGE ON SCHEMA elsewhere TO PUBLIC; GRANT SELECT ON elsewhere.audit_logs TO PUBLIC;"
+            " CREATE FUNCTION elsewhere.goes() RETURNS event_trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM set_config('search_path', 'elsewhere, public', false); END $$;"
+            " CREATE EVENT TRIGGER goes ON login EXECUTE FUNCTION elsewhere.goes(); ALTER EVENT TRIGGER goes ENABLE ALWAYS"
+        ),
+        "The event trigger goes acts on every login",
+    ),
     "a missing view": ("DROP VIEW audit_refusals", "view public.audit_refusals is missing"),
     "one more column": (
         "ALTER TABLE audit_erasures ADD COLUMN more text",
