@@ -16,6 +16,7 @@ from audit.proof.verdict import Finding, Report, Verdict
 # A line that is not in sql/schema.sql can only be harmless for what it is not attached to.
 _ATTACHED = frozenset({"column", "constraint", "trigger", "rule", "policy"})
 _CAN = {
+    "migration": "Then the database is of another version of this program, and the other differences may be no more than that",
     "table": "It can be another thing than a table, or hide rows from some readers by row-level security",
     "view": "It can leave rows out, change values or make rows up",
     "column": "It can show other values than were recorded",
@@ -27,9 +28,9 @@ _CAN = {
     "function": "It can write, guard or erase records otherwise than it should",
 }
 _DO = "Find out who changed it and when, and put it back as sql/schema.sql has it"
-_MISLEADING = frozenset(
-    {"table", "view", "column", "rule", "policy"}
-)  # the others are gone through when records are written
+_MIGRATE = "Run `affidavit migrate`, or compare with the version of this program that migrated it"
+# The others are gone through when records are written, and seals show what came of that.
+_MISLEADING = frozenset({"migration", "table", "view", "column", "rule", "policy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ def differences(connection: psycopg.Connection, shipped: Mapping[str, str]) -> l
     connection.execute(SESSION.encode(), prepare=False)
     found = definitions(connection)
     strange = [Difference(*row) for row in outsiders(connection)]
-    return [*_changed(found, shipped), *_added(found, shipped), *strange]
+    changed = [*_changed(found, shipped), *_added(found, shipped)]
+    return [*sorted(changed, key=lambda each: each.do != _MIGRATE), *strange]
 
 
 def check_with(
@@ -83,10 +85,12 @@ def _changed(found: list[Definition], shipped: Mapping[str, str]) -> Iterator[Di
 
 def _added(found: list[Definition], shipped: Mapping[str, str]) -> Iterator[Difference]:
     for each in found:
-        if each.kind in _ATTACHED and str(each) not in shipped and f"table {each.relation}" in shipped:
+        is_attached = each.kind in _ATTACHED and f"table {each.relation}" in shipped
+        if (is_attached or each.kind == "migration") and str(each) not in shipped:
             yield _difference(str(each), "does not belong there")
 
 
 def _difference(name: str, state: str) -> Difference:
     kind = name.partition(" ")[0]
-    return Difference(f"The {name} {state}", _CAN[kind], _DO, kind in _MISLEADING)
+    do = _MIGRATE if kind == "migration" else _DO
+    return Difference(f"The {name} {state}", _CAN[kind], do, kind in _MISLEADING)

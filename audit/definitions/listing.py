@@ -69,6 +69,8 @@ UNION ALL
 SELECT 'function', NULL, p.oid::regprocedure::text, concat_ws(' ', pg_get_functiondef(p.oid), {_OWNER.format("proowner")},
     ({_WRITING.format("coalesce(proacl, acldefault('f', proowner))", "proowner")}))
 FROM pg_proc p WHERE pronamespace IN {_SCHEMAS} AND prokind IN ('f', 'p')
+UNION ALL
+SELECT 'migration', NULL, name, sha256 FROM public.schema_migrations
 """
 
 

@@ -35,6 +35,7 @@ from audit.query.duckdb_session import PreparedQuery, ReadableTable, UnionView
 from audit.vault import Vault
 
 FORGED = "The query is not answered: the database is not as it was shipped, and could show other rows than `verify` checks."
+NAMED = 10  # differences in the words of a refusal
 TRIES = 5  # a retry is needed only when a month is detached or attached during the query
 
 # The tables and views that this login may read, with columns and types. Partitions are read through `audit_logs`.
@@ -197,8 +198,10 @@ class TieredLog:
     def _compare(self, connection: psycopg.Connection) -> list[Difference]:
         found = differences(connection, self.shipped)
         if misleading := [each for each in found if each.misleads]:
-            lines = "\n".join(f"  {each}" for each in misleading)
-            raise MisleadingSchemaError(f"{FORGED}\n{lines}")
+            lines = [f"  {each}" for each in misleading[:NAMED]]
+            if len(misleading) > NAMED:
+                lines.append(f"  And {len(misleading) - NAMED} more: run `affidavit doctor`.")
+            raise MisleadingSchemaError("\n".join([FORGED, *lines]))
         return found
 
     def _is_unreadable(self, failure: Exception) -> bool:

@@ -3,6 +3,7 @@
 Seen red on a migration with one more column, a changed view, a right granted and a function opened to everybody.
 """
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -35,7 +36,9 @@ def test_the_migrations_give_exactly_the_committed_definitions(connection: psyco
 def test_definitions_are_the_same_when_a_schema_was_restored(connection: psycopg.Connection) -> None:
     """PostgreSQL writes some of them with other casts then: that is no difference. Nor is what the months hold."""
     connection.execute(SCHEMA.read_bytes())
-    assert dump_digests(connection) == DEFINITIONS.read_text()
+    shipped = json.loads(DEFINITIONS.read_text()).items()
+    expected = {name: digest for name, digest in shipped if not name.startswith("migration ")}
+    assert json.loads(dump_digests(connection)) == expected
 
 
 def test_the_committed_schema_alone_gives_the_same(connection: psycopg.Connection) -> None:

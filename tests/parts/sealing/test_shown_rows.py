@@ -144,6 +144,14 @@ SHOWN_OTHERWISE = {
         ),
         "The event trigger goes acts on every login",
     ),
+    "a database of a later version": (
+        "INSERT INTO schema_migrations VALUES ('9999_more.sql', repeat('0', 64))",
+        "The migration 9999_more.sql does not belong there. Then the database is of another version of this program",
+    ),
+    "a database of an earlier version": (
+        "DELETE FROM schema_migrations WHERE name LIKE '0022%'",
+        "The migration 0022_readers.sql is missing. Then the database is of another version of this program",
+    ),
     "a missing view": ("DROP VIEW audit_refusals", "view public.audit_refusals is missing"),
     "one more column": (
         "ALTER TABLE audit_erasures ADD COLUMN more text",
