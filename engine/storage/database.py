@@ -59,9 +59,7 @@ class Database:
         )
 
     def migrate(self) -> list[str]:
-        """As whoever the address names; a schema of that name does not get the tables."""
-        address = make_conninfo(self.url, options="-c search_path=public")
-        with psycopg.connect(address, connect_timeout=10) as connection:
+        with psycopg.connect(self.url, connect_timeout=10) as connection:
             return migrate(connection, HOUSE / "sql")
 
     def pending(self) -> list[str]:

@@ -17,11 +17,11 @@ FILES = "[0-9]*.sql"  # schema.sql, beside them, is for readers
 LOCK_S = 10  # for a table that a file changes: requests queue behind a file that waits for a long query
 
 _CREATE_HISTORY = """
-CREATE TABLE IF NOT EXISTS schema_migrations (
+CREATE TABLE IF NOT EXISTS public.schema_migrations (
     name text PRIMARY KEY, sha256 text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
 )
 """
-_LOCK_HISTORY = "LOCK TABLE schema_migrations IN SHARE ROW EXCLUSIVE MODE"
+_LOCK_HISTORY = "LOCK TABLE public.schema_migrations IN SHARE ROW EXCLUSIVE MODE"
 
 
 def migrate(connection: psycopg.Connection, folder: Path) -> list[str]:
@@ -35,7 +35,7 @@ def migrate(connection: psycopg.Connection, folder: Path) -> list[str]:
 def pending(connection: psycopg.Connection, folder: Path) -> list[str]:
     """The names of the files that are not applied yet."""
     connection.autocommit = True
-    known = connection.execute("SELECT to_regclass('schema_migrations') IS NOT NULL").fetchone()
+    known = connection.execute("SELECT to_regclass('public.schema_migrations') IS NOT NULL").fetchone()
     applied = _applied(connection) if known and known[0] else {}
     return [file.name for file in sorted(folder.glob(FILES)) if file.name not in applied]
 
@@ -49,7 +49,7 @@ def _create_history(connection: psycopg.Connection) -> None:
 
 
 def _applied(connection: psycopg.Connection) -> dict[str, str]:
-    return dict(connection.execute("SELECT name, sha256 FROM schema_migrations").fetchall())
+    return dict(connection.execute("SELECT name, sha256 FROM public.schema_migrations").fetchall())
 
 
 def _apply(connection: psycopg.Connection, file: Path) -> bool:
@@ -63,11 +63,14 @@ def _apply(connection: psycopg.Connection, file: Path) -> bool:
             connection.execute(_LOCK_HISTORY)
             if _is_applied(file, digest, _applied(connection)):
                 return False
-            connection.execute(f"SET LOCAL lock_timeout = '{LOCK_S}s'".encode())
+            # A schema with the name of whoever migrates does not get the tables.
+            connection.execute(
+                f"SET LOCAL search_path = public; SET LOCAL lock_timeout = '{LOCK_S}s'".encode()
+            )
             connection.execute(text)
             connection.execute("RESET ROLE")
             connection.execute(
-                "INSERT INTO schema_migrations (name, sha256) VALUES (%s, %s)", (file.name, digest)
+                "INSERT INTO public.schema_migrations (name, sha256) VALUES (%s, %s)", (file.name, digest)
             )
     except psycopg.errors.LockNotAvailable as failure:
         raise ConfigurationError(

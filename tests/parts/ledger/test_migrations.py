@@ -242,3 +242,12 @@ async def test_records_of_schema_version_2_are_proven_and_erased_as_before(
         assert auditor.check(await log.prove(row), log.keys).verdict is Verdict.VALID
     assert auditor.check(await log.prove(log.rows[JANUARY, 0]), log.keys).verdict is Verdict.ERASED
     assert auditor.check(proof, log.keys).verdict is Verdict.VALID
+
+
+# Seen red with names without a schema: the log was made there, and nobody could read it.
+def test_a_schema_of_the_migrators_name_does_not_get_the_tables(url: str, folder: Path) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute(f"CREATE SCHEMA {connection.info.user}".encode())
+    with psycopg.connect(url) as connection:
+        migrate(connection, folder)
+        assert tables(connection) == {"schema_migrations", "steps"}
