@@ -9,19 +9,36 @@ import logging
 import os
 import select
 import sys
+import time
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 OURS = ("engine", "audit", "ingest", "uvicorn")
-FIELDS = ("request_id", "query_id", "endpoint", "status", "outcome", "reason", "ms", "worker")
+FIELDS = (
+    "request_id",
+    "query_id",
+    "endpoint",
+    "status",
+    "outcome",
+    "reason",
+    "ms",
+    "worker",
+    "lines_left_out",
+)
+HAS_CLIENT = "has_client"  # set in a line about a client whose key is valid: such lines are not throttled
 LINE_BYTES_MAX = 4000  # a pipe that is ready takes 4,096 bytes in one write, without blocking
+LINES_MAX = 100  # a minute of each kind: more of them say no more
+MINUTE_S = 60.0
 
 
 def configure(level: int) -> None:
     """Routes all loggers through one handler. Other libraries log from warnings on."""
     handler = NonBlockingHandler(sys.stderr.fileno())
     handler.setFormatter(JsonLineFormatter())
+    handler.addFilter(Throttle(time.monotonic))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in OURS:
         logging.getLogger(name).setLevel(level)
@@ -40,6 +57,40 @@ class JsonLineFormatter(logging.Formatter):
             line["fault"] = record.exc_info[0].__name__
             line["at"] = _place(record)
         return json.dumps(line, ensure_ascii=False)
+
+
+@dataclass(slots=True)
+class LineWindow:
+    """The lines of one kind since the first one of this minute."""
+
+    ends_at: float = 0.0
+    lines: int = 0
+    left_out: int = 0
+
+
+class Throttle(logging.Filter):
+    """Limits the lines of each kind, because a stranger can cause most of them. A kind is a place in the code.
+
+    The first line of the next minute says how many were left out.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._windows: dict[tuple[str, int], LineWindow] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if getattr(record, HAS_CLIENT, False):
+            return True
+        window = self._windows.setdefault((record.pathname, record.lineno), LineWindow())
+        now = self._monotonic()
+        if window.ends_at <= now:
+            if window.left_out:
+                record.lines_left_out = window.left_out
+            window.ends_at, window.lines, window.left_out = now + MINUTE_S, 0, 0
+        window.lines += 1
+        window.left_out += window.lines > LINES_MAX
+        return window.lines <= LINES_MAX
 
 
 class NonBlockingHandler(logging.Handler):

@@ -222,6 +222,26 @@ def test_what_others_put_into_their_words_is_not_told_nor_what_a_fault_says() ->
     )
 
 
+# Seen red without the filter: a stranger could fill the disk.
+def test_lines_of_one_kind_are_limited_and_the_next_minute_says_how_many_were_left_out() -> None:
+    time_s = [0.0]
+    throttle = logs.Throttle(lambda: time_s[0])
+
+    def passes(line: int, **about: object) -> logging.LogRecord | None:
+        record = logging.LogRecord("uvicorn.error", logging.WARNING, __file__, line, "Invalid", (), None)
+        record.__dict__ |= about
+        return record if throttle.filter(record) else None
+
+    assert [bool(passes(1)) for _ in range(logs.LINES_MAX + 5)] == [True] * logs.LINES_MAX + [False] * 5
+    assert passes(2), "another kind"
+    assert passes(1, **{logs.HAS_CLIENT: True}), "a client with a key"
+    time_s[0] = logs.MINUTE_S
+    first, second = passes(1), passes(1)
+    assert first and second
+    assert json.loads(logs.JsonLineFormatter().format(first))["lines_left_out"] == 5
+    assert "lines_left_out" not in json.loads(logs.JsonLineFormatter().format(second))
+
+
 def test_a_request_without_a_record_is_counted_too() -> None:
     counted = Figures()
     counted.count("/healthz", 200, 0.001, None)
