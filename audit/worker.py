@@ -80,14 +80,17 @@ class Worker:
             timer.join()
 
 
-async def wait_for_end(process: asyncio.subprocess.Process, silence_s: float) -> int:
-    """The exit code of a worker that sends heartbeats; one that misses them for so long is killed."""
+async def wait_for_end(
+    process: asyncio.subprocess.Process, silence_s: float, hear: Callable[[bytes], object] = lambda _: None
+) -> int:
+    """The exit code of a worker that sends heartbeats; one that misses them for so long is killed. `hear` gets its notices."""
     assert process.stdout
     try:
         with contextlib.suppress(EOFError):  # it has ended, or is about to
             while True:
                 async with asyncio.timeout(silence_s):
-                    await read(process.stdout, NOTICE_BYTES_MAX)
+                    header, _ = await read(process.stdout, NOTICE_BYTES_MAX)
+                hear(header)
         async with asyncio.timeout(silence_s):
             return await process.wait()
     except TimeoutError:

@@ -80,6 +80,12 @@ Modules
         request_context  what a request carries
         metrics          /metrics in Prometheus' text format
         openapi          /openapi.json
+    connections/         TCP connections, and HTTP on them
+        protocol         HTTP/1.1 with a read timeout; what is malformed
+        door             accepts connections while there is room
+        occupancy        who is connected, and who must leave when it is full (pure)
+        descriptors      file descriptors of a process
+        turned_away      503 while no worker is ready
     providers/           one file a vendor
         claude           generator: Claude
         extractive       generator without a model

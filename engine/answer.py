@@ -30,11 +30,12 @@ from typing import Any, TypeVar
 from audit.errors import LedgerUnavailableError
 from audit.ledger.ledger import Ledger
 from engine import trail as noting
-from engine.admission.flood import FloodCounter
+from engine.admission.flood import SEVERAL, FloodCounter
 from engine.errors import (
     AuditUnavailableError,
     ForbiddenError,
     InvalidFieldError,
+    NotReadyError,
     OutOfTimeError,
     RequestError,
     UnexpectedError,
@@ -152,6 +153,12 @@ class Engine:
             return (await self._on_record(asked, refuse))[0]
         except RequestError as raised:
             return raised
+
+    async def record_turned_away(self, requests: int) -> None:
+        """One row for all requests that got a 503 while no process was ready to read them."""
+        trail = replace(self._trail(Asked(SEVERAL, "")), request_id=None, repeat_count=requests)
+        noting.note_failure(trail, NotReadyError())
+        await self._close(trail, self.monotonic())
 
     async def _on_record(
         self, asked: Asked, work: Callable[[Trail], Awaitable[Result]]

@@ -12,6 +12,8 @@ AffidavitError
 ├── StatementError            an auditor's SQL cannot be run
 └── RequestError              one request failed
     ├── NotHttpError          400  the request is not valid HTTP
+    │   └── UnknownCodingError    501  its body has a transfer coding that the engine does not know
+    ├── TooSlowError          408  the head did not arrive completely in time
     ├── BadRequestError       400  the body cannot be parsed; each reason has its own class
     │   ├── NotUtf8Error
     │   ├── NotJsonError
@@ -33,6 +35,7 @@ AffidavitError
     ├── InvalidFieldError     422  valid JSON, but a field breaks the contract
     ├── RateLimitedError      429
     ├── UnavailableError      503  a part that the request needs does not respond; each part has its own class
+    │   ├── NotReadyError              no process is ready to serve
     │   ├── LimiterUnavailableError    a reader's requests cannot be counted, so they are rejected
     │   ├── IndexUnavailableError
     │   ├── EmbedderUnavailableError
@@ -109,6 +112,22 @@ class NotHttpError(RequestError):
     title = "The request is not valid HTTP"
     detail = (
         "The request breaks the rules of HTTP/1.1, so its connection is closed. Correct it and send it again."
+    )
+
+
+class UnknownCodingError(NotHttpError):
+    status = 501
+    title = "The transfer coding is not supported"
+    detail = "The request's body has a transfer coding that this service does not know. Send it with Content-Length, or chunked."
+
+
+class TooSlowError(RequestError):
+    status = 408
+    error_type = "timeout"
+    retryable = True
+    title = "The request did not arrive"
+    detail = (
+        "The request did not arrive completely in time, so its connection is closed. Please send it again."
     )
 
 
@@ -252,6 +271,13 @@ class UnavailableError(RequestError):
     status = 503
     retryable = True
     retry_after_s = 5
+
+
+class NotReadyError(UnavailableError):
+    error_type = "network"
+    title = "The service is starting"
+    detail = "The service is starting or recovering, and takes a few seconds. Please try again shortly."
+    retry_after_s = 3
 
 
 class LimiterUnavailableError(UnavailableError):

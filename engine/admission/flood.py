@@ -5,8 +5,9 @@ row for each HTTP status, and its `repeat_count` is their exact number. The minu
 request; the shared row is written when it ends, or when the server stops.
 
 A counted request is answered once a count that includes it is durable, in the open record of the shared row. Requests
-wait for the same write together (group commit), for at most `WRITE_INTERVAL_S`. So if the process is killed, the row,
-closed as `abandoned`, counts every request that was answered. The wait also throttles the flood, and only the flood.
+wait for the same write together (group commit), for `WRITE_INTERVAL_S` or, the more of them there are, for longer. So if the
+process is killed, the row, closed as `abandoned`, counts every request that was answered. The wait also throttles the
+flood, and only the flood: to `ANSWERS_A_SECOND` for each address, as far as `WRITE_INTERVAL_MAX_S` allows.
 
 Each process counts on its own: with several processes, an address gets 60 rows and a shared one in each.
 """
@@ -26,9 +27,13 @@ from engine.ports import Clock
 ROWS_MAX = 60  # per address and minute; more rows would add no information
 MINUTE_S = 60.0
 WRITE_INTERVAL_S = 0.25  # at most four writes a second for each flood, however many requests it has
+WRITE_INTERVAL_MAX_S = 2.0  # nobody waits longer, whatever the flood
+ANSWERS_A_SECOND = 100  # of one flood; each takes a millisecond from everybody else
 ADDRESSES_MAX = 10_000  # about 5 MB; all further addresses are counted together
 NETWORK_BITS = 64  # of an IPv6 address: one subscriber owns the whole network
-SERVER_ERROR = 500
+OWN_FAULTS = frozenset(range(500, 600)) - {
+    501
+}  # each gets its row; what is not implemented is the client's to know
 SEVERAL = "several"  # the endpoint of a shared row
 OTHER_ADDRESSES = ""  # the group of all addresses beyond ADDRESSES_MAX
 
@@ -75,7 +80,7 @@ class FloodCounter:
 
     async def count_if_flooding(self, trail: Trail) -> bool:
         """Counts a failed request in a shared row, whose id goes into its trail. False if the request gets its own row."""
-        if trail.client_id or trail.http_status is None or trail.http_status >= SERVER_ERROR:
+        if trail.client_id or trail.http_status is None or trail.http_status in OWN_FAULTS:
             return False
         window = self._window_of(network_of(trail.client_address))
         if window.rows < ROWS_MAX:
@@ -110,7 +115,7 @@ class FloodCounter:
         counted = asyncio.get_running_loop().create_future()
         row.waiting.append(counted)
         try:
-            async with asyncio.timeout(WRITE_INTERVAL_S + 2 * self._within_s):
+            async with asyncio.timeout(WRITE_INTERVAL_MAX_S + 2 * self._within_s):
                 await counted
         except (LedgerUnavailableError, TimeoutError):
             failure = AuditUnavailableError()
@@ -121,10 +126,11 @@ class FloodCounter:
         """Writes the count until the window ends or the server stops, then the row. A row that cannot be closed is an
         orphan, which the ledger closes later."""
         while not self._is_stopping.is_set() and (left_s := window.ends_at - self._monotonic()) > 0:
+            pause_s = min(_interval_s(len(row.waiting)), left_s)
             if row.waiting:
                 await self._count_waiting(row, self._note)
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(WRITE_INTERVAL_S, left_s)):
+                async with asyncio.timeout(pause_s):
                     await self._is_stopping.wait()
         await self._count_waiting(row, self._close)
 
@@ -150,6 +156,11 @@ class FloodCounter:
 
     async def _close(self, row: SharedRow) -> None:
         await self._ledger.close(row.trail, self._clock())
+
+
+def _interval_s(answers: int) -> float:
+    """Until the next answers of a flood that has just had so many."""
+    return min(max(WRITE_INTERVAL_S, answers / ANSWERS_A_SECOND), WRITE_INTERVAL_MAX_S)
 
 
 def network_of(address: str | None) -> str:

@@ -1,7 +1,8 @@
 """The server, in one process or under a supervisor whose workers share the port and are restarted when they die or hang.
 
-Workers share what is outside of them: the database, the index's worker, the limits if they are in Redis. Each shuts down
-gracefully on SIGTERM, and when the supervisor has died. The last process that uses the embedded database stops it.
+Workers share what is outside of them: the database, the index's worker, the limits if they are in Redis. One more than serve is
+kept ready, for the first that dies; while none serves the supervisor answers that they are not ready. Each shuts down gracefully
+on SIGTERM, and when the supervisor has died. The last process that uses the embedded database stops it.
 """
 
 import asyncio
@@ -18,36 +19,40 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.flow_control import CLOSE_HEADER
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from audit import worker
 from audit.errors import AuditError
 from engine import logs, wiring
+from engine.admission.proxies import TrustedProxies
+from engine.answer import Engine
 from engine.cli.output import FOUND_SOMETHING, say
+from engine.connections import descriptors
+from engine.connections.door import QUEUE, Door
+from engine.connections.occupancy import Occupancy
+from engine.connections.protocol import PatientProtocol
+from engine.connections.turned_away import Stopgap
 from engine.errors import AffidavitError
 from engine.http.app import create_app
-from engine.http.middleware import MALFORMED_BODY, MALFORMED_HEAD
 from engine.settings import Settings
 from engine.storage.database import Database
 
 STOP_S = 6  # a question takes five seconds at most; a client that has not read its answer by then is cut off
 LAST_ROWS_S = 1.0  # for the requests that are cut off then: their rows take half a second
 UNREAD_S = 30  # as long as engine/http/stream.py waits for a reader
-ARRIVE_S = 10.0  # the timeout for a request to arrive completely; the engine itself gives up earlier
-CODING = b"transfer-encoding"
-FRAMING = frozenset({b"content-length", CODING})  # the headers that tell where a request ends
-HEAD_BYTES_MAX = 16 * 1024  # a key, a request id and the headers that proxies add take less than 2 KiB
+LINGER_S = 0.5  # at the end, for requests that are on their way over connections that are open
 RESTART_S = 1.0  # the backoff before a worker is restarted: the cause of its death may last
 HEARTBEAT_S = 1.0
+TURNED_AWAY_MAX = 256  # connections that the supervisor answers at once while no worker is ready
 HUNG_S = 30.0  # a worker without a heartbeat for so long missed every deadline: it is killed and restarted
 SHUTDOWN_S = 20.0  # for a graceful shutdown: requests, their rows, a last seal
 
-READY = b"ready"
+# Between the supervisor and a worker
+READY = b"ready"  # it can serve, and waits until it is told to
+SERVE = b"serve"  # with the number of requests that the supervisor has turned away
+RECORDED = b"recorded"  # the row that counts them is written
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +67,12 @@ async def serve(
                 say(f"WARNING: {book.book_id}: {warning}")
     stop = _event_on(signal.SIGINT, signal.SIGTERM)
     if workers == 1:
-        has_started = await _serve_here(settings, database, listening, lambda: print(ready, flush=True), stop)
+
+        def open_at_once(server: _Server, _: Engine) -> None:
+            server.door.open()
+            print(ready, flush=True)
+
+        has_started = await _serve_here(settings, database, listening, open_at_once, stop)
     else:
         has_started = await _serve_by_workers(workers, settings, listening, ready, stop)
     say("Stopped.")
@@ -73,7 +83,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Binds the port before anything else starts, so that a port in use is reported at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family)
+        listening = socket.create_server((host, port), family=family, backlog=QUEUE)
     except OSError as failure:
         reason = os.strerror(failure.errno or 0)
         raise OSError(f"Port {port} cannot be used ({reason}). Use another one: --port {port + 1}") from None
@@ -84,137 +94,68 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve_here(
-    settings: Settings, database: Database, listening: socket.socket, ready: Callable[[], None], stop: asyncio.Event,
-    metrics_folder: Path | None = None,
+    settings: Settings, database: Database, listening: socket.socket, ready: Callable[["_Server", Engine], None],
+    stop: asyncio.Event, metrics_folder: Path | None = None,
 ) -> bool:  # fmt: skip
-    """Serves in this process. False if the server did not start."""
+    """Serves in this process, once `ready` opens the door. False if the server did not start."""
     async with wiring.open_house(settings, database) as house:
         app = create_app(lambda: contextlib.nullcontext(house), metrics_folder)
-        server = _Server(
-            uvicorn.Config(
-                app, http=ReadTimeoutProtocol, ws="none", lifespan="on", log_config=None, access_log=False,
-                server_header=False, timeout_graceful_shutdown=STOP_S,
-                proxy_headers=False,  # they would be believed from this machine: see admission/proxies.py
-            )
+        config = uvicorn.Config(
+            app, ws="none", lifespan="on", log_config=None, access_log=False, server_header=False,
+            timeout_graceful_shutdown=STOP_S,
+            proxy_headers=False,  # they would be believed from this machine: see admission/proxies.py
         )  # fmt: skip
-        server.ready = ready
+        server = _Server(config, listening, house.proxies, settings.database.connections_max)
+        server.ready = lambda: ready(server, house.engine)
         stopping = asyncio.create_task(_exit_when(stop, server))
-        await server.serve(sockets=[listening])
+        await server.serve(sockets=[])
         stopping.cancel()
         if server.server_state.tasks:
             await asyncio.wait(server.server_state.tasks, timeout=LAST_ROWS_S)
     return server.started
 
 
-class UnambiguousConnection(h11.Connection):
-    """Refuses a request whose end two readers could see in two places (RFC 9112, 6.1): the rest would be a second request.
-
-    And another major version of HTTP, which h11 reads as 1.1.
-    """
-
-    is_head = False
-
-    def next_event(self) -> Any:
-        event = super().next_event()
-        if isinstance(event, h11.Request):
-            framing = {name for name, _ in event.headers} & FRAMING
-            is_misread = event.http_version < b"1.1" and CODING in framing  # such a version knows no coding
-            if framing == FRAMING or is_misread or event.http_version >= b"2":
-                self.is_head = event.method == b"HEAD"
-                raise h11.RemoteProtocolError("ambiguous framing, or another version of HTTP")
-        return event
-
-
-class ReadTimeoutProtocol(H11Protocol):
-    """HTTP/1.1 with a read timeout: a request sent byte by byte holds its connection for ten seconds, not for ever.
-
-    A malformed request passes through the application, because every response has a row. Nothing is read after it.
-    """
-
-    _deadline: asyncio.TimerHandle | None = None
-    _is_malformed = False
-    conn: UnambiguousConnection
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.conn = UnambiguousConnection(h11.SERVER, HEAD_BYTES_MAX)
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        super().connection_made(transport)
-        self._start_timer()
-
-    def data_received(self, data: bytes) -> None:
-        if not self._is_malformed:
-            super().data_received(data)
-            self._set_timer()
-
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn calls it for each malformed request
-        self._is_malformed = True
-        is_running = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # as in uvicorn
-        if is_running:
-            self.cycle.scope["state"][MALFORMED_BODY] = True
-            self.headers.append(CLOSE_HEADER)  # then the response has it too
-            self.cycle.keep_alive = False
-            self.cycle.message_event.set()
-        elif self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            self._run_malformed()
-        else:  # its response is sent already
-            self.transport.close()
-
-    def _run_malformed(self) -> None:
-        self.scope = {
-            "type": "http", "asgi": {"version": self.asgi_version, "spec_version": "2.3"}, "http_version": "1.1",
-            "server": self.server, "client": self.client, "scheme": self.scheme or "http",
-            "method": "HEAD" if self.conn.is_head else "GET", "root_path": "", "path": "", "raw_path": b"",
-            "query_string": b"", "headers": [CLOSE_HEADER], "state": self.app_state | {MALFORMED_HEAD: True},
-        }  # fmt: skip
-        self.cycle = RequestResponseCycle(
-            scope=self.scope, conn=self.conn, transport=self.transport, flow=self.flow, logger=self.logger,
-            access_logger=self.access_logger, access_log=self.access_log,
-            default_headers=self.server_state.default_headers, message_event=asyncio.Event(),
-            on_response=self.on_response_complete,
-        )  # fmt: skip
-        self.cycle.keep_alive = False
-        task = self.loop.create_task(self.cycle.run_asgi(self.app))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._set_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def _set_timer(self) -> None:
-        """Limits only a request that is arriving: between two requests uvicorn's own timeout for idle connections applies."""
-        is_begun = self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
-        if not is_begun:
-            self._stop_timer()
-        elif self._deadline is None:
-            self._start_timer()
-
-    def _start_timer(self) -> None:
-        self._deadline = self.loop.call_later(ARRIVE_S, self.transport.close)
-
-    def _stop_timer(self) -> None:
-        if self._deadline:
-            self._deadline.cancel()
-            self._deadline = None
-
-
 class _Server(uvicorn.Server):
-    """Calls `ready` after its start, and leaves signals to `serve`, which stops the database after the last request."""
+    """Calls `ready` after its start, and leaves signals to `serve`, which stops the database after the last request.
+
+    It is given no sockets: its door accepts connections, once it is opened.
+    """
 
     ready: Callable[[], None]
+    door: Door
+    recording: asyncio.Task[None]
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listening: socket.socket,
+        proxies: TrustedProxies,
+        database_connections: int,
+    ) -> None:
+        super().__init__(config)
+        self._listening, self._proxies, self._database_connections = listening, proxies, database_connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         gc.collect()
         gc.freeze()  # objects that live as long as the process: a full collection of them would block the loop for 30 ms
-        if self.started:
-            self.ready()
+        in_all = descriptors.connections_max(self._database_connections)
+        self._occupancy = Occupancy(in_all, self._proxies)
+        visitor = partial(
+            PatientProtocol, self.config, self.server_state, self.lifespan.state, self._occupancy
+        )
+        self.door = Door(self._listening, self._occupancy, visitor)
+        self.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Whoever is connected gets one more answer: a client cannot know that it should not have asked."""
+        self._occupancy.is_ending = True
+        self.door.close()
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, PatientProtocol)
+            connection.note_progress()
+        await asyncio.sleep(LINGER_S)
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -238,68 +179,96 @@ async def _serve_by_workers(
 ) -> bool:
     """Serves by workers. False if one of the first workers did not start: another try would fail in the same way."""
     with tempfile.TemporaryDirectory(prefix="affidavit-figures-") as folder:
-        supervisor = _Supervisor(settings, listening, Path(folder))
-        workers = [await supervisor.start() for _ in range(count)]
-        starting = asyncio.gather(*map(_wait_until_ready, workers))
-        stopping = asyncio.create_task(stop.wait())
-        tasks: list[asyncio.Future[Any]] = [starting, stopping]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        has_started = starting.done() and all(starting.result())
+        supervisor = _Supervisor(count, settings, listening, Path(folder))
+        keeping = [asyncio.create_task(supervisor.keep()) for _ in range(count)]
+        waiting = [
+            asyncio.create_task(event.wait()) for event in (supervisor.is_complete, supervisor.has_lost, stop)
+        ]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        has_started = supervisor.is_complete.is_set()
         if has_started:
             print(ready, flush=True)
-            tasks += [asyncio.create_task(supervisor.restart(process)) for process in workers]
-            await stopping
-        for task in tasks:
+            spare = supervisor.keep()  # only now, because the others needed all the CPU to start
+            keeping.append(asyncio.create_task(spare))
+            await stop.wait()
+        for task in (*keeping, *waiting):
             task.cancel()
         await supervisor.stop()
     return has_started
 
 
 class _Supervisor:
-    """Starts workers, restarts them when they end, and stops them together."""
+    """Keeps workers: some serve, and a spare one can at once, when one of them dies. Answers itself while none serves."""
 
-    def __init__(self, settings: Settings, listening: socket.socket, folder: Path) -> None:
-        self._settings, self._listening, self._folder = settings, listening, folder
+    def __init__(self, count: int, settings: Settings, listening: socket.socket, folder: Path) -> None:
+        self._count, self._settings, self._listening, self._folder = count, settings, listening, folder
         self._workers: set[Process] = set()
+        self._spare: list[Process] = []
+        self._serving: dict[Process, int] = {}  # with the number of turned away that it has not recorded yet
+        self.is_complete, self.has_lost = asyncio.Event(), asyncio.Event()
+        in_all = min(TURNED_AWAY_MAX, descriptors.connections_max(0))
+        proxies = TrustedProxies.named(settings.server.trusted_proxies)
+        self._stopgap = Stopgap(listening, Occupancy(in_all, proxies))
+        self._assign()
+
+    async def keep(self) -> None:
+        """One worker after the other, with a backoff. Each has its own, so one crash loop does not delay the other workers."""
+        while True:
+            process = await self.start()
+            code = await worker.wait_for_end(process, HUNG_S, partial(self.hear, process))
+            self._forget(process)
+            log.error("A worker ended (exit code %s) and is restarted", code)
+            await asyncio.sleep(RESTART_S)
 
     async def start(self) -> Process:
         level = logging.getLogger("engine").level
         process = await asyncio.create_subprocess_exec(
             *worker.command(__name__), stdin=PIPE, stdout=PIPE, pass_fds=[self._listening.fileno()]
         )
-        assert process.stdin
         message = pickle.dumps((self._settings, self._listening.fileno(), self._folder, level))
-        process.stdin.writelines(worker.frame(b"", message))
+        _tell(process, b"", message)
         self._workers.add(process)
         return process
 
-    async def restart(self, process: Process) -> None:
-        """Restarts a worker after a backoff. Each has its own, so one crash loop does not delay the other workers."""
-        while True:
-            code = await worker.wait_for_end(process, HUNG_S)
-            self._workers.discard(process)
-            log.error("A worker ended (exit code %s) and is restarted", code)
-            await asyncio.sleep(RESTART_S)
-            process = await self.start()
+    def hear(self, process: Process, header: bytes) -> None:
+        if header == READY:
+            self._spare.append(process)
+            self._assign()
+            log.info("A worker is ready")
+        elif header == RECORDED:
+            self._serving[process] = 0
 
     async def stop(self) -> None:
         """Graceful shutdown of all workers at once. They send no more heartbeats, so a late one is killed."""
+        self._stopgap.set_open(is_needed=False)
+        self._listening.close()  # whoever waits is left to the workers; when they close it too, nobody waits in vain
         for process in self._workers:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
         await asyncio.gather(*(worker.wait_for_end(process, SHUTDOWN_S) for process in self._workers))
 
+    def _forget(self, process: Process) -> None:
+        self.has_lost.set()
+        self._workers.discard(process)
+        self._stopgap.turned_away += self._serving.pop(process, 0)
+        if process in self._spare:
+            self._spare.remove(process)
+        self._assign()
 
-async def _wait_until_ready(process: Process) -> bool:
-    """Waits until the worker reports that it is ready; false if it ends before, or misses its heartbeats."""
-    assert process.stdout
-    with contextlib.suppress(EOFError, TimeoutError):
-        while True:
-            async with asyncio.timeout(HUNG_S):
-                header, _ = await worker.read(process.stdout, worker.NOTICE_BYTES_MAX)
-            if header == READY:
-                return True
-    return False
+    def _assign(self) -> None:
+        while self._spare and len(self._serving) < self._count:
+            process = self._spare.pop(0)
+            turned_away, self._stopgap.turned_away = self._stopgap.turned_away, 0
+            self._serving[process] = turned_away
+            _tell(process, SERVE, str(turned_away).encode())
+        if len(self._serving) == self._count:
+            self.is_complete.set()
+        self._stopgap.set_open(is_needed=not self._serving)
+
+
+def _tell(process: Process, header: bytes, body: bytes) -> None:
+    assert process.stdin
+    process.stdin.writelines(worker.frame(header, body))
 
 
 # In the worker's process
@@ -325,10 +294,31 @@ async def _serve_as_worker() -> bool:
     try:
         with socket.socket(fileno=descriptor) as listening:
             async with wiring.open_database(settings) as database:
-                ready = partial(worker.notify, sink, READY)
+                ready = partial(_open_when_told, source, sink)
                 return await _serve_here(settings, database, listening, ready, stop, folder)
     finally:
         heartbeats.cancel()
+
+
+def _open_when_told(source: IO[bytes], sink: IO[bytes], server: _Server, engine: Engine) -> None:
+    loop = asyncio.get_running_loop()
+
+    def open_door() -> None:
+        loop.remove_reader(source)
+        with contextlib.suppress(EOFError):  # the supervisor has ended, which `channel` notices
+            _, turned_away = worker.receive(source, worker.NOTICE_BYTES_MAX)
+            server.door.open()
+            server.recording = loop.create_task(_record_turned_away(int(turned_away), engine, sink))
+
+    loop.add_reader(source, open_door)
+    worker.notify(sink, READY)
+
+
+async def _record_turned_away(count: int, engine: Engine, sink: IO[bytes]) -> None:
+    """If that fails, the supervisor still has them, and tells the worker that follows this one."""
+    if count:
+        await engine.record_turned_away(count)
+        worker.notify(sink, RECORDED)
 
 
 if __name__ == "__main__":

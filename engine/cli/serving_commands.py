@@ -5,6 +5,7 @@ import logging
 from engine import logs, wiring
 from engine.cli import serving
 from engine.cli.output import Arguments, Command, argument, progress, say
+from engine.connections import descriptors
 from engine.settings import Settings
 from engine.storage.database import Database
 
@@ -14,6 +15,7 @@ WORKERS_MAX = 64  # more processes than one machine can use
 
 async def up(settings: Settings, arguments: Arguments) -> int:
     """Start everything embedded: database, index, a sample book if there is none, a demo key and the server."""
+    descriptors.raise_limit()
     listening = serving.listen("127.0.0.1", arguments.port)
     logs.configure(logging.WARNING)  # for a person at the terminal, the access log is noise
     async with wiring.open_database(settings, say) as database:
@@ -31,6 +33,7 @@ async def up(settings: Settings, arguments: Arguments) -> int:
 
 async def serve(settings: Settings, arguments: Arguments) -> int:
     """Serve with the given settings. The database must be migrated and contain a book."""
+    descriptors.raise_limit()
     listening = serving.listen(arguments.host, arguments.port)
     logs.configure(logging.INFO)
     async with wiring.open_database(settings, say) as database:

@@ -15,10 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.errors import NotHttpError
 from engine.http import problems, request_context
 from engine.http.metrics import Figures
+from engine.logs import HAS_CLIENT
 from engine.models import Quota
 
 DOCUMENT = "/openapi.json"
-# In the state of a request that is not valid HTTP. The protocol sets them.
+# In the state of a request that is not valid HTTP. The protocol sets them: its failure, or that its body fails.
 MALFORMED_HEAD = "malformed_head"
 MALFORMED_BODY = "malformed_body"
 CLIENT_GONE = 0  # the status in the metrics of a request whose client disconnected
@@ -85,6 +86,7 @@ class RequestLog:
             return
         fields = {"endpoint": endpoint, "status": status, "ms": round(seconds * 1000)}
         fields["request_id"] = scope["state"]["request_id"]
+        fields[HAS_CLIENT] = bool(trail and trail.client_id)
         if trail:
             fields |= {"query_id": str(trail.query_id), "outcome": trail.outcome}
             if reason := trail.reason or trail.error_type:
@@ -116,8 +118,9 @@ class MalformedRequests:
                 raise NotHttpError
             return message
 
-        if scope["type"] == "http" and scope["state"].get(MALFORMED_HEAD):
-            response = await problems.on_request_error(Request(scope), NotHttpError())
+        malformed = scope["state"].get(MALFORMED_HEAD) if scope["type"] == "http" else None
+        if malformed:
+            response = await problems.on_request_error(Request(scope), malformed())
             await response(scope, receive, send)
         else:
             await self._app(scope, receive_well_formed, send)

@@ -34,6 +34,8 @@ HEADS = {
     "no number as a length": ASKING + b"Content-Length: many\r\n\r\n",
     "a negative length": ASKING + b"Content-Length: -1\r\n\r\n",
     "two lengths": ASKING + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
+}
+CODINGS = {
     "an unknown coding": ASKING + b"Transfer-Encoding: gzip, chunked\r\n\r\n",
     "two codings": ASKING + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
 }
@@ -68,18 +70,24 @@ def split(response: bytes) -> tuple[int, dict[str, str], bytes]:
     return int(status.split()[1]), named, body
 
 
-def check_refused(response: bytes, records: Records) -> dict[str, Any]:
+def check_refused(
+    response: bytes,
+    records: Records,
+    status: int = 400,
+    kind: str = "NotHttp",
+    error_type: str = "validation",
+) -> dict[str, Any]:
     """One refusal with one row; returns the row."""
-    status, headers, body = split(response)
-    assert (status, headers["connection"]) == (400, "close")
+    seen, headers, body = split(response)
+    assert (seen, headers["connection"]) == (status, "close")
     assert headers["content-type"] == "application/problem+json"
     assert b"HTTP/1.1 200" not in body
     (row,) = records.where("request_id = %s", headers["x-request-id"])
-    assert (row["http_status"], row["outcome"], row["error_type"]) == (400, "failed", "validation")
+    assert (row["http_status"], row["outcome"], row["error_type"]) == (status, "failed", error_type)
     if body:
         problem = json.loads(body)
         assert (problem["type"], problem["query_id"]) == (
-            "urn:affidavit:problem:NotHttp",
+            f"urn:affidavit:problem:{kind}",
             str(row["query_id"]),
         )
     return row
@@ -90,6 +98,21 @@ def check_refused(response: bytes, records: Records) -> dict[str, Any]:
 def test_a_malformed_head_is_refused_and_has_a_row(server: Running, records: Records, head: bytes) -> None:
     row = check_refused(heard(server, head + SECOND, "127.0.0.71"), records)
     assert (row["endpoint"], row["client_address"], row["client_id"]) == ("unknown", "127.0.0.71", None)
+
+
+# Seen red with 400 for each, which tells a client that its request was wrong (RFC 9112, 6.1).
+@pytest.mark.parametrize("head", CODINGS.values(), ids=CODINGS)
+def test_a_transfer_coding_that_is_not_supported_is_said_to_be_so(
+    server: Running, records: Records, head: bytes
+) -> None:
+    check_refused(heard(server, head + SECOND, "127.0.0.71"), records, 501, "UnknownCoding")
+
+
+# Seen red with a connection that was closed after ten seconds without a word.
+@pytest.mark.campaign
+def test_a_head_that_does_not_end_is_refused_with_a_row(server: Running, records: Records) -> None:
+    row = check_refused(heard(server, ASKING, "127.0.0.76"), records, 408, "TooSlow", "timeout")
+    assert row["client_address"] == "127.0.0.76"
 
 
 # Seen red with h11's own connection: the length was ignored, and the rest served as a second request.
@@ -131,13 +154,17 @@ def test_a_malformed_body_after_its_response_closes_the_connection(
     assert (status, row["http_status"]) == (401, 401)
 
 
-# Seen red with uvicorn's own response: no row at all.
+# Seen red with uvicorn's own response (no row at all), and for the second with a flood's bounds that end at status 500.
+@pytest.mark.parametrize(
+    ("head", "status", "address"),
+    [(b"NONSENSE\r\n\r\n", 400, "127.0.0.75"), (CODINGS["an unknown coding"], 501, "127.0.0.77")],
+)
 def test_a_flood_of_malformed_heads_leaves_sixty_rows_and_one_that_counts_the_rest(
-    server: Running, database: Database, records: Records
+    server: Running, database: Database, records: Records, head: bytes, status: int, address: str
 ) -> None:
-    address, beyond = "127.0.0.75", 5
+    beyond = 5
     for _ in range(ROWS_MAX + beyond):
-        assert split(heard(server, b"NONSENSE\r\n\r\n", address))[0] == 400
+        assert split(heard(server, head, address))[0] == status
     rows = records.where("client_address = %s", address)
     with psycopg.connect(database.url) as connection:
         counted = "SELECT trail ->> 'repeat_count' FROM audit_open WHERE trail ->> 'client_address' = %s"
