@@ -34,6 +34,7 @@ bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/resu
 	@$(BIN)/python -m bench.verify
 	@$(BIN)/python -m bench.archive
 	@$(BIN)/python -m bench.load
+	@$(BIN)/python -m bench.hostile
 
 bench-peers: $(PEERS)/.ready  ## Installs other frameworks, which `make bench` then compares with (once)
 

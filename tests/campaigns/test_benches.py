@@ -21,6 +21,7 @@ BENCHES = {
     "archive": ["--rows", "2000"],
     "engine": ["--seconds", "0.5"],
     "gate": [],
+    "hostile": ["--seconds", "2"],
     "ingest": ["--copies", "1", "--words", "10000", "--passages", "300"],
     "ledger": ["--rounds", "1"],
     "load": ["--seconds", "3"],
