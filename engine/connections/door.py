@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 from engine.connections.occupancy import Occupancy
 
-PER_TURN = 256  # of so many connections one is accepted in each turn of the event loop, so that it can speak before the next
+AT_ONCE = (
+    4  # in each turn of the event loop, and one more for so many connections: the evicted ones close after it
+)
+PER_TURN = 256
 AGAIN_S = 0.05  # if all are busy, or the system has no descriptor left
 QUEUE = 2048  # connections that wait in the system
 
@@ -37,7 +40,7 @@ class Door:
 
     def open(self) -> None:
         self._listening.setblocking(False)  # noqa: FBT003  its only form
-        self._loop.add_reader(self._listening, self._accept, 1 + self._occupancy.in_all // PER_TURN)
+        self._loop.add_reader(self._listening, self._accept, AT_ONCE + self._occupancy.in_all // PER_TURN)
 
     def shut(self) -> None:
         """Nobody is taken in until it is opened again."""
@@ -73,6 +76,10 @@ class Door:
         if not self._occupancy.enter(visitor, peer):
             connection.close()
             return
+        if _has_spoken(connection):
+            self._occupancy.occupy(
+                visitor
+            )  # until it is read: those who come after it may not push it out before
         task = self._loop.create_task(self._connect(visitor, connection))
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
@@ -87,3 +94,11 @@ class Door:
     def _wait(self) -> None:
         self.shut()
         self._again = self._loop.call_later(AGAIN_S, self.open)
+
+
+def _has_spoken(connection: socket.socket) -> bool:
+    """Whoever has waited for its turn has sent its request already."""
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False
