@@ -35,6 +35,7 @@ AffidavitError
     ├── UnavailableError      503  a part that the request needs does not respond; each part has its own class
     │   ├── LimiterUnavailableError    a reader's requests cannot be counted, so they are rejected
     │   ├── IndexUnavailableError
+    │   │   └── IndexDamagedError      it does not hold the book, or not all of it: it is rebuilt from the database
     │   ├── EmbedderUnavailableError
     │   ├── DatabaseUnavailableError
     │   ├── AuditUnavailableError      the record cannot be made durable, so no answer is given
@@ -261,10 +262,20 @@ class LimiterUnavailableError(UnavailableError):
 
 
 class IndexUnavailableError(UnavailableError):
+    """`reason` is what the vector store said: for the operator and the log, never for a reader or the record."""
+
     error_type = "network"
     title = "The book's index is unavailable"
     detail = "The search index is unavailable, so the book cannot be searched. Please try again shortly."
     retry_after_s = 3
+
+    def __init__(self, reason: str = "", *, upstream: str | None = None) -> None:
+        super().__init__(upstream=upstream)
+        self.reason = reason or "it gave no reason"
+
+
+class IndexDamagedError(IndexUnavailableError):
+    detail = "The book's search index is being rebuilt, so the book cannot be searched. Please try again shortly."
 
 
 class EmbedderUnavailableError(UnavailableError):

@@ -128,7 +128,7 @@ class EdgeIndex:
             async with asyncio.timeout(SEARCH_S):
                 await self._slots.acquire()
         except TimeoutError as busy:
-            raise IndexUnavailableError from busy
+            raise IndexUnavailableError(f"{SEARCHES_MAX} searches wait already") from busy
         try:
             yield
         finally:
@@ -168,12 +168,12 @@ class WorkerClient:
             if not self._lease.is_excused():
                 await self._drop(connection)
                 self._lease.kill_owner()
-            raise IndexUnavailableError from late
+            raise IndexUnavailableError(f"the index worker sent no reply within {timeout_s:g} s") from late
         except (OSError, EOFError) as gone:
             await self._drop(connection)
-            raise IndexUnavailableError from gone
+            raise IndexUnavailableError(f"the index worker has ended ({gone})") from gone
         if "error" in reply[0]:
-            raise IndexUnavailableError from RuntimeError(reply[0]["error"])
+            raise IndexUnavailableError(reply[0]["error"]) from RuntimeError(reply[0]["error"])
         return reply
 
     async def close(self) -> None:

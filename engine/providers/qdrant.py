@@ -6,6 +6,7 @@ scores of the hits are exact even so.
 """
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,17 +15,20 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+import grpc  # type: ignore[import-untyped]
 import httpx
 from qdrant_client import AsyncQdrantClient
 from qdrant_client import models as qdrant
+from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
+from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
-from engine.errors import ConfigurationError, IndexUnavailableError
+from engine.errors import ConfigurationError, IndexDamagedError, IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector, point_id
 from engine.ports import Index
 from engine.settings import Settings
 
 CHANGE_S = 60  # timeout to create, drop or alias a collection, on which a cluster must agree
-UPSERT_S = 60  # for one request
+UPSERT_S = 60  # for one request; the client's own limit, because Qdrant 1.16 refuses a write whose address has one
 SEAL_S = 900.0  # building the graph of 100,000 passages takes about 90 s
 POLL_S = 0.25  # polling interval while a collection is optimised: the server sends no notification
 REQUEST_NUMBERS_MAX = 400_000  # about 8 MB of JSON; a server refuses more than 32 MB
@@ -38,6 +42,8 @@ GRPC = {
     "grpc.max_reconnect_backoff_ms": 1000,  # by default, a recovered server goes unnoticed for two minutes
 }
 DENSE, SPARSE = "dense", "bm25"
+UNKNOWN_COLLECTION = (404, "NOT_FOUND")
+REASON_CHARACTERS_MAX = 300
 
 _FIELDS = dict.fromkeys(("chapter", "section", "difficulty", "tags"), qdrant.PayloadSchemaType.KEYWORD)
 _FIELDS["module"] = qdrant.PayloadSchemaType.INTEGER
@@ -120,7 +126,7 @@ class QdrantIndex:
         for batch in _batches(points):
             async with _available(UPSERT_S):
                 structs = [_struct(point) for point in batch]
-                await self._client.upsert(_collection(generation), structs, wait=True, timeout=UPSERT_S)
+                await self._client.upsert(_collection(generation), structs, wait=True)
 
     async def seal(self, generation: UUID) -> int:
         """Waits until the collection is optimised, and counts its points exactly."""
@@ -206,12 +212,43 @@ class QdrantIndex:
 
 @asynccontextmanager
 async def _available(limit_s: float) -> AsyncIterator[None]:
-    """Maps every failure and timeout of the block to `IndexUnavailableError`."""
+    """Maps every failure and timeout of the block to `IndexUnavailableError`, with the server's reason."""
     try:
         async with asyncio.timeout(limit_s):
             yield
     except Exception as failure:
-        raise IndexUnavailableError from failure
+        raise _unavailable(failure, limit_s) from failure
+
+
+def _unavailable(failure: Exception, limit_s: float) -> IndexUnavailableError:
+    if isinstance(failure, TimeoutError):
+        return IndexUnavailableError(f"no reply within {limit_s:g} s")
+    if isinstance(failure, ResponseHandlingException):
+        source = failure.source
+        return IndexUnavailableError(f"{type(source).__name__}: {source}"[:REASON_CHARACTERS_MAX])
+    status, words = _refusal(failure)
+    if status is None:
+        return IndexUnavailableError(f"a reply that cannot be read ({type(failure).__name__})")
+    kind = IndexDamagedError if status in UNKNOWN_COLLECTION else IndexUnavailableError
+    return kind(f"refused ({status}): {words}"[:REASON_CHARACTERS_MAX], upstream=f"refused ({status})")
+
+
+def _refusal(failure: Exception) -> tuple[int | str | None, str]:
+    """The status and the words of a server that refused."""
+    if isinstance(failure, UnexpectedResponse):
+        return failure.status_code, _words(failure.content)
+    if isinstance(failure, ResourceExhaustedResponse):
+        return 429, failure.message
+    if isinstance(failure, grpc.aio.AioRpcError):
+        return failure.code().name, failure.details() or ""
+    return None, ""
+
+
+def _words(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["status"]["error"])
+    except (ValueError, LookupError, TypeError):
+        return body.decode(errors="replace")
 
 
 def _collection(generation: UUID) -> str:

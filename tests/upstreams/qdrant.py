@@ -23,6 +23,7 @@ Fault = Literal[
 ]
 
 CANARY = "canary of the vendor"
+NO_DURATION = 'invalid type: string "60", expected struct Duration'  # what a server of 1.16.3 says to a write with a timeout
 DRIP_S = 0.05  # far below any limit between two bytes
 
 _SPOILT = {
@@ -53,6 +54,8 @@ class Upstream:
             self.requests.append((method, request.url.path, dict(request.query_params), said))
             if self.key and request.headers.get("api-key") != self.key:
                 return _error(401)
+            if method == "PUT" and "points" in request.url.path and "timeout" in request.query_params:
+                return _error(400, NO_DURATION)
             if self.fault and not self.true_before:
                 return await _faulty(self.fault, request)
             self.true_before = max(0, self.true_before - 1)
@@ -147,8 +150,8 @@ async def _drip() -> AsyncIterator[bytes]:
         await asyncio.sleep(DRIP_S)
 
 
-def _error(status: int) -> Response:
-    said = {"time": 0.0, "status": {"error": CANARY}, "result": None}
+def _error(status: int, words: str = CANARY) -> Response:
+    said = {"time": 0.0, "status": {"error": words}, "result": None}
     return JSONResponse(said, status, {"Retry-After": "59"})
 
 

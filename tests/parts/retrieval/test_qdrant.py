@@ -88,6 +88,27 @@ async def test_no_trouble_with_the_server_looks_like_an_answer(upstream: Upstrea
         await search(index, made)
 
 
+# Seen red with the timeout in the address of an upsert: 400, as from a real server of 1.16.3.
+async def test_no_write_has_a_timeout_in_its_address(upstream: Upstream) -> None:
+    async with at(upstream.url) as index:
+        await fill(index)
+    writes = [query for method, path, query, _ in upstream.requests if "points" in path and method == "PUT"]
+    assert writes == [{"wait": "true"}]
+
+
+# Seen red with `raise IndexUnavailableError from failure`: the operator of an ingest was told to try again shortly.
+@pytest.mark.parametrize("prefer_grpc", [False, True], ids=["rest", "grpc"])
+async def test_the_server_s_reason_is_kept_for_the_operator_and_hidden_from_a_reader(
+    upstream: Upstream, upstream_of_grpc: upstream_grpc.Upstream, prefer_grpc: bool
+) -> None:
+    upstream.fault, upstream_of_grpc.refusal = "503", grpc.StatusCode.INTERNAL
+    async with at(upstream.url if not prefer_grpc else "http://127.0.0.1", prefer_grpc=prefer_grpc) as index:
+        with pytest.raises(IndexUnavailableError) as raised:
+            await index.count(uuid4())
+    assert raised.value.reason == f"refused ({'INTERNAL' if prefer_grpc else 503}): {CANARY}"
+    assert CANARY not in f"{raised.value} {raised.value.upstream}"
+
+
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
     async with at(f"http://127.0.0.1:{free_port()}") as index:
         await assert_unavailable(index, uuid4())
