@@ -63,7 +63,8 @@ class Upstream:
                 result = action(request.path_params.get("name", ""), body)
             except ValueError as wrong:
                 return _error(404 if "not found" in str(wrong) else 400)
-            return JSONResponse({"time": 0.0, "status": "ok", "result": result})
+            said = {"time": 0.0, "status": "ok", "result": result}
+            return JSONResponse(said if path != "/" else {"title": "qdrant", "version": "0.0.0"})
 
         return Route(path, receive, methods=[method])
 
@@ -75,6 +76,8 @@ class Upstream:
             self.route("PUT", "/collections/{name}/index", self.index_field),
             self.route("PUT", "/collections/{name}/points", self.upsert),
             self.route("POST", "/collections/{name}/points/count", self.count),
+            self.route("POST", "/collections/{name}/points/scroll", self.scroll),
+            self.route("GET", "/", lambda _, __: None),
             self.route("POST", "/collections/{name}/points/query/batch", self.query),
             self.route("GET", "/aliases", lambda _, __: _json(self.engine.get_aliases())),
             self.route("POST", "/collections/aliases", self.update_aliases),
@@ -100,6 +103,13 @@ class Upstream:
 
     def count(self, name: str, body: bytes) -> Any:
         return _json(self.engine.count(name, exact=bool(models.CountRequest.model_validate_json(body).exact)))
+
+    def scroll(self, name: str, body: bytes) -> Any:
+        asked = models.ScrollRequest.model_validate_json(body)
+        records, offset = self.engine.scroll(
+            name, limit=asked.limit or 10, offset=asked.offset, with_payload=True, with_vectors=True
+        )
+        return {"points": [_json(record) for record in records], "next_page_offset": offset}
 
     def query(self, name: str, body: bytes) -> Any:
         asked = models.QueryRequestBatch.model_validate_json(body)
