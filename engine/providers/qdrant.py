@@ -138,11 +138,12 @@ class QdrantIndex:
 
     async def seal(self, generation: UUID) -> int:
         """Waits until the collection is optimised, moves the aliases to it, and counts its points exactly."""
-        building = self._building.pop(generation)
+        building = self._building[generation]
         async with _available(SEAL_S):
             while not await self._is_optimised(building):  # noqa: ASYNC110  there is no event to await
                 await asyncio.sleep(POLL_S)
             await self._switch(generation, building)
+            del self._building[generation]
             return await self._count(generation, CHANGE_S)
 
     async def points(self, generation: UUID) -> AsyncIterator[list[Point]]:
