@@ -5,6 +5,7 @@ A failed request carries its HTTP status and a message that is safe to show; a r
 AffidavitError
 ├── ConfigurationError        the settings or the data folder are wrong; raised at start-up only
 ├── EmbedderFailedError       the embedding vendor failed, and retries did not help
+├── NotRebuildableError       the index of a book cannot be made of what the database holds
 ├── NotSeparableError         no threshold separates the labelled questions
 ├── LabelsError               a file of labelled questions is invalid
 ├── UnreadableError           one file of a book cannot be read; the others are ingested
@@ -276,7 +277,9 @@ class IndexUnavailableError(UnavailableError):
 
 
 class IndexDamagedError(IndexUnavailableError):
-    detail = "The book's search index is being rebuilt, so the book cannot be searched. Please try again shortly."
+    detail = (
+        "The book's search index is being rebuilt, so the book cannot be searched. Please try again shortly."
+    )
 
 
 class EmbedderUnavailableError(UnavailableError):

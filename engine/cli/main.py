@@ -28,7 +28,12 @@ COMMANDS: dict[str, Command] = {
     **DOCTOR_COMMANDS,
 }
 
-_GROUPS = {"keys": "API keys", "audit": "the audit log", "sessions": "conversations"}
+_GROUPS = {
+    "keys": "API keys",
+    "audit": "the audit log",
+    "sessions": "conversations",
+    "index": "the search index",
+}
 
 
 def main() -> None:

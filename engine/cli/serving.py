@@ -30,6 +30,7 @@ from audit.errors import AuditError
 from engine import logs, wiring
 from engine.cli.output import FOUND_SOMETHING, say
 from engine.errors import AffidavitError
+from engine.house import House
 from engine.http.app import create_app
 from engine.http.middleware import MALFORMED_BODY, MALFORMED_HEAD
 from engine.settings import Settings
@@ -97,10 +98,11 @@ async def _serve_here(
                 proxy_headers=False,  # they would be believed from this machine: see admission/proxies.py
             )
         )  # fmt: skip
-        server.ready = ready
         stopping = asyncio.create_task(_exit_when(stop, server))
+        saying_ready = asyncio.create_task(_say_when_ready(server, house, ready))
         await server.serve(sockets=[listening])
         stopping.cancel()
+        saying_ready.cancel()
         if server.server_state.tasks:
             await asyncio.wait(server.server_state.tasks, timeout=LAST_ROWS_S)
     return server.started
@@ -205,20 +207,31 @@ class ReadTimeoutProtocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Calls `ready` after its start, and leaves signals to `serve`, which stops the database after the last request."""
+    """Says when it listens, and leaves signals to `serve`, which stops the database after the last request."""
 
-    ready: Callable[[], None]
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         gc.collect()
         gc.freeze()  # objects that live as long as the process: a full collection of them would block the loop for 30 ms
         if self.started:
-            self.ready()
+            self.is_listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+async def _say_when_ready(server: _Server, house: House, ready: Callable[[], None]) -> None:
+    """Not before the first question can be answered. The server listens meanwhile: /readyz tells the state."""
+    await server.is_listening.wait()
+    if missing := house.missing_index():
+        say(f"Not ready yet: {missing}.")
+    await house.watched_index.wait_until_searchable()
+    ready()
 
 
 async def _exit_when(stop: asyncio.Event, server: _Server) -> None:

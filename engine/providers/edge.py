@@ -88,7 +88,9 @@ class EdgeIndex:
             await self._building[generation].call("seal", _beside(generation), timeout_s=SEAL_S)
         finally:
             await self._stop_building(generation)
-        await self._serving.call("adopt", generation, timeout_s=OPEN_S, new=_beside(generation), old=_before(generation))
+        await self._serving.call(
+            "adopt", generation, timeout_s=OPEN_S, new=_beside(generation), old=_before(generation)
+        )
         await asyncio.to_thread(shutil.rmtree, self._folder / _before(generation), ignore_errors=True)
         return await self.count(generation)
 

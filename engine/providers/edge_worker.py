@@ -210,8 +210,9 @@ class Shards:
             offset=header["offset"], limit=SCROLLED, with_payload=True, with_vector=True
         )
         records, offset = self._shard(header["generation"]).scroll(wanted)
-        windows = [_windows(record) for record in records]
-        sparse = [record.vector.get(SPARSE) for record in records]
+        vectors: list[Any] = [record.vector for record in records]  # by their names
+        windows = [_windows(each) for each in vectors]
+        sparse = [each.get(SPARSE) for each in vectors]
         described = [
             {
                 "id": str(record.id), "payload": record.payload, "windows": len(rows),
@@ -343,11 +344,14 @@ def _fault(fault: BaseException) -> Reply:
     """The reply about a fault. The index is damaged if it cannot be opened, or if the store panics."""
     traceback.print_exception(fault)
     words = fault.reason if isinstance(fault, IndexDamagedError) else f"{type(fault).__name__}: {fault}"
-    return {"error": words, "is_damaged": isinstance(fault, IndexDamagedError) or not isinstance(fault, Exception)}, b""
+    return {
+        "error": words,
+        "is_damaged": isinstance(fault, IndexDamagedError) or not isinstance(fault, Exception),
+    }, b""
 
 
-def _windows(record: edge.Record) -> np.ndarray[Any, np.dtype[np.float32]]:
-    rows = record.vector.get(WINDOWS) or ([record.vector[PLAIN]] if PLAIN in record.vector else [])
+def _windows(vectors: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    rows = vectors.get(WINDOWS) or ([vectors[PLAIN]] if PLAIN in vectors else [])
     return np.array(rows, "<f4")
 
 

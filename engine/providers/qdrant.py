@@ -32,7 +32,9 @@ from engine.ports import Index
 from engine.settings import Settings
 
 CHANGE_S = 60  # timeout to create, drop or alias a collection, on which a cluster must agree
-UPSERT_S = 60  # for one request; the client's own limit, because Qdrant 1.16 refuses a write whose address has one
+UPSERT_S = (
+    60  # for one request; the client's own limit, because Qdrant 1.16 refuses a write whose address has one
+)
 SEAL_S = 900.0  # building the graph of 100,000 passages takes about 90 s
 POLL_S = 0.25  # polling interval while a collection is optimised: the server sends no notification
 REQUEST_NUMBERS_MAX = 400_000  # about 8 MB of JSON; a server refuses more than 32 MB
@@ -151,7 +153,11 @@ class QdrantIndex:
         while not is_last:
             async with _available(UPSERT_S):
                 records, offset = await self._client.scroll(
-                    _collection(generation), limit=SCROLLED, offset=offset, with_payload=True, with_vectors=True
+                    _collection(generation),
+                    limit=SCROLLED,
+                    offset=offset,
+                    with_payload=True,
+                    with_vectors=True,
                 )
             yield [_point(record) for record in records]
             is_last = offset is None

@@ -132,7 +132,10 @@ def _package() -> Path | str:
                 [npm, "pack", f"{PACKAGE}@{VERSION}", "--silent", "--pack-destination", str(folder)],
                 cwd=folder, capture_output=True, timeout=INSTALL_S, check=False,
             )  # fmt: skip
-        return _checked(folder) or f"no real Qdrant server: {PACKAGE} {VERSION} cannot be had, or has another hash"
+        return (
+            _checked(folder)
+            or f"no real Qdrant server: {PACKAGE} {VERSION} cannot be had, or has another hash"
+        )
 
 
 def _checked(folder: Path) -> Path | None:

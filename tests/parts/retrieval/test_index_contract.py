@@ -70,9 +70,7 @@ async def edge() -> AsyncIterator[Index]:
 async def qdrant_at(
     url: str, *, prefer_grpc: bool = False, shards: int = 1, replicas: int = 1
 ) -> AsyncIterator[Index]:
-    index = QdrantIndex(
-        url, prefer_grpc=prefer_grpc, timeout_s=TIMEOUT_S, shards=shards, replicas=replicas
-    )
+    index = QdrantIndex(url, prefer_grpc=prefer_grpc, timeout_s=TIMEOUT_S, shards=shards, replicas=replicas)
     try:
         yield index
     finally:

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import grpc  # type: ignore[import-untyped]
 import pytest
+from qdrant_client.models import Distance, VectorParams
 
 from engine.errors import IndexUnavailableError
 from engine.models import Filters
@@ -256,7 +257,9 @@ async def test_the_book_s_name_moves_to_the_new_generation_in_one_call(upstream:
 
 
 # Seen red with only the generation's own alias moved: the book's name was lost with the old collection.
-async def test_a_generation_that_is_built_again_takes_every_name_along_in_one_call(upstream: Upstream) -> None:
+async def test_a_generation_that_is_built_again_takes_every_name_along_in_one_call(
+    upstream: Upstream,
+) -> None:
     async with at(upstream.url) as index:
         made = await fill(index)
         await index.announce("book", made)
@@ -279,7 +282,8 @@ async def test_a_collection_of_before_there_were_aliases_is_replaced(upstream: U
     made = uuid4()
     async with at(upstream.url) as index:
         upstream.engine.create_collection(
-            f"affidavit-{made}", vectors_config={"dense": qdrant.qdrant.VectorParams(size=3, distance="Cosine")}
+            f"affidavit-{made}",
+            vectors_config={"dense": VectorParams(size=3, distance=Distance.COSINE)},
         )
         await index.announce("book", made)
         assert aliases_of(upstream) == {"affidavit-book": f"affidavit-{made}"}
