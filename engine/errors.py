@@ -36,7 +36,7 @@ AffidavitError
     ├── UnavailableError      503  a part that the request needs does not respond; each part has its own class
     │   ├── LimiterUnavailableError    a reader's requests cannot be counted, so they are rejected
     │   ├── IndexUnavailableError
-    │   │   ├── WorkerEndedError       of Qdrant Edge
+    │   │   ├── IndexWorkerEndedError   of Qdrant Edge
     │   │   └── IndexDamagedError      it does not hold the book, or not all of it: it is rebuilt from the database
     │   ├── EmbedderUnavailableError
     │   ├── DatabaseUnavailableError

@@ -120,7 +120,7 @@ class EdgeIndex:
         for _ in range(2):
             try:
                 reply, _body = await self._serving.call("count", generation, timeout_s=OPEN_S)
-            except WorkerEndedError as ended:
+            except IndexWorkerEndedError as ended:
                 failure = ended
             else:
                 return int(reply["points"])
@@ -164,7 +164,7 @@ class EdgeIndex:
             await builder.end()
 
 
-class WorkerEndedError(IndexUnavailableError):
+class IndexWorkerEndedError(IndexUnavailableError):
     """It has died, was killed, or is ending."""
 
 
@@ -199,7 +199,7 @@ class WorkerClient:
             raise IndexUnavailableError(f"the index worker sent no reply within {timeout_s:g} s") from late
         except (OSError, EOFError) as gone:
             await self._drop(connection)
-            raise WorkerEndedError(f"the index worker has ended ({gone})") from gone
+            raise IndexWorkerEndedError(f"the index worker has ended ({gone})") from gone
         if "error" in reply[0]:
             kind = IndexDamagedError if reply[0]["is_damaged"] else IndexUnavailableError
             raise kind(reply[0]["error"]) from RuntimeError(reply[0]["error"])

@@ -342,12 +342,11 @@ def _config(dimension: int) -> edge.EdgeConfig:
 
 def _fault(fault: BaseException) -> Reply:
     """The reply about a fault. The index is damaged if it cannot be opened, or if the store panics."""
+    if isinstance(fault, IndexDamagedError):
+        return {"error": fault.reason, "is_damaged": True}, b""
     traceback.print_exception(fault)
-    words = fault.reason if isinstance(fault, IndexDamagedError) else f"{type(fault).__name__}: {fault}"
-    return {
-        "error": words,
-        "is_damaged": isinstance(fault, IndexDamagedError) or not isinstance(fault, Exception),
-    }, b""
+    is_panic = not isinstance(fault, Exception)
+    return {"error": f"{type(fault).__name__}: {fault}", "is_damaged": is_panic}, b""
 
 
 def _windows(vectors: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
