@@ -209,7 +209,11 @@ class Shards:
         wanted = edge.ScrollRequest(
             offset=header["offset"], limit=SCROLLED, with_payload=True, with_vector=True
         )
-        records, offset = self._shard(header["generation"]).scroll(wanted)
+        shard = self._shard(header["generation"])
+        try:
+            records, offset = shard.scroll(wanted)
+        except BaseException as fault:
+            raise IndexDamagedError(f"{type(fault).__name__}: {fault}") from fault
         vectors: list[Any] = [record.vector for record in records]  # by their names
         windows = [_windows(each) for each in vectors]
         sparse = [each.get(SPARSE) for each in vectors]
