@@ -18,7 +18,7 @@ from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import numpy as np
 
@@ -59,7 +59,7 @@ class EdgeIndex:
     async def create(self, generation: UUID, dimension: int) -> None:
         """Builds in a folder beside the one that is searched."""
         await self._stop_building(generation)
-        await asyncio.to_thread(shutil.rmtree, self._folder / _beside(generation), ignore_errors=True)
+        await asyncio.to_thread(_remove, self._folder, _beside(generation))
         builder = self._building[generation] = WorkerClient(self._folder, f"build-{generation}")
         await builder.call("create", _beside(generation), timeout_s=START_S, dimension=dimension)
 
@@ -91,7 +91,7 @@ class EdgeIndex:
         await self._serving.call(
             "adopt", generation, timeout_s=OPEN_S, new=_beside(generation), old=_before(generation)
         )
-        await asyncio.to_thread(shutil.rmtree, self._folder / _before(generation), ignore_errors=True)
+        await asyncio.to_thread(_remove, self._folder, _before(generation))
         return await self.count(generation)
 
     async def points(self, generation: UUID) -> AsyncIterator[list[Point]]:
@@ -113,7 +113,7 @@ class EdgeIndex:
         await self._stop_building(generation)
         await self._serving.call("close", generation, timeout_s=START_S)
         for name in (str(generation), _beside(generation), _before(generation)):
-            await asyncio.to_thread(shutil.rmtree, self._folder / name, ignore_errors=True)
+            await asyncio.to_thread(_remove, self._folder, name)
 
     async def count(self, generation: UUID) -> int:
         """A worker that ends while it opens the generation is given a second chance: somebody may have killed it."""
@@ -317,6 +317,17 @@ def _beside(generation: UUID) -> str:
 def _before(generation: UUID) -> str:
     """The folder that the built one has replaced."""
     return f"{generation}.old"
+
+
+def _remove(folder: Path, name: str) -> None:
+    """Under another name first: a removal goes on when its task was cancelled, and must not meet the next build.
+
+    What a killed process has left under such a name goes too.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        (folder / name).rename(folder / f"{name}.{uuid4().hex}")
+    for removed in folder.glob(f"{name}.{'[0-9a-f]' * 32}"):
+        shutil.rmtree(removed, ignore_errors=True)
 
 
 def _points(described: Sequence[dict[str, Any]], body: bytes) -> Iterator[Point]:

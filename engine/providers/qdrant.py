@@ -51,7 +51,7 @@ DENSE, SPARSE = "dense", "bm25"
 UNKNOWN_COLLECTION = (404, "NOT_FOUND")
 REASON_CHARACTERS_MAX = 300
 TESTED_VERSIONS = ("1.16.3",)  # by the contract of tests/parts/retrieval, alone and as a cluster
-SCROLLED = 200  # points of one reply, when all are read
+SCROLLED = 50  # points of one reply, when all are read: more would stall the requests of the same process
 
 _FIELDS = dict.fromkeys(("chapter", "section", "difficulty", "tags"), qdrant.PayloadSchemaType.KEYWORD)
 _FIELDS["module"] = qdrant.PayloadSchemaType.INTEGER

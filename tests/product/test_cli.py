@@ -148,7 +148,7 @@ def test_ingest_reports_as_json(data_dir: Path, database: Database, tmp_path: Pa
     result = json.loads(said.stdout)
     assert set(result) == {
         "book", "language", "embedder", "generation", "files_processed", "chunks_created", "chunks_reused", "chunks_removed", "errors",
-        "warnings", "exit_code", "seconds",
+        "index_rebuilt", "warnings", "exit_code", "seconds",
     }  # fmt: skip
     assert (result["files_processed"], result["chunks_created"]) == (1, 1)
     assert [error["file"] for error in result["errors"]] == ["bad.md"]
