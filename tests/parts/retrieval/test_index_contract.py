@@ -349,7 +349,7 @@ async def test_what_has_no_score_is_refused_before_anything_is_sent(index: Index
         assert await index.seal(made) == 1
 
 
-# Seen red with `windows` of a passage with one window read as one of many, and with a page left out.
+# Seen red with a page left out.
 async def test_all_that_is_stored_comes_back_to_the_bit(
     index: Index, generation: UUID, request: pytest.FixtureRequest
 ) -> None:
@@ -368,7 +368,7 @@ async def test_of_a_generation_that_is_not_there_nothing_can_be_read(index: Inde
         [batch async for batch in index.points(uuid4())]
 
 
-# Seen red with the collection, and with the folder, of the searched generation emptied by `create`.
+# Seen red with the collection, and with the folder, of the searched generation built in place.
 async def test_what_is_built_again_is_searched_only_when_it_is_whole(index: Index) -> None:
     dense, terms = QUERIES[0]
     async with filled(index, POINTS[:20]) as made:
