@@ -98,9 +98,8 @@ class WatchedIndex:
         books = await self._repair.registry.live_indexes()
         now = self._monotonic()
         is_full = now - self._read_at >= FULL_S
-        for live in books:
-            await self._look(live, is_full=is_full)
-        if is_full:
+        are_whole = [await self._look(live, is_full=is_full) for live in books]
+        if is_full and all(are_whole):
             self._read_at = now
         gone = self._damaged.keys() - {live.generation_id for live in books}
         for generation in gone:
@@ -109,7 +108,7 @@ class WatchedIndex:
             self._states[self._default_book] = WHOLE
             self._default_is_whole.set()
 
-    async def _look(self, live: LiveIndex, *, is_full: bool) -> None:
+    async def _look(self, live: LiveIndex, *, is_full: bool) -> bool:
         try:
             if damage := await self._repair.shortage(live):
                 self._close_to_readers(live, damage)
@@ -124,6 +123,8 @@ class WatchedIndex:
         else:
             self._damaged.pop(live.generation_id, None)
             self._note(live, WHOLE)
+            return True
+        return False
 
     async def _mend(self, live: LiveIndex) -> None:
         """What another process has read since is not read again: since this one started, or has noticed the damage."""

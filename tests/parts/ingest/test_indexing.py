@@ -328,7 +328,7 @@ async def test_an_ingest_of_a_book_that_did_not_change_repairs_its_index_and_say
     assert await repair.examine(await live_of(repair)) == ""
 
 
-def command(shelf: Database, *words: str) -> subprocess.Popen[str]:
+def command(shelf: Database, *words: str, **instead: str) -> subprocess.Popen[str]:
     chosen = shelf.settings
     environment = PATIENCE | {
         "DATABASE_URL": shelf.url, "AFFIDAVIT_BOOKS__DEFAULT": BOOK, "QDRANT_URL": chosen.qdrant.url,
@@ -336,7 +336,7 @@ def command(shelf: Database, *words: str) -> subprocess.Popen[str]:
     }  # fmt: skip
     return subprocess.Popen(
         [sys.executable, "-m", "engine.cli", *words, "--data-dir", str(chosen.data_dir)],
-        cwd=ROOT, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=ROOT, env=os.environ | environment | instead, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -445,6 +445,23 @@ def lines_until(output: IO[str], start: str) -> list[str]:
         if line.startswith(start):
             return said
     raise AssertionError("\n".join(said))
+
+
+@pytest.mark.parametrize("words", [("index", "check"), ("ingest", "PAGES", "--book", "another")])
+async def test_an_operator_is_told_why_the_server_refused(
+    shelf: Database, pages: Path, words: tuple[str, ...]
+) -> None:
+    if shelf.settings.providers.index == "qdrant":
+        pytest.skip("the server that refuses is ours")
+    async with upstream_http.serving() as upstream:
+        upstream.fault = "503"
+        process = command(
+            shelf, *(str(pages) if word == "PAGES" else word for word in words),
+            QDRANT_URL=upstream.url, AFFIDAVIT_PROVIDERS__INDEX="qdrant",
+        )  # fmt: skip
+        _, said = await asyncio.to_thread(process.communicate)
+    assert process.returncode == 1
+    assert f"The index says: refused (503): {upstream_http.CANARY}" in said.splitlines()[-1]
 
 
 async def test_doctor_names_the_version_that_runs_and_what_is_damaged(
