@@ -201,7 +201,7 @@ class WorkerClient:
             await self._drop(connection)
             raise IndexWorkerEndedError(f"the index worker has ended ({gone})") from gone
         if "error" in reply[0]:
-            kind = IndexDamagedError if reply[0]["is_damaged"] else IndexUnavailableError
+            kind = IndexDamagedError if reply[0].get("is_damaged") else IndexUnavailableError
             raise kind(reply[0]["error"]) from RuntimeError(reply[0]["error"])
         return reply
 

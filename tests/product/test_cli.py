@@ -101,7 +101,7 @@ def test_an_auditor_cannot_write_nor_read_keys(data_dir: Path, database: Databas
 def test_doctor_has_a_line_for_each_part(data_dir: Path, database: Database, key: str) -> None:
     said = affidavit("doctor", "--json", data_dir=data_dir)
     findings = json.loads(said.stdout)
-    assert {finding["part"] for finding in findings if finding["state"] != "ok"} == set()
+    assert [finding for finding in findings if finding["state"] != "ok"] == []
     assert said.returncode == 0
     assert len(findings) == 19
     assert len(affidavit("doctor", data_dir=data_dir).stdout.splitlines()) == 19
