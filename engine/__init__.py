@@ -44,6 +44,7 @@ Modules
         languages        the language of a book and of a question (pure)
         stop_words       function words of the languages (pure)
         selection        locates a reader's selected text in the book (pure)
+        index_digest     digest of what an index holds (pure)
         library          read-only repository of books and passages
     grounding/           citations that are really in the passages
         verify           checks the citations of a draft (pure)
@@ -102,7 +103,7 @@ Modules
         __main__         python -m engine.cli
         main             the parser, signals and exit codes
         serving_commands  affidavit up, serve, migrate
-        book_commands    affidavit ingest, books, ask
+        book_commands    affidavit ingest, books, ask, index …
         evaluation_commands  affidavit eval, calibrate
         key_commands     affidavit keys …, sessions …
         audit_commands   affidavit audit …

@@ -5,6 +5,7 @@ A failed request carries its HTTP status and a message that is safe to show; a r
 AffidavitError
 ├── ConfigurationError        the settings or the data folder are wrong; raised at start-up only
 ├── EmbedderFailedError       the embedding vendor failed, and retries did not help
+├── NotRebuildableError       the index of a book cannot be made of what the database holds
 ├── NotSeparableError         no threshold separates the labelled questions
 ├── LabelsError               a file of labelled questions is invalid
 ├── UnreadableError           one file of a book cannot be read; the others are ingested
@@ -38,6 +39,8 @@ AffidavitError
     │   ├── NotReadyError              no process is ready to serve
     │   ├── LimiterUnavailableError    a reader's requests cannot be counted, so they are rejected
     │   ├── IndexUnavailableError
+    │   │   ├── IndexWorkerEndedError   of Qdrant Edge
+    │   │   └── IndexDamagedError      it does not hold the book, or not all of it: it is rebuilt from the database
     │   ├── EmbedderUnavailableError
     │   ├── DatabaseUnavailableError
     │   ├── AuditUnavailableError      the record cannot be made durable, so no answer is given
@@ -287,10 +290,22 @@ class LimiterUnavailableError(UnavailableError):
 
 
 class IndexUnavailableError(UnavailableError):
+    """`reason` is what the vector store said: for the operator and the log, never for a reader or the record."""
+
     error_type = "network"
     title = "The book's index is unavailable"
     detail = "The search index is unavailable, so the book cannot be searched. Please try again shortly."
     retry_after_s = 3
+
+    def __init__(self, reason: str = "", *, upstream: str | None = None) -> None:
+        super().__init__(upstream=upstream)
+        self.reason = reason or "it gave no reason"
+
+
+class IndexDamagedError(IndexUnavailableError):
+    detail = (
+        "The book's search index is being rebuilt, so the book cannot be searched. Please try again shortly."
+    )
 
 
 class EmbedderUnavailableError(UnavailableError):

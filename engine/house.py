@@ -20,8 +20,10 @@ from engine.answer import Engine
 from engine.errors import ConfigurationError, UnknownBookError
 from engine.ports import Embedder, Index
 from engine.retrieval.library import StoredLibrary
+from ingest.watched_index import WHOLE, WatchedIndex
 
 CHECK_S = 5.0  # a cold index worker starts well within it
+READY = "ready"
 UNAVAILABLE = "unavailable"
 SPOOLING = "unavailable; records wait in the spool"  # questions are still answered
 
@@ -33,6 +35,7 @@ class House:
     engine: Engine
     library: StoredLibrary
     index: Index
+    watched_index: WatchedIndex
     pool: AsyncConnectionPool
     default_book: str
     top_k: int
@@ -55,12 +58,22 @@ class House:
         database = await _state(self._has_months_ahead, "no month ahead")
         return {
             "database": SPOOLING if database == UNAVAILABLE and self.engine.ledger.has_spool else database,
-            "book": await _state(self._has_book, "no book published"),
+            "book": await self._book(),
             "embedder": await _state(self._try_embedding, UNAVAILABLE),
         }
 
     async def _has_months_ahead(self) -> bool:
         return await partitions.count_months_ahead(self.pool, self.engine.clock().date()) > 0
+
+    def missing_index(self) -> str:
+        """Why the default book cannot be searched, if its index is the cause."""
+        state = self.watched_index.state_of(self.default_book)
+        return "" if state == WHOLE else f"the index of {self.default_book} is {state}"
+
+    async def _book(self) -> str:
+        """A damaged index may well hold some points."""
+        state = await _state(self._has_book, "no book published")
+        return self.missing_index() or state if state == READY else state
 
     async def _has_book(self) -> bool:
         generation = await self.engine.library.live(self.default_book)
@@ -73,7 +86,7 @@ class House:
 async def _state(check: Callable[[], Awaitable[bool]], missing: str) -> str:
     try:
         async with asyncio.timeout(CHECK_S):
-            return "ready" if await check() else missing
+            return READY if await check() else missing
     except UnknownBookError:
         return missing
     except Exception:  # noqa: BLE001  a load balancer only needs to know that the part does not work

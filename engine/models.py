@@ -235,6 +235,10 @@ def point_id(chunk_id: str) -> str:
     return str(UUID(hex=chunk_id[:32]))
 
 
+def is_point_of(stored_id: object, chunk_id: str) -> bool:
+    return str(stored_id).replace("-", "") == chunk_id[:32]
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A search result of the index: a passage with both exact raw scores."""

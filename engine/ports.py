@@ -3,7 +3,7 @@
 Each vendor's adapter is one file in engine/providers/.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -43,16 +43,8 @@ class Embedder(Protocol):
     async def close(self) -> None: ...
 
 
-class Index(Protocol):
-    """A vector store: dense vectors and sparse BM25 weights of every generation."""
-
-    async def create(self, generation: UUID, dimension: int) -> None:
-        """Starts a generation, and discards an unfinished one of the same id."""
-
-    async def upsert(self, generation: UUID, points: Sequence[models.Point]) -> None: ...
-
-    async def seal(self, generation: UUID) -> int:
-        """Makes the generation durable and optimised, and returns its number of points."""
+class Searchable(Protocol):
+    """What a retrieval needs of an index."""
 
     async def search(
         self,
@@ -65,6 +57,25 @@ class Index(Protocol):
     ) -> list[models.Hit]:
         """The top `limit` by each score, every hit with both exact scores; restricted to the passages in `among`, if given."""
 
+
+class Index(Searchable, Protocol):
+    """A vector store: dense vectors and sparse BM25 weights of every generation."""
+
+    async def create(self, generation: UUID, dimension: int) -> None:
+        """Starts to build a generation, and discards an unfinished one of the same id. What was sealed before is searched
+        until the new one is sealed."""
+
+    async def upsert(self, generation: UUID, points: Sequence[models.Point]) -> None: ...
+
+    async def seal(self, generation: UUID) -> int:
+        """Makes the generation durable and optimised, switches to it at once, and returns its number of points."""
+
+    def points(self, generation: UUID) -> AsyncIterator[list[models.Point]]:
+        """All that is stored of a generation, as it is stored, in batches."""
+
+    async def describe(self) -> str:
+        """The vector store and its version, for the operator."""
+
     async def announce(self, book_id: str, generation: UUID) -> None:
         """Points the book's alias to the published generation, for the vector store's own tools."""
 
@@ -72,7 +83,8 @@ class Index(Protocol):
         """Deletes a generation, finished or not. Idempotent."""
 
     async def count(self, generation: UUID) -> int:
-        """The number of points in a generation. It also serves as the health check of the index."""
+        """The number of points in a generation; `IndexDamagedError` if it is not there or cannot be opened. It also serves
+        as the health check of the index."""
 
     async def close(self) -> None: ...
 

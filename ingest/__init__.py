@@ -4,6 +4,8 @@ Modules
     pipeline          read, split, compare, register, embed, publish: idempotent, and safe to kill
     files             finds the files of a book and reads each of them
     registry          the repository that an ingest writes to
+    indexing          builds an index, checks it, and rebuilds it from the database
+    watched_index     the index as readers use it: rebuilt when it is damaged
     self_calibration  fits the score curves of a generation without labels
     split             chunking with overlap and stable ids (pure)
     kinds             what each sentence is: a statement, a row, an exercise, a link (pure)

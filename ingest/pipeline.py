@@ -2,10 +2,10 @@
 
     (1) read      read/          each file to sections of sentences; a bad file is reported and skipped
     (2) split     split.py       sections to passages with stable ids
-    (3) compare   registry.py    if nothing has changed, there is nothing to do
+    (3) compare   registry.py    if nothing has changed, only a damaged index is rebuilt
     (4) register  registry.py    passages, documents, vocabulary: written, but not visible
     (5) embed     ports          vectors, through a cache by text
-    (6) index     ports          vectors and BM25 weights, durable
+    (6) index     indexing.py    vectors and BM25 weights, durable, with a digest of all of them
     (7) calibrate self_calibration.py    what its scores mean, measured with probe questions
     (8) publish   registry.py    one atomic switch, the only change that readers see
     (9) retire    registry.py    generations that are no longer read
@@ -14,17 +14,17 @@ If a run is killed, the next one reaches the same result: readers see a change o
 vectors, and (9) deletes unfinished generations.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 from audit.progress import Progress
-from engine.models import Generation, Passage, Point, Windows
+from engine.models import Generation, Passage, Point
 from engine.ports import Embedder, Index, NewId
 from engine.retrieval import calibrate, languages, lexical, selection, word_forms
 from ingest import files, split
+from ingest.indexing import IndexRepair, build, point_of, searchable
 from ingest.read.document import Document
 from ingest.registry import Registry
 from ingest.self_calibration import SelfCalibration
@@ -47,6 +47,7 @@ class IngestResult:
     chunks_created: int
     chunks_reused: int
     chunks_removed: int
+    index_rebuilt: bool  # nothing had changed, but the index was damaged
     errors: list[dict[str, str]]
     warnings: list[str]
     exit_code: int
@@ -91,6 +92,7 @@ class Ingest:
             published = None
             if is_new and not dry_run:
                 published = await self._publish(book_id, title, documents, passages, content_hash, reading)
+            was_rebuilt, damage = (False, []) if is_new else await self._mend(book_id, dry_run=dry_run)
             if not dry_run:
                 await self._retire(book_id)  # (9)
             warnings = await self.registry.warnings(book_id)
@@ -105,7 +107,8 @@ class Ingest:
             chunks_reused=len(new & live.chunk_ids),
             chunks_removed=len(live.chunk_ids - new) if is_new else 0,
             errors=errors,
-            warnings=list(warnings),
+            index_rebuilt=was_rebuilt,
+            warnings=[*damage, *warnings],
             exit_code=1 if errors else 0,
             seconds=round(self.monotonic() - started, 3),
         )
@@ -131,11 +134,16 @@ class Ingest:
             language=reading.language,
         )
         await self.registry.begin(generation, title, documents, passages, content_hash=content_hash)  # (4)
-        await self._index(generation, passages, words, embedder)  # (5) (6)
+        batches = self._points(generation, passages, words, embedder)  # (5)
+        built = await build(self.index, generation.generation_id, generation.dimension, batches)  # (6)
+        if built.points.keys() != {passage.chunk_id for passage in passages}:
+            raise RuntimeError(
+                f"The index holds {len(built.points)} of {len(passages)} passages, so nothing was published: run the ingest again"
+            )
         if reading.calibration:  # (7)
             measured = await reading.calibration.measure(generation, passages)
             generation = replace(generation, calibration=measured)
-        await self.registry.publish(generation, title)  # (8)
+        await self.registry.publish(generation, title, built.digest)  # (8)
         await self.index.announce(book_id, generation.generation_id)
         return generation
 
@@ -145,38 +153,36 @@ class Ingest:
             await self.index.drop(stale)
             await self.registry.delete_generation(stale)
 
-    async def _index(
+    async def _points(
         self,
         generation: Generation,
         passages: Sequence[Passage],
         words: Sequence[Sequence[str]],
         embedder: Embedder,
-    ) -> None:
-        """Pipelining: embeds the next batch while the index, another process, stores the last one."""
-        name = generation.generation_id
-        going = asyncio.ensure_future(self.index.create(name, generation.dimension))
-        try:
-            for start in range(0, len(passages), BATCH):
-                batch = passages[start : start + BATCH]
-                texts = ["\n".join(windows_of(passage)) for passage in batch]
-                vectors = await self.registry.embeddings(texts, embedder, embedder.embed_passages)
-                points = [
-                    _point(passage, position, windows, lexical.passage_weights(counted, generation.lexicon))
-                    for position, (passage, counted, windows) in enumerate(
-                        zip(batch, words[start : start + BATCH], vectors, strict=True), start
-                    )
-                ]
-                await going
-                going = asyncio.ensure_future(self.index.upsert(name, points))
-                self.progress("Embedding passages", start + len(batch), len(passages))
-        finally:
-            await asyncio.wait([going])
-        await going
-        held = await self.index.seal(name)
-        if held != len({passage.chunk_id for passage in passages}):
-            raise RuntimeError(
-                f"The index holds {held} of {len(passages)} passages, so nothing was published: run the ingest again"
-            )
+    ) -> AsyncIterator[list[Point]]:
+        for start in range(0, len(passages), BATCH):
+            batch = passages[start : start + BATCH]
+            texts = ["\n".join(windows_of(passage)) for passage in batch]
+            vectors = await self.registry.embeddings(texts, embedder, embedder.embed_passages)
+            yield [
+                point_of(passage, position, windows, lexical.passage_weights(counted, generation.lexicon))
+                for position, (passage, counted, windows) in enumerate(
+                    zip(batch, words[start : start + BATCH], vectors, strict=True), start
+                )
+            ]
+            self.progress("Embedding passages", start + len(batch), len(passages))
+
+    async def _mend(self, book_id: str, *, dry_run: bool) -> tuple[bool, list[str]]:
+        """Whether the index of a book that did not change was rebuilt, and what was wrong with it, for the operator."""
+        repair = IndexRepair(self.registry, self.index)
+        live = await self.registry.live_index(book_id)
+        if live is None:
+            return False, []
+        damage = await (repair.examine(live) if dry_run else repair.mend(live))
+        if not damage:
+            return False, []
+        done = "the ingest will rebuild it" if dry_run else "it was rebuilt from the database"
+        return not dry_run, [f"The index of {book_id} was damaged: {damage}; {done}."]
 
     def _reading(self, documents: Sequence[Document], language: str | None) -> "Reading":
         """The language of the book, and the first embedder that reads it."""
@@ -212,17 +218,3 @@ class Reading:
 def _reads(embedder: Embedder, language: str, sample: str) -> bool:
     knows = not embedder.languages or language in embedder.languages
     return knows and (language == languages.ENGLISH or embedder.unread(sample) <= UNREAD_MAX)
-
-
-def searchable(passage: Passage) -> str:
-    """The words to search: the passage with its headings, though these are never quoted."""
-    headings = dict.fromkeys(
-        [passage.chapter, passage.section, *(item.heading for item in passage.sentences)]
-    )
-    return f"{'. '.join(headings)}.\n{passage.text}"
-
-
-def _point(passage: Passage, position: int, windows: Windows, terms: dict[int, float]) -> Point:
-    payload = {name: getattr(passage, name) for name in ("chapter", "section", "module", "difficulty")}
-    payload |= {"tags": list(passage.tags), "position": position}
-    return Point(passage.chunk_id, windows, terms, payload)

@@ -5,8 +5,8 @@ What readers see of a book changes in one statement (`publish`). The reading sid
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import asdict
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import groupby
 from uuid import UUID
@@ -32,6 +32,26 @@ SELECT generation_id FROM generations WHERE book_id = %s AND generation_id NOT I
 """
 
 
+# A passage that occurs twice in a book is one point.
+_LIVE_INDEXES = """
+SELECT b.book_id, g.generation_id, g.index_digest, extract(epoch FROM clock_timestamp() - g.index_checked_at)::float,
+       (SELECT count(DISTINCT chunk_id) FROM generation_chunks c WHERE c.generation_id = g.generation_id)
+FROM books b JOIN generations g ON g.generation_id = b.live_generation
+WHERE %s::text IS NULL OR b.book_id = %s ORDER BY b.book_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveIndex:
+    """What the index of a published book must hold."""
+
+    book_id: str
+    generation_id: UUID
+    digest: str | None
+    checked_s_ago: float | None
+    passages: int
+
+
 Embed = Callable[[Sequence[str]], Awaitable[list[Windows]]]
 
 
@@ -50,18 +70,44 @@ class Registry(StoredLibrary):
                 (calibration["calibration_id"], book_id, Jsonb(calibration), Jsonb(stored)),
             )
 
+    def lock_book(self, book_id: str) -> AbstractAsyncContextManager[None]:
+        """One ingest of a book at a time."""
+        return self._locked(f"ingest {book_id}")
+
+    def lock_index(self, generation: UUID) -> AbstractAsyncContextManager[None]:
+        """One repair of an index at a time, whichever process or machine it is in."""
+        return self._locked(f"index {generation}")
+
     @asynccontextmanager
-    async def lock_book(self, book_id: str) -> AsyncIterator[None]:
-        """One ingest of a book at a time; the next one waits. A killed process gives its claim up with its connection."""
+    async def _locked(self, name: str) -> AsyncIterator[None]:
+        """The next one waits. A killed process gives its claim up with its connection."""
         async with self._pool.connection() as connection:
+            usual = connection.autocommit
             await connection.set_autocommit(True)
-            while not await _claim(connection, book_id):  # noqa: ASYNC110  another process has it
+            while not await _claim(connection, name):  # noqa: ASYNC110  another process has it
                 await asyncio.sleep(LOCK_PAUSE_S)
             try:
                 yield
             finally:
                 await connection.execute("RESET application_name")
-                await connection.set_autocommit(False)
+                await connection.set_autocommit(usual)
+
+    async def live_indexes(self, book_id: str | None = None) -> list[LiveIndex]:
+        """Of the published books, or of one."""
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(_LIVE_INDEXES, (book_id, book_id))
+            return [LiveIndex(*row) for row in await cursor.fetchall()]
+
+    async def live_index(self, book_id: str) -> LiveIndex | None:
+        return next(iter(await self.live_indexes(book_id)), None)
+
+    async def note_index(self, generation: UUID, digest: str) -> None:
+        """What the index holds was read as a whole just now."""
+        async with self._pool.connection() as connection:
+            await connection.execute(
+                "UPDATE generations SET index_digest = %s, index_checked_at = clock_timestamp() WHERE generation_id = %s",
+                (digest, generation),
+            )
 
     async def begin(
         self, generation: Generation, title: str, documents: Sequence[Document], passages: Sequence[Passage], *,
@@ -105,13 +151,13 @@ class Registry(StoredLibrary):
                 [(generation.generation_id, word, *term) for word, term in generation.lexicon.terms.items()],
             )  # fmt: skip
 
-    async def publish(self, generation: Generation, title: str) -> None:
+    async def publish(self, generation: Generation, title: str, index_digest: str) -> None:
         """Makes the generation live, in one transaction: the only change that readers see."""
         async with self._pool.connection() as connection:
             await connection.execute(
-                "UPDATE generations SET state = 'ready', published_at = clock_timestamp(), calibration = %s"
-                " WHERE generation_id = %s",
-                (Jsonb(asdict(generation.calibration)), generation.generation_id),
+                "UPDATE generations SET state = 'ready', published_at = clock_timestamp(), calibration = %s,"
+                " index_digest = %s, index_checked_at = clock_timestamp() WHERE generation_id = %s",
+                (Jsonb(asdict(generation.calibration)), index_digest, generation.generation_id),
             )
             await connection.execute(
                 "UPDATE books SET live_generation = %s, title = %s WHERE book_id = %s",
@@ -133,8 +179,8 @@ class Registry(StoredLibrary):
         self, texts: Sequence[str], embedder: Embedder, embed: Embed, kind: str = ""
     ) -> list[Windows]:
         """Through the cache. New vectors are cached before they are used: a killed run does not pay for them twice."""
-        names = [sha256(f"{kind}{text}".encode()).hexdigest() for text in texts]
-        known = await self._cached_embeddings(names, embedder)
+        names = [_text_hash(f"{kind}{text}") for text in texts]
+        known = await self._cached_embeddings(names, embedder.name, embedder.dimension)
         new = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
         if new:
             made = dict(zip(new, await embed(list(new.values())), strict=True))
@@ -142,16 +188,26 @@ class Registry(StoredLibrary):
             known |= made
         return [known[name] for name in names]
 
-    async def _cached_embeddings(self, hashes: list[str], embedder: Embedder) -> dict[str, Windows]:
+    async def stored_windows(
+        self, texts: Sequence[str], embedder: str, dimension: int
+    ) -> list[Windows | None]:
+        """Only what is cached already; None for each text that is not."""
+        names = [_text_hash(text) for text in texts]
+        known = await self._cached_embeddings(names, embedder, dimension)
+        return [known.get(name) for name in names]
+
+    async def _cached_embeddings(
+        self, hashes: list[str], embedder: str, dimension: int
+    ) -> dict[str, Windows]:
         async with self._pool.connection() as connection:
             cursor = await connection.execute(
                 "SELECT text_hash, windows FROM embeddings"
                 " WHERE text_hash = ANY(%s) AND embedder = %s AND dimension = %s",
-                (hashes, embedder.name, embedder.dimension),
+                (hashes, embedder, dimension),
                 binary=True,
             )
             rows = await cursor.fetchall()
-        return {name: np.frombuffer(found, "<f4").reshape(-1, embedder.dimension) for name, found in rows}
+        return {name: np.frombuffer(found, "<f4").reshape(-1, dimension) for name, found in rows}
 
     async def _cache_embeddings(self, made: dict[str, Windows], embedder: Embedder) -> None:
         async with self._pool.connection() as connection, connection.cursor() as cursor:
@@ -162,11 +218,16 @@ class Registry(StoredLibrary):
             )  # fmt: skip
 
 
-async def _claim(connection: psycopg.AsyncConnection, book_id: str) -> bool:
+async def _claim(connection: psycopg.AsyncConnection, name: str) -> bool:
     """A session's name has 63 characters, as many as a book's id: so a hash of it."""
-    name = f"affidavit ingest {sha256(book_id.encode()).hexdigest()[:32]}"
-    cursor = await connection.execute("SELECT audit_claim(%s)", (name,))
+    kind, _, of = name.partition(" ")
+    claimed = f"affidavit {kind} {sha256(of.encode()).hexdigest()[:32]}"
+    cursor = await connection.execute("SELECT audit_claim(%s)", (claimed,))
     return await cursor.fetchone() == (True,)
+
+
+def _text_hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
 
 
 async def _insert_passages(connection: psycopg.AsyncConnection, passages: Sequence[Passage]) -> None:

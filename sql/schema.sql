@@ -261,7 +261,9 @@ CREATE TABLE public.generations (
     state text DEFAULT 'building'::text NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     published_at timestamp with time zone,
-    language text
+    language text,
+    index_digest text,
+    index_checked_at timestamp with time zone
 );
 CREATE TABLE public.schema_migrations (
     name text NOT NULL,
@@ -323,6 +325,7 @@ ALTER TABLE public.embeddings ADD CONSTRAINT embeddings_pkey PRIMARY KEY (text_h
 ALTER TABLE public.generation_chunks ADD CONSTRAINT generation_chunks_pkey PRIMARY KEY (generation_id, "position");
 ALTER TABLE public.generation_terms ADD CONSTRAINT generation_terms_pkey PRIMARY KEY (generation_id, term);
 ALTER TABLE public.generations ADD CONSTRAINT generations_pkey PRIMARY KEY (generation_id);
+ALTER TABLE public.generations ADD CONSTRAINT generations_index_digest_check CHECK ((index_digest ~ '^[0-9a-f]{64}$'::text));
 ALTER TABLE public.generations ADD CONSTRAINT generations_language_check CHECK ((language ~ '^[a-z]{2,3}$'::text));
 ALTER TABLE public.generations ADD CONSTRAINT generations_state_check CHECK ((state = ANY (ARRAY['building'::text, 'ready'::text])));
 ALTER TABLE public.schema_migrations ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
@@ -1089,6 +1092,8 @@ GRANT DELETE ON TABLE public.generations TO affidavit_engine;
 GRANT INSERT ON TABLE public.generations TO affidavit_engine;
 GRANT SELECT ON TABLE public.generations TO affidavit_engine;
 GRANT UPDATE (calibration) ON TABLE public.generations TO affidavit_engine;
+GRANT UPDATE (index_checked_at) ON TABLE public.generations TO affidavit_engine;
+GRANT UPDATE (index_digest) ON TABLE public.generations TO affidavit_engine;
 GRANT UPDATE (published_at) ON TABLE public.generations TO affidavit_engine;
 GRANT UPDATE (state) ON TABLE public.generations TO affidavit_engine;
 GRANT SELECT ON TABLE public.schema_migrations TO affidavit_auditor;

@@ -1,23 +1,31 @@
-"""Handlers of the commands about books: `ingest`, `books`, `ask`."""
+"""Handlers of the commands about books: `ingest`, `books`, `ask`, `index …`."""
 
+import asyncio
+import contextlib
 import json
 import re
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from engine import wiring
 from engine.answer import Asked
 from engine.cli import output
 from engine.cli.output import JSON, Arguments, Command, argument, print_rows, progress, say
-from engine.errors import RequestError
+from engine.errors import RequestError, UnknownBookError
 from engine.http import v1
 from engine.models import Client, Question
 from engine.ports import NullExchange
 from engine.retrieval.languages import ENGLISH
 from engine.settings import Settings
+from ingest.indexing import IndexRepair
 from ingest.pipeline import IngestResult
+from ingest.registry import LiveIndex
+
+REBUILD_S = 30.0  # `ask` waits so long for an index that is being rebuilt
 
 
 async def ingest(settings: Settings, arguments: Arguments) -> int:
@@ -63,6 +71,9 @@ async def ask(settings: Settings, arguments: Arguments) -> int:
 
     operator = Client("operator", None, frozenset(output.SCOPES))
     async with wiring.open_database(settings) as database, wiring.open_house(settings, database) as house:
+        with contextlib.suppress(TimeoutError):  # an index that is rebuilt; without it the answer says so
+            async with asyncio.timeout(REBUILD_S):
+                await house.watched_index.wait_until_searchable()
         asked = Asked("affidavit ask", str(house.engine.new_id()), NullExchange(read), operator=operator)
         try:
             answer = await house.engine.answer(asked)
@@ -72,6 +83,56 @@ async def ask(settings: Settings, arguments: Arguments) -> int:
     body = v1.response(answer)
     print(body.model_dump_json(indent=2) if arguments.json else _for_terminal(body))
     return 0
+
+
+async def index_check(settings: Settings, arguments: Arguments) -> int:
+    """Read all that the index holds of each published book, and compare it with what was published."""
+    async with (
+        wiring.open_database(settings, say) as database,
+        wiring.open_repair(settings, database) as repair,
+    ):
+        found = [await _checked(repair, live) for live in await _live(repair, arguments.book)]
+    print_rows(found, as_json=arguments.json, empty="No books yet.")
+    return output.FOUND_SOMETHING if any(row["damage"] for row in found) else 0
+
+
+async def index_rebuild(settings: Settings, arguments: Arguments) -> int:
+    """Rebuild the index of each published book from the database, without an embedder. Readers keep the old one until then."""
+    async with (
+        wiring.open_database(settings, say) as database,
+        wiring.open_repair(settings, database) as repair,
+    ):
+        found = [await _rebuilt(repair, live) for live in await _live(repair, arguments.book)]
+    print_rows(found, as_json=arguments.json, empty="No books yet.")
+    return 0
+
+
+async def _live(repair: IndexRepair, book_id: str | None) -> list[LiveIndex]:
+    books = await repair.registry.live_indexes(book_id)
+    if book_id and not books:
+        raise UnknownBookError
+    return books
+
+
+async def _checked(repair: IndexRepair, live: LiveIndex) -> dict[str, Any]:
+    started = time.monotonic()
+    damage = await repair.examine(live)
+    return await _row(repair, live, started) | {"damage": damage}
+
+
+async def _rebuilt(repair: IndexRepair, live: LiveIndex) -> dict[str, Any]:
+    started = time.monotonic()
+    await repair.rebuild(live)
+    return await _row(repair, live, started)
+
+
+async def _row(repair: IndexRepair, live: LiveIndex, started: float) -> dict[str, Any]:
+    seconds = round(time.monotonic() - started, 3)
+    now = await repair.registry.live_index(live.book_id)
+    return {
+        "book": live.book_id, "generation": str(live.generation_id), "passages": live.passages,
+        "digest": now and now.digest, "seconds": seconds,
+    }  # fmt: skip
 
 
 def _language(code: str) -> str:
@@ -87,6 +148,8 @@ def _warn(warnings: Iterable[str]) -> None:
 
 def _ingested(result: IngestResult, *, dry_run: bool) -> str:
     state = f"generation {result.generation}" if result.generation else "nothing changed, nothing published"
+    if result.index_rebuilt:
+        state = "nothing changed, but the index was damaged and has been rebuilt"
     if dry_run:
         state = "a dry run, nothing was changed"
     read = "" if result.language == ENGLISH else f"; read in {result.language} by {result.embedder}"
@@ -107,6 +170,8 @@ def _for_terminal(body: v1.QueryResponse) -> str:
     return "\n".join(lines)
 
 
+_BOOK = argument("--book", metavar="ID", help="default: all books")
+
 BOOK_COMMANDS: dict[str, Command] = {
     "ingest": Command(
         ingest, "affidavit ingest docs/ --book robotics --title 'Robotics'",
@@ -120,6 +185,8 @@ BOOK_COMMANDS: dict[str, Command] = {
         ),
     ),
     "books": Command(books, "affidavit books --json", (JSON,)),
+    "index check": Command(index_check, "affidavit index check --book robotics", (_BOOK, JSON)),
+    "index rebuild": Command(index_rebuild, "affidavit index rebuild --book robotics", (_BOOK, JSON)),
     "ask": Command(
         ask, "affidavit ask 'What does an IMU measure?'",
         (

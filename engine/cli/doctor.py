@@ -13,6 +13,7 @@ from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.vault import VaultState
 from engine import wiring
 from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command
+from engine.errors import IndexUnavailableError
 from engine.settings import Settings
 from engine.storage.database import Database
 
@@ -94,7 +95,8 @@ async def _result(part: str, check: Awaitable[VaultState]) -> CheckResult:
 
 
 def _fault(part: str, fault: Exception) -> CheckResult:
-    return CheckResult(part, "failed", f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}")
+    reason = f" The index says: {fault.reason}" if isinstance(fault, IndexUnavailableError) else ""
+    return CheckResult(part, "failed", f"{type(fault).__name__}: {str(fault).partition(chr(10))[0]}{reason}")
 
 
 async def _data_folder(settings: Settings, _: Database) -> VaultState:
@@ -199,13 +201,17 @@ async def _embedder(settings: Settings, _: Database) -> VaultState:
 
 
 async def _index(settings: Settings, database: Database) -> VaultState:
-    async with wiring.open_house(settings, database) as house:
-        books = [book for book in await house.library.books() if book.generation]
-        held = [await house.index.count(book.generation) for book in books if book.generation]
-    short = [book.book_id for book, points in zip(books, held, strict=True) if points != book.passages]
-    if short:
-        return "failed", f"not all passages of {', '.join(short)} are indexed: ingest again"
-    return "ok", f"{settings.providers.index}, {sum(held)} passages of {len(books)} books"
+    async with wiring.open_repair(settings, database) as repair:
+        running = await repair.index.describe()
+        books = await repair.registry.live_indexes()
+        found = {book.book_id: await repair.examine(book) for book in books}
+    damaged = [f"the index of {book_id} is damaged: {damage}" for book_id, damage in found.items() if damage]
+    if damaged:
+        return "failed", f"{running}: {'; '.join(damaged)}: run `affidavit index rebuild`"
+    return (
+        "ok",
+        f"{running}, {sum(book.passages for book in books)} passages of {len(books)} books, read as a whole",
+    )
 
 
 async def _books(settings: Settings, database: Database) -> VaultState:

@@ -16,7 +16,7 @@ from engine.cli.evaluation_commands import EVALUATION_COMMANDS
 from engine.cli.key_commands import KEY_COMMANDS
 from engine.cli.output import DATA_DIR, FOUND_SOMETHING, Arguments, Command, say
 from engine.cli.serving_commands import SERVING_COMMANDS
-from engine.errors import AffidavitError
+from engine.errors import AffidavitError, IndexUnavailableError
 
 COMMANDS: dict[str, Command] = {
     **SERVING_COMMANDS,
@@ -28,7 +28,12 @@ COMMANDS: dict[str, Command] = {
     **DOCTOR_COMMANDS,
 }
 
-_GROUPS = {"keys": "API keys", "audit": "the audit log", "sessions": "conversations"}
+_GROUPS = {
+    "keys": "API keys",
+    "audit": "the audit log",
+    "sessions": "conversations",
+    "index": "the search index",
+}
 
 
 def main() -> None:
@@ -38,6 +43,9 @@ def main() -> None:
         sys.exit(asyncio.run(_run(arguments)))
     except KeyboardInterrupt:
         sys.exit(_interrupted(arguments))
+    except IndexUnavailableError as failure:
+        print(f"affidavit: {failure} The index says: {failure.reason}", file=sys.stderr)
+        sys.exit(FOUND_SOMETHING)
     except (AffidavitError, AuditError, OSError) as failure:
         print(f"affidavit: {failure}", file=sys.stderr)
         sys.exit(FOUND_SOMETHING)

@@ -35,6 +35,7 @@ from engine.connections.occupancy import Occupancy
 from engine.connections.protocol import PatientProtocol
 from engine.connections.turned_away import Stopgap
 from engine.errors import AffidavitError
+from engine.house import House
 from engine.http.app import create_app
 from engine.settings import Settings
 from engine.storage.database import Database
@@ -53,6 +54,7 @@ SHUTDOWN_S = 20.0  # for a graceful shutdown: requests, their rows, a last seal
 READY = b"ready"  # it can serve, and waits until it is told to
 SERVE = b"serve"  # with the number of requests that the supervisor has turned away
 RECORDED = b"recorded"  # the row that counts them is written
+SEARCHABLE = b"searchable"  # the first question to it can be answered
 
 log = logging.getLogger(__name__)
 
@@ -67,12 +69,8 @@ async def serve(
                 say(f"WARNING: {book.book_id}: {warning}")
     stop = _event_on(signal.SIGINT, signal.SIGTERM)
     if workers == 1:
-
-        def open_at_once(server: _Server, _: Engine) -> None:
-            server.door.open()
-            print(ready, flush=True)
-
-        has_started = await _serve_here(settings, database, listening, open_at_once, stop)
+        say_ready = partial(print, ready, flush=True)
+        has_started = await _serve_here(settings, database, listening, _open_at_once, say_ready, stop)
     else:
         has_started = await _serve_by_workers(workers, settings, listening, ready, stop)
     say("Stopped.")
@@ -93,11 +91,15 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def _open_at_once(server: "_Server", _: Engine) -> None:
+    server.door.open()
+
+
 async def _serve_here(
-    settings: Settings, database: Database, listening: socket.socket, ready: Callable[["_Server", Engine], None],
-    stop: asyncio.Event, metrics_folder: Path | None = None,
+    settings: Settings, database: Database, listening: socket.socket, started: Callable[["_Server", Engine], None],
+    ready: Callable[[], None], stop: asyncio.Event, metrics_folder: Path | None = None,
 ) -> bool:  # fmt: skip
-    """Serves in this process, once `ready` opens the door. False if the server did not start."""
+    """Serves in this process, once `started` opens the door. False if the server did not start."""
     async with wiring.open_house(settings, database) as house:
         app = create_app(lambda: contextlib.nullcontext(house), metrics_folder)
         config = uvicorn.Config(
@@ -106,22 +108,24 @@ async def _serve_here(
             proxy_headers=False,  # they would be believed from this machine: see admission/proxies.py
         )  # fmt: skip
         server = _Server(config, listening, house.proxies, settings.database.connections_max)
-        server.ready = lambda: ready(server, house.engine)
+        server.started_with = lambda: started(server, house.engine)
         stopping = asyncio.create_task(_exit_when(stop, server))
+        saying_ready = asyncio.create_task(_say_when_ready(server, house, ready))
         await server.serve(sockets=[])
         stopping.cancel()
+        saying_ready.cancel()
         if server.server_state.tasks:
             await asyncio.wait(server.server_state.tasks, timeout=LAST_ROWS_S)
     return server.started
 
 
 class _Server(uvicorn.Server):
-    """Calls `ready` after its start, and leaves signals to `serve`, which stops the database after the last request.
+    """Calls `started_with` after its start, and leaves signals to `serve`, which stops the database after the last request.
 
     It is given no sockets: its door accepts connections, once it is opened.
     """
 
-    ready: Callable[[], None]
+    started_with: Callable[[], None]
     door: Door
     recording: asyncio.Task[None]
 
@@ -134,6 +138,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._listening, self._proxies, self._database_connections = listening, proxies, database_connections
+        self.has_started = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -145,7 +150,9 @@ class _Server(uvicorn.Server):
             PatientProtocol, self.config, self.server_state, self.lifespan.state, self._occupancy
         )
         self.door = Door(self._listening, self._occupancy, visitor)
-        self.ready()
+        self.started_with()
+        if self.started:
+            self.has_started.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Whoever is connected gets one more answer: a client cannot know that it should not have asked."""
@@ -160,6 +167,15 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+async def _say_when_ready(server: _Server, house: House, ready: Callable[[], None]) -> None:
+    """Not before the first question can be answered. The server listens meanwhile: /readyz tells the state."""
+    await server.has_started.wait()
+    if missing := house.missing_index():
+        say(f"Not ready yet: {missing}.")
+    await house.watched_index.wait_until_searchable()
+    ready()
 
 
 async def _exit_when(stop: asyncio.Event, server: _Server) -> None:
@@ -181,20 +197,26 @@ async def _serve_by_workers(
     with tempfile.TemporaryDirectory(prefix="affidavit-figures-") as folder:
         supervisor = _Supervisor(count, settings, listening, Path(folder))
         keeping = [asyncio.create_task(supervisor.keep()) for _ in range(count)]
-        waiting = [
-            asyncio.create_task(event.wait()) for event in (supervisor.is_complete, supervisor.has_lost, stop)
-        ]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await _first_of(supervisor.is_complete, supervisor.has_lost, stop)
         has_started = supervisor.is_complete.is_set()
         if has_started:
-            print(ready, flush=True)
+            await _first_of(supervisor.is_searchable, stop)
+            if supervisor.is_searchable.is_set():
+                print(ready, flush=True)
             spare = supervisor.keep()  # only now, because the others needed all the CPU to start
             keeping.append(asyncio.create_task(spare))
             await stop.wait()
-        for task in (*keeping, *waiting):
+        for task in keeping:
             task.cancel()
         await supervisor.stop()
     return has_started
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
 
 
 class _Supervisor:
@@ -206,6 +228,7 @@ class _Supervisor:
         self._spare: list[Process] = []
         self._serving: dict[Process, int] = {}  # with the number of turned away that it has not recorded yet
         self.is_complete, self.has_lost = asyncio.Event(), asyncio.Event()
+        self.is_searchable = asyncio.Event()
         in_all = min(TURNED_AWAY_MAX, descriptors.connections_max(0))
         proxies = TrustedProxies.named(settings.server.trusted_proxies)
         self._stopgap = Stopgap(listening, Occupancy(in_all, proxies))
@@ -235,6 +258,8 @@ class _Supervisor:
             self._spare.append(process)
             self._assign()
             log.info("A worker is ready")
+        elif header == SEARCHABLE:
+            self.is_searchable.set()
         elif header == RECORDED:
             self._serving[process] = 0
 
@@ -294,8 +319,9 @@ async def _serve_as_worker() -> bool:
     try:
         with socket.socket(fileno=descriptor) as listening:
             async with wiring.open_database(settings) as database:
-                ready = partial(_open_when_told, source, sink)
-                return await _serve_here(settings, database, listening, ready, stop, folder)
+                started = partial(_open_when_told, source, sink)
+                ready = partial(worker.notify, sink, SEARCHABLE)
+                return await _serve_here(settings, database, listening, started, ready, stop, folder)
     finally:
         heartbeats.cancel()
 

@@ -12,18 +12,19 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import numpy as np
 
 from audit import worker
-from engine.errors import IndexUnavailableError
-from engine.models import Filters, Hit, Point, Vector, point_id
+from engine.errors import IndexDamagedError, IndexUnavailableError
+from engine.models import Filters, Hit, Point, Vector, is_point_of, point_id
 from engine.storage.data_folder import socket_folder
 
 if TYPE_CHECKING:  # the worker process imports this file and needs no settings
@@ -56,10 +57,11 @@ class EdgeIndex:
         self._slots = asyncio.Semaphore(SEARCHES_MAX)
 
     async def create(self, generation: UUID, dimension: int) -> None:
+        """Builds in a folder beside the one that is searched."""
         await self._stop_building(generation)
-        await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
+        await asyncio.to_thread(_remove, self._folder, _beside(generation))
         builder = self._building[generation] = WorkerClient(self._folder, f"build-{generation}")
-        await builder.call("create", generation, timeout_s=START_S, dimension=dimension)
+        await builder.call("create", _beside(generation), timeout_s=START_S, dimension=dimension)
 
     async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
         for point in points:
@@ -71,23 +73,37 @@ class EdgeIndex:
             }
             for point in points
         ]  # fmt: skip
-        numbers = (
-            np.concatenate([point.windows for point in points]).astype("<f4"),
-            np.fromiter((term for point in points for term in point.terms), "<u4"),
-            np.fromiter((weight for point in points for weight in point.terms.values()), "<f4"),
+        body = packed(
+            [point.windows for point in points],
+            (term for point in points for term in point.terms),
+            (weight for point in points for weight in point.terms.values()),
         )
-        body = b"".join(part.tobytes() for part in numbers)
         await self._building[generation].call(
-            "upsert", generation, body, timeout_s=UPSERT_S, points=described
+            "upsert", _beside(generation), body, timeout_s=UPSERT_S, points=described
         )
 
     async def seal(self, generation: UUID) -> int:
-        """The serving worker counts the points, so that it has the generation open before the first search."""
+        """The serving worker takes the folder over between two searches, and has it open before the next one."""
         try:
-            await self._building[generation].call("seal", generation, timeout_s=SEAL_S)
+            await self._building[generation].call("seal", _beside(generation), timeout_s=SEAL_S)
         finally:
             await self._stop_building(generation)
+        await self._serving.call(
+            "adopt", generation, timeout_s=OPEN_S, new=_beside(generation), old=_before(generation)
+        )
+        await asyncio.to_thread(_remove, self._folder, _before(generation))
         return await self.count(generation)
+
+    async def points(self, generation: UUID) -> AsyncIterator[list[Point]]:
+        offset, is_last = None, False
+        while not is_last:
+            reply, body = await self._serving.call("points", generation, timeout_s=OPEN_S, offset=offset)
+            offset = reply["next"]
+            yield list(_points(reply["points"], body))
+            is_last = offset is None
+
+    async def describe(self) -> str:
+        return f"Qdrant Edge {version('qdrant-edge-py')}"
 
     async def announce(self, book_id: str, generation: UUID) -> None:
         """Does nothing: readers follow the registry, and Edge has no tools that look for a collection by name."""
@@ -96,11 +112,19 @@ class EdgeIndex:
         """Deletes the folder after the workers that build and serve the generation have closed it."""
         await self._stop_building(generation)
         await self._serving.call("close", generation, timeout_s=START_S)
-        await asyncio.to_thread(shutil.rmtree, self._folder / str(generation), ignore_errors=True)
+        for name in (str(generation), _beside(generation), _before(generation)):
+            await asyncio.to_thread(_remove, self._folder, name)
 
     async def count(self, generation: UUID) -> int:
-        reply, _ = await self._serving.call("count", generation, timeout_s=OPEN_S)
-        return int(reply["points"])
+        """A worker that ends while it opens the generation is given a second chance: somebody may have killed it."""
+        for _ in range(2):
+            try:
+                reply, _body = await self._serving.call("count", generation, timeout_s=OPEN_S)
+            except IndexWorkerEndedError as ended:
+                failure = ended
+            else:
+                return int(reply["points"])
+        raise IndexDamagedError(failure.reason) from failure
 
     async def search(
         self, generation: UUID, dense: Vector, terms: dict[int, float], limit: int, filters: Filters,
@@ -128,7 +152,7 @@ class EdgeIndex:
             async with asyncio.timeout(SEARCH_S):
                 await self._slots.acquire()
         except TimeoutError as busy:
-            raise IndexUnavailableError from busy
+            raise IndexUnavailableError(f"{SEARCHES_MAX} searches wait already") from busy
         try:
             yield
         finally:
@@ -138,6 +162,10 @@ class EdgeIndex:
         builder = self._building.pop(generation, None)
         if builder is not None:
             await builder.end()
+
+
+class IndexWorkerEndedError(IndexUnavailableError):
+    """It has died, was killed, or is ending."""
 
 
 class WorkerClient:
@@ -156,7 +184,7 @@ class WorkerClient:
         self._connecting = asyncio.Lock()
 
     async def call(
-        self, do: str, generation: UUID, body: bytes = b"", *, timeout_s: float, **fields: Any
+        self, do: str, generation: UUID | str, body: bytes = b"", *, timeout_s: float, **fields: Any
     ) -> Reply:
         """One request and its reply; `IndexUnavailableError` if there is none in time."""
         connection = None
@@ -168,12 +196,13 @@ class WorkerClient:
             if not self._lease.is_excused():
                 await self._drop(connection)
                 self._lease.kill_owner()
-            raise IndexUnavailableError from late
+            raise IndexUnavailableError(f"the index worker sent no reply within {timeout_s:g} s") from late
         except (OSError, EOFError) as gone:
             await self._drop(connection)
-            raise IndexUnavailableError from gone
+            raise IndexWorkerEndedError(f"the index worker has ended ({gone})") from gone
         if "error" in reply[0]:
-            raise IndexUnavailableError from RuntimeError(reply[0]["error"])
+            kind = IndexDamagedError if reply[0].get("is_damaged") else IndexUnavailableError
+            raise kind(reply[0]["error"]) from RuntimeError(reply[0]["error"])
         return reply
 
     async def close(self) -> None:
@@ -278,6 +307,63 @@ class Connection:
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(EOFError("The index worker has ended"))
+
+
+def _beside(generation: UUID) -> str:
+    """The folder in which a generation is built."""
+    return f"{generation}.new"
+
+
+def _before(generation: UUID) -> str:
+    """The folder that the built one has replaced."""
+    return f"{generation}.old"
+
+
+def _remove(folder: Path, name: str) -> None:
+    """Under another name first: a removal goes on when its task was cancelled, and must not meet the next build.
+
+    What a killed process has left under such a name goes too.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        (folder / name).rename(folder / f"{name}.{uuid4().hex}")
+    for removed in folder.glob(f"{name}.{'[0-9a-f]' * 32}"):
+        shutil.rmtree(removed, ignore_errors=True)
+
+
+def _points(described: Sequence[dict[str, Any]], body: bytes) -> Iterator[Point]:
+    """As the worker sends them. Of a point that is not where its passage belongs, the name says so: it equals none that was sent."""
+    parts = unpacked(described, body)
+    for point, (windows, ids, weights) in zip(described, parts, strict=True):
+        chunk_id = str(point["payload"].pop("chunk_id", ""))
+        yield Point(
+            chunk_id if is_point_of(point["id"], chunk_id) else f"{chunk_id} at {point['id']}",
+            windows, dict(zip(ids.tolist(), weights.tolist(), strict=True)), point["payload"],
+        )  # fmt: skip
+
+
+def packed(windows: Sequence[Any], ids: Iterable[int], weights: Iterable[float]) -> bytes:
+    """The numbers of points for a message: all windows, then all term ids, then all weights, four bytes each."""
+    numbers = (
+        np.concatenate(windows).astype("<f4") if windows else np.zeros(0, "<f4"),
+        np.fromiter(ids, "<u4"),
+        np.fromiter(weights, "<f4"),
+    )
+    return b"".join(part.tobytes() for part in numbers)
+
+
+def unpacked(described: Sequence[dict[str, Any]], body: bytes) -> Iterator[tuple[Any, Any, Any]]:
+    """Windows, term ids and weights of each point."""
+    terms = sum(point["terms"] for point in described)
+    rows = sum(point["windows"] for point in described)
+    split = len(body) // 4 - 2 * terms
+    windows = np.frombuffer(body, "<f4", split).reshape(rows, -1 if rows else 0)
+    ids = np.frombuffer(body, "<u4", terms, 4 * split)
+    weights = np.frombuffer(body, "<f4", terms, 4 * (split + terms))
+    row = term = 0
+    for point in described:
+        next_row, next_term = row + point["windows"], term + point["terms"]
+        yield windows[row:next_row], ids[term:next_term], weights[term:next_term]
+        row, term = next_row, next_term
 
 
 async def _abort(writer: asyncio.StreamWriter) -> None:

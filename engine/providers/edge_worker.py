@@ -7,6 +7,7 @@ import asyncio
 import fcntl
 import heapq
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -18,7 +19,8 @@ from typing import Any
 import numpy as np
 import qdrant_edge as edge
 
-from engine.providers.edge import OPEN_S, SEARCH_S, Lease, Reply, message, read_message
+from engine.errors import IndexDamagedError
+from engine.providers.edge import OPEN_S, SEARCH_S, Lease, Reply, message, packed, read_message, unpacked
 
 IDLE_S = 2.0  # to wait for the next client: an engine that restarts finds its worker warm
 BATCH_MAX = 32  # searches at once: no search waits for hundreds of others, and no client gets hundreds of replies at once
@@ -26,6 +28,7 @@ EXACT_POINTS_MAX = 10_000  # 1.2 ms at 1024 dimensions; up to here nothing is ap
 OVERSAMPLING = 16.0  # .99 of the best 50 are found even in pure noise, where eightfold finds .96
 QUICK = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING))
 EXACT = edge.SearchParams(exact=True)
+SCROLLED = 100  # points at once: more would delay searches by more than 10 ms
 PLAIN, WINDOWS, SPARSE = "plain", "windows", "bm25"
 # Without an index of each, a filter reads every passage: 280 ms at 100,000.
 FILTERED = dict.fromkeys(("chapter", "section", "difficulty", "tags"), edge.PayloadSchemaType.Keyword)
@@ -129,17 +132,20 @@ class Shards:
     def answer(self, header: dict[str, Any], body: bytes) -> Reply:
         actions = {
             "create": self.create, "upsert": self.upsert, "seal": self.seal, "close": self.release, "count": self.count,
+            "adopt": self.adopt,
         }  # fmt: skip
         try:
+            if header["do"] == "points":
+                return self.points(header)
             return actions[header["do"]](header, body), b""
-        except Exception as fault:  # noqa: BLE001  every fault is reported to the client
+        except BaseException as fault:  # noqa: BLE001  every fault is reported to the client
             return _fault(fault)
 
     def answer_searches(self, calls: Sequence[Call]) -> None:
         """Answers a batch. If it fails, each search is retried alone, so that only the bad one fails."""
         try:
             replies = self.search(calls)
-        except Exception as fault:  # noqa: BLE001  every fault is reported to the client
+        except BaseException as fault:  # noqa: BLE001  every fault is reported to the client
             if len(calls) > 1:
                 for call in calls:
                     self.answer_searches([call])
@@ -158,19 +164,12 @@ class Shards:
         return {}
 
     def upsert(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
-        """The body holds all windows, then all term ids, then all weights, four bytes each."""
-        points = header["points"]
-        terms = sum(point["terms"] for point in points)
-        split = len(body) // 4 - 2 * terms
-        windows = np.frombuffer(body, "<f4", split).reshape(sum(point["windows"] for point in points), -1)
-        ids = np.frombuffer(body, "<u4", terms, 4 * split)
-        weights = np.frombuffer(body, "<f4", terms, 4 * (split + terms))
-        made, row, term = [], 0, 0
-        for point in points:
-            next_row, next_term = row + point["windows"], term + point["terms"]
-            sparse = edge.SparseVector(ids[term:next_term].tolist(), weights[term:next_term].tolist())
-            made.append(_point(point, windows[row:next_row], sparse))
-            row, term = next_row, next_term
+        made = [
+            _point(point, windows, edge.SparseVector(ids.tolist(), weights.tolist()))
+            for point, (windows, ids, weights) in zip(
+                header["points"], unpacked(header["points"], body), strict=True
+            )
+        ]
         self._shard(header["generation"]).update(edge.UpdateOperation.upsert_points(made))
         return {}
 
@@ -189,8 +188,48 @@ class Shards:
             shard.close()
         return {}
 
+    def adopt(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
+        """Replaces a generation by the one that was built beside it. No search comes between, because this blocks them."""
+        self.release(header, b"")
+        used, old = self._folder / header["generation"], self._folder / header["old"]
+        shutil.rmtree(old, ignore_errors=True)
+        if used.exists():
+            used.rename(old)
+        (self._folder / header["new"]).rename(used)
+        _sync(used)
+        return {}
+
     def count(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
+        """An open shard answers without its files, until this worker ends: so they are looked for."""
+        if not (self._folder / header["generation"]).exists():
+            self.release(header, b"")
         return {"points": self._shard(header["generation"]).count(edge.CountRequest(exact=True))}
+
+    def points(self, header: dict[str, Any]) -> Reply:
+        wanted = edge.ScrollRequest(
+            offset=header["offset"], limit=SCROLLED, with_payload=True, with_vector=True
+        )
+        shard = self._shard(header["generation"])
+        try:
+            records, offset = shard.scroll(wanted)
+        except BaseException as fault:
+            raise IndexDamagedError(f"{type(fault).__name__}: {fault}") from fault
+        vectors: list[Any] = [record.vector for record in records]  # by their names
+        windows = [_windows(each) for each in vectors]
+        sparse = [each.get(SPARSE) for each in vectors]
+        described = [
+            {
+                "id": str(record.id), "payload": record.payload, "windows": len(rows),
+                "terms": len(terms.indices) if terms else 0,
+            }
+            for record, rows, terms in zip(records, windows, sparse, strict=True)
+        ]  # fmt: skip
+        body = packed(
+            windows,
+            (term for terms in sparse if terms for term in terms.indices),
+            (weight for terms in sparse if terms for weight in terms.values),
+        )
+        return {"points": described, "next": str(offset) if offset else None}, body
 
     def search(self, calls: Sequence[Call]) -> list[Reply]:
         """Searches in two rounds: the top hits by either score, then the other score of each hit, so that both are exact."""
@@ -212,6 +251,8 @@ class Shards:
             os.pwrite(self._lock, Lease.text(OPEN_S), 0)
             try:
                 self._open[generation] = edge.EdgeShard.load(str(self._folder / generation))
+            except BaseException as fault:  # the store panics at some files, and a panic is no Exception
+                raise IndexDamagedError(f"{type(fault).__name__}: {fault}") from fault
             finally:
                 os.pwrite(self._lock, Lease.text(SEARCH_S), 0)
         return self._open[generation]
@@ -303,9 +344,18 @@ def _config(dimension: int) -> edge.EdgeConfig:
     )  # fmt: skip
 
 
-def _fault(fault: Exception) -> Reply:
+def _fault(fault: BaseException) -> Reply:
+    """The reply about a fault. The index is damaged if it cannot be opened, or if the store panics."""
+    if isinstance(fault, IndexDamagedError):
+        return {"error": fault.reason, "is_damaged": True}, b""
     traceback.print_exception(fault)
-    return {"error": f"{type(fault).__name__}: {fault}"}, b""
+    is_panic = not isinstance(fault, Exception)
+    return {"error": f"{type(fault).__name__}: {fault}", "is_damaged": is_panic}, b""
+
+
+def _windows(vectors: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    rows = vectors.get(WINDOWS) or ([vectors[PLAIN]] if PLAIN in vectors else [])
+    return np.array(rows, "<f4")
 
 
 def _point(

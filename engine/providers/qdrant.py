@@ -1,30 +1,40 @@
 """An adapter for Qdrant, a server or a cluster: one collection per generation, so that no search sees half a book.
 
+A generation has an alias and two names for collections: it is built in the one that is not in use, and then the alias moves.
+Generations of before have a collection of the alias' name.
+
 A generation of up to EXACT_WINDOWS_MAX windows is searched exactly, as in Edge: the server builds no graph for a segment
 below its `indexing_threshold` and compares with every vector. Above it the server searches its HNSW graph with EF; the
 scores of the hits are exact even so.
 """
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
+import grpc  # type: ignore[import-untyped]
 import httpx
+import numpy as np
 from qdrant_client import AsyncQdrantClient
 from qdrant_client import models as qdrant
+from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
+from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
-from engine.errors import ConfigurationError, IndexUnavailableError
-from engine.models import Filters, Hit, Point, Vector, point_id
+from engine.errors import ConfigurationError, IndexDamagedError, IndexUnavailableError
+from engine.models import Filters, Hit, Point, Vector, is_point_of, point_id
 from engine.ports import Index
 from engine.settings import Settings
 
 CHANGE_S = 60  # timeout to create, drop or alias a collection, on which a cluster must agree
-UPSERT_S = 60  # for one request
+UPSERT_S = (
+    60  # for one request; the client's own limit, because Qdrant 1.16 refuses a write whose address has one
+)
 SEAL_S = 900.0  # building the graph of 100,000 passages takes about 90 s
 POLL_S = 0.25  # polling interval while a collection is optimised: the server sends no notification
 REQUEST_NUMBERS_MAX = 400_000  # about 8 MB of JSON; a server refuses more than 32 MB
@@ -38,6 +48,10 @@ GRPC = {
     "grpc.max_reconnect_backoff_ms": 1000,  # by default, a recovered server goes unnoticed for two minutes
 }
 DENSE, SPARSE = "dense", "bm25"
+UNKNOWN_COLLECTION = (404, "NOT_FOUND")
+REASON_CHARACTERS_MAX = 300
+TESTED_VERSIONS = ("1.16.3",)  # by the contract of tests/parts/retrieval, alone and as a cluster
+SCROLLED = 50  # points of one reply, when all are read: more would stall the requests of the same process
 
 _FIELDS = dict.fromkeys(("chapter", "section", "difficulty", "tags"), qdrant.PayloadSchemaType.KEYWORD)
 _FIELDS["module"] = qdrant.PayloadSchemaType.INTEGER
@@ -92,17 +106,19 @@ class QdrantIndex:
         self._shards = shards
         self._replicas = replicas
         self._timeout_s = timeout_s
+        self._building: dict[UUID, str] = {}
 
     async def create(self, generation: UUID, dimension: int) -> None:
-        await self.drop(generation)
+        building = self._building[generation] = await self._unused(generation)
         max_sim = qdrant.MultiVectorConfig(comparator=qdrant.MultiVectorComparator.MAX_SIM)
         dense = qdrant.VectorParams(
             size=dimension, distance=qdrant.Distance.COSINE, multivector_config=max_sim
         )
         exact_kilobytes = EXACT_WINDOWS_MAX * dimension * 4 // 1024
         async with _available(CHANGE_S):
+            await self._client.delete_collection(building, timeout=CHANGE_S)
             await self._client.create_collection(
-                _collection(generation),
+                building,
                 vectors_config={DENSE: dense},
                 # Without the IDF modifier: ours is in the question's weights, and a cluster's would differ by shard.
                 sparse_vectors_config={SPARSE: qdrant.SparseVectorParams()},
@@ -112,7 +128,7 @@ class QdrantIndex:
                 timeout=CHANGE_S,
             )
             for field, kind in _FIELDS.items():
-                await self._client.create_payload_index(_collection(generation), field, kind, wait=True)
+                await self._client.create_payload_index(building, field, kind, wait=True)
 
     async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
         for point in points:
@@ -120,31 +136,49 @@ class QdrantIndex:
         for batch in _batches(points):
             async with _available(UPSERT_S):
                 structs = [_struct(point) for point in batch]
-                await self._client.upsert(_collection(generation), structs, wait=True, timeout=UPSERT_S)
+                await self._client.upsert(self._building[generation], structs, wait=True)
 
     async def seal(self, generation: UUID) -> int:
-        """Waits until the collection is optimised, and counts its points exactly."""
+        """Waits until the collection is optimised, moves the aliases to it, and counts its points exactly."""
+        building = self._building[generation]
         async with _available(SEAL_S):
-            while not await self._is_optimised(generation):  # noqa: ASYNC110  there is no event to await
+            while not await self._is_optimised(building):  # noqa: ASYNC110  there is no event to await
                 await asyncio.sleep(POLL_S)
+            await self._switch(generation, building)
+            del self._building[generation]
             return await self._count(generation, CHANGE_S)
+
+    async def points(self, generation: UUID) -> AsyncIterator[list[Point]]:
+        offset, is_last = None, False
+        while not is_last:
+            async with _available(UPSERT_S):
+                records, offset = await self._client.scroll(
+                    _collection(generation),
+                    limit=SCROLLED,
+                    offset=offset,
+                    with_payload=True,
+                    with_vectors=True,
+                )
+            yield [_point(record) for record in records]
+            is_last = offset is None
+
+    async def describe(self) -> str:
+        async with _available(self._timeout_s):
+            version = (await self._client.info()).version
+        return f"Qdrant {version} (tested with {', '.join(TESTED_VERSIONS)})"
 
     async def announce(self, book_id: str, generation: UUID) -> None:
         """Moves the alias in one atomic call, so that it always points to a collection."""
-        alias = f"affidavit-{book_id}"
-        create = qdrant.CreateAlias(collection_name=_collection(generation), alias_name=alias)
-        operations: list[qdrant.AliasOperations] = [qdrant.CreateAliasOperation(create_alias=create)]
         async with _available(CHANGE_S):
-            known = {item.alias_name for item in (await self._client.get_aliases()).aliases}
-            if alias in known:
-                delete = qdrant.DeleteAlias(alias_name=alias)
-                operations.insert(0, qdrant.DeleteAliasOperation(delete_alias=delete))
-            await self._client.update_collection_aliases(operations, timeout=CHANGE_S)
+            known = await self._aliases()
+            target = known.get(_collection(generation), _collection(generation))
+            await self._move([f"affidavit-{book_id}"], known, target)
 
     async def drop(self, generation: UUID) -> None:
-        """Idempotent: the server accepts the deletion of an unknown collection."""
+        """Idempotent: the server accepts the deletion of an unknown collection, and deletes its aliases with it."""
         async with _available(CHANGE_S):
-            await self._client.delete_collection(_collection(generation), timeout=CHANGE_S)
+            for name in (*_places(generation), _collection(generation)):
+                await self._client.delete_collection(name, timeout=CHANGE_S)
 
     async def count(self, generation: UUID) -> int:
         async with _available(self._timeout_s):
@@ -194,8 +228,39 @@ class QdrantIndex:
         )
         return [dict(map(_found, reply.points)) for reply in replies]
 
-    async def _is_optimised(self, generation: UUID) -> bool:
-        status = (await self._client.get_collection(_collection(generation))).status
+    async def _unused(self, generation: UUID) -> str:
+        """The name for a collection of this generation that no reader uses."""
+        async with _available(CHANGE_S):
+            used = (await self._aliases()).get(_collection(generation))
+        return next(name for name in _places(generation) if name != used)
+
+    async def _switch(self, generation: UUID, building: str) -> None:
+        """Moves every alias of the generation in one call. Only for a collection of before is there a moment without one."""
+        alias, known = _collection(generation), await self._aliases()
+        used = known.get(alias, alias)
+        names = {alias, *(name for name, collection in known.items() if collection == used)}
+        if used == alias:  # no alias may have the name of a collection
+            await self._client.delete_collection(used, timeout=CHANGE_S)
+            known = await self._aliases()
+        await self._move(sorted(names), known, building)
+        if used != alias:
+            await self._client.delete_collection(used, timeout=CHANGE_S)
+
+    async def _aliases(self) -> dict[str, str]:
+        return {item.alias_name: item.collection_name for item in (await self._client.get_aliases()).aliases}
+
+    async def _move(self, names: Sequence[str], known: Collection[str], collection: str) -> None:
+        operations: list[qdrant.AliasOperations] = []
+        for name in names:
+            if name in known:
+                delete = qdrant.DeleteAlias(alias_name=name)
+                operations.append(qdrant.DeleteAliasOperation(delete_alias=delete))
+            create = qdrant.CreateAlias(collection_name=collection, alias_name=name)
+            operations.append(qdrant.CreateAliasOperation(create_alias=create))
+        await self._client.update_collection_aliases(operations, timeout=CHANGE_S)
+
+    async def _is_optimised(self, collection: str) -> bool:
+        status = (await self._client.get_collection(collection)).status
         if status == qdrant.CollectionStatus.RED:
             raise RuntimeError("The collection cannot be optimised")
         return status == qdrant.CollectionStatus.GREEN
@@ -206,16 +271,51 @@ class QdrantIndex:
 
 @asynccontextmanager
 async def _available(limit_s: float) -> AsyncIterator[None]:
-    """Maps every failure and timeout of the block to `IndexUnavailableError`."""
+    """Maps every failure and timeout of the block to `IndexUnavailableError`, with the server's reason."""
     try:
         async with asyncio.timeout(limit_s):
             yield
     except Exception as failure:
-        raise IndexUnavailableError from failure
+        raise _unavailable(failure, limit_s) from failure
+
+
+def _unavailable(failure: Exception, limit_s: float) -> IndexUnavailableError:
+    if isinstance(failure, TimeoutError):
+        return IndexUnavailableError(f"no reply within {limit_s:g} s")
+    if isinstance(failure, ResponseHandlingException):
+        source = failure.source
+        return IndexUnavailableError(f"{type(source).__name__}: {source}"[:REASON_CHARACTERS_MAX])
+    status, words = _refusal(failure)
+    if status is None:
+        return IndexUnavailableError(f"a reply that cannot be read ({type(failure).__name__})")
+    kind = IndexDamagedError if status in UNKNOWN_COLLECTION else IndexUnavailableError
+    return kind(f"refused ({status}): {words}"[:REASON_CHARACTERS_MAX], upstream=f"refused ({status})")
+
+
+def _refusal(failure: Exception) -> tuple[int | str | None, str]:
+    """The status and the words of a server that refused."""
+    if isinstance(failure, UnexpectedResponse):
+        return failure.status_code, _words(failure.content)
+    if isinstance(failure, ResourceExhaustedResponse):
+        return 429, failure.message
+    if isinstance(failure, grpc.aio.AioRpcError):
+        return failure.code().name, failure.details() or ""
+    return None, ""
+
+
+def _words(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["status"]["error"])
+    except (ValueError, LookupError, TypeError):
+        return body.decode(errors="replace")
 
 
 def _collection(generation: UUID) -> str:
     return f"affidavit-{generation}"
+
+
+def _places(generation: UUID) -> tuple[str, str]:
+    return f"{_collection(generation)}-a", f"{_collection(generation)}-b"
 
 
 def _batches(points: Sequence[Point]) -> Iterator[list[Point]]:
@@ -238,6 +338,20 @@ def _struct(point: Point) -> qdrant.PointStruct:
         vectors[SPARSE] = _sparse(point.terms)
     payload = point.payload | {"chunk_id": point.chunk_id}
     return qdrant.PointStruct(id=point_id(point.chunk_id), vector=vectors, payload=payload)
+
+
+def _point(record: qdrant.Record) -> Point:
+    """Of a point that is not where its passage belongs, the name says so: it equals none that was sent."""
+    payload = dict(record.payload or {})
+    vectors: Any = record.vector or {}
+    chunk_id = str(payload.pop("chunk_id", ""))
+    sparse = vectors.get(SPARSE)
+    return Point(
+        chunk_id if is_point_of(record.id, chunk_id) else f"{chunk_id} at {record.id}",
+        np.array(vectors.get(DENSE, []), np.float32),
+        dict(zip(sparse.indices, sparse.values, strict=True)) if sparse else {},
+        payload,
+    )
 
 
 def _sparse(terms: dict[int, float]) -> qdrant.SparseVector:

@@ -17,7 +17,7 @@ from engine.models import (
     Vector,
     Wording,
 )
-from engine.ports import Embedder, Index, Library, Reranker
+from engine.ports import Embedder, Library, Reranker, Searchable
 from engine.retrieval import languages, lexical, selection, wording
 from engine.retrieval.calibrate import Weights, blended, extrapolate, interpolate
 from engine.retrieval.languages import ENGLISH
@@ -44,7 +44,7 @@ class Search:
 @dataclass(frozen=True, slots=True)
 class Retriever:
     embedder: Embedder
-    index: Index
+    index: Searchable
     library: Library
     reranker: Reranker | None
     weights: Weights

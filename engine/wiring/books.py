@@ -14,6 +14,7 @@ from engine.retrieval.calibrate import Gate, Weights
 from engine.settings import CONFIG, Settings
 from engine.storage.database import Database
 from engine.wiring.providers import closed_by, embedder_of, index_of, other_embedders
+from ingest.indexing import IndexRepair
 from ingest.pipeline import Ingest
 from ingest.registry import Registry
 from ingest.self_calibration import SelfCalibration, read_probes
@@ -21,6 +22,7 @@ from ingest.split import Size
 
 SAMPLE_BOOK = CONFIG / "sample-book"
 SAMPLE_TITLE = "Physical AI and Humanoid Robotics: A Short Introduction"
+LOCKS_AND_WORK = 3  # connections: the lock of the book, the lock of its index, and the work
 PROBES_MIN = 50  # "nine in ten of them" needs some to count
 
 _PROBES_HINT = 'Name a file with one question a line, or set it to "" for the curve shipped for the embedder.'
@@ -29,7 +31,7 @@ _PROBES_HINT = 'Name a file with one question a line, or set it to "" for the cu
 @asynccontextmanager
 async def open_ingest(settings: Settings, database: Database, progress: Progress) -> AsyncIterator[Ingest]:
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(database.pool("affidavit_engine"))
+        pool = await stack.enter_async_context(database.pool("affidavit_engine", LOCKS_AND_WORK))
         embedder = closed_by(stack, embedder_of(settings))
         index = closed_by(stack, index_of(settings))
         chunking = settings.chunking
@@ -51,6 +53,13 @@ async def open_ingest(settings: Settings, database: Database, progress: Progress
 async def open_registry(database: Database, role: str = "affidavit_engine") -> AsyncIterator[Registry]:
     async with database.pool(role) as pool:
         yield Registry(pool)
+
+
+@asynccontextmanager
+async def open_repair(settings: Settings, database: Database) -> AsyncIterator[IndexRepair]:
+    async with AsyncExitStack() as stack:
+        registry = await stack.enter_async_context(open_registry(database))
+        yield IndexRepair(registry, closed_by(stack, index_of(settings)))
 
 
 @asynccontextmanager

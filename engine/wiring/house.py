@@ -22,7 +22,7 @@ from engine.grounding.verify import NOT_STATED, SENTINEL, Instructions
 from engine.house import House, check_books
 from engine.outage.cached_library import CachedKeyring, CachedLibrary
 from engine.outage.stale_cache import CircuitBreaker
-from engine.ports import Embedder
+from engine.ports import Embedder, Index, Searchable
 from engine.providers.postgres import EmbeddedPostgres
 from engine.retrieval.library import StoredLibrary
 from engine.retrieval.retrieve import Retriever
@@ -33,6 +33,9 @@ from engine.storage.database import Database
 from engine.wiring import audit_log, providers
 from engine.wiring.books import gate_of
 from engine.wiring.providers import closed_by, now
+from ingest.indexing import IndexRepair
+from ingest.registry import Registry
+from ingest.watched_index import WatchedIndex
 
 READY_MIN = 3  # connections for the first readers after a quiet time; the settings ask for at least as many
 
@@ -54,12 +57,15 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         )
         await partitions.make_months_ahead(pool, now().date())
         library = StoredLibrary(pool)
-        engine = await _open_engine(settings, database, pool, library, stack)
+        index = closed_by(stack, providers.index_of(settings))
+        watched = await _watched(settings, database, index, stack)
+        engine = await _open_engine(settings, database, pool, library, watched, stack)
         sessions = Sessions(pool, settings.sessions.purge_days, uuid4)
         house = House(
             engine=engine,
             library=library,
-            index=engine.retriever.index,
+            index=index,
+            watched_index=watched,
             pool=pool,
             default_book=settings.books.default,
             top_k=settings.retrieval.top_k,
@@ -73,8 +79,19 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             eraser=await enter(audit_log.open_eraser_within(database, audit_log.ERASING_S)),
             operator_events=OperatorEvents(lambda: nullcontext(engine.ledger), now, uuid4),
         )
+        await watched.start()
         await house.parts()
         yield house
+
+
+async def _watched(
+    settings: Settings, database: Database, index: Index, stack: AsyncExitStack
+) -> WatchedIndex:
+    """With connections of its own: a repair holds two of them."""
+    opened = databases.open_lazily(database.url, "affidavit_engine", size_max=2, wait_s=databases.OPEN_S)
+    pool = await stack.enter_async_context(opened)
+    repair = IndexRepair(Registry(pool), index)
+    return closed_by(stack, WatchedIndex(index, repair, time.monotonic, settings.books.default))
 
 
 async def _open_engine(
@@ -82,11 +99,11 @@ async def _open_engine(
     database: Database,
     pool: AsyncConnectionPool,
     stored: StoredLibrary,
+    index: Searchable,
     stack: AsyncExitStack,
 ) -> Engine:
     """The parts of a request. The stack closes them in the reverse order."""
     embedder = closed_by(stack, providers.embedder_of(settings))
-    index = closed_by(stack, providers.index_of(settings))
     reranker = providers.reranker_of(settings)
     if reranker:
         closed_by(stack, reranker)

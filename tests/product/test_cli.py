@@ -101,7 +101,7 @@ def test_an_auditor_cannot_write_nor_read_keys(data_dir: Path, database: Databas
 def test_doctor_has_a_line_for_each_part(data_dir: Path, database: Database, key: str) -> None:
     said = affidavit("doctor", "--json", data_dir=data_dir)
     findings = json.loads(said.stdout)
-    assert {finding["part"] for finding in findings if finding["state"] != "ok"} == set()
+    assert [finding for finding in findings if finding["state"] != "ok"] == []
     assert said.returncode == 0
     assert len(findings) == 19
     assert len(affidavit("doctor", data_dir=data_dir).stdout.splitlines()) == 19
@@ -148,7 +148,7 @@ def test_ingest_reports_as_json(data_dir: Path, database: Database, tmp_path: Pa
     result = json.loads(said.stdout)
     assert set(result) == {
         "book", "language", "embedder", "generation", "files_processed", "chunks_created", "chunks_reused", "chunks_removed", "errors",
-        "warnings", "exit_code", "seconds",
+        "index_rebuilt", "warnings", "exit_code", "seconds",
     }  # fmt: skip
     assert (result["files_processed"], result["chunks_created"]) == (1, 1)
     assert [error["file"] for error in result["errors"]] == ["bad.md"]

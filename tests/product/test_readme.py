@@ -36,7 +36,7 @@ def test_the_first_question_is_answered(client: httpx.Client) -> None:
 
 def test_every_command_has_its_paragraph() -> None:
     table = README.split("## Commands")[1].split("##")[0]
-    assert set(re.findall(r"`affidavit ((?:keys |audit |sessions )?[a-z]+)", table)) == set(COMMANDS)
+    assert set(re.findall(r"`affidavit ((?:keys |audit |sessions |index )?[a-z]+)", table)) == set(COMMANDS)
 
 
 def test_every_command_shown_exists() -> None:

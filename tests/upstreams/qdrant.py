@@ -23,6 +23,7 @@ Fault = Literal[
 ]
 
 CANARY = "canary of the vendor"
+NO_DURATION = 'invalid type: string "60", expected struct Duration'  # what a server of 1.16.3 says to a write with a timeout
 DRIP_S = 0.05  # far below any limit between two bytes
 
 _SPOILT = {
@@ -53,6 +54,8 @@ class Upstream:
             self.requests.append((method, request.url.path, dict(request.query_params), said))
             if self.key and request.headers.get("api-key") != self.key:
                 return _error(401)
+            if method == "PUT" and "points" in request.url.path and "timeout" in request.query_params:
+                return _error(400, NO_DURATION)
             if self.fault and not self.true_before:
                 return await _faulty(self.fault, request)
             self.true_before = max(0, self.true_before - 1)
@@ -60,7 +63,8 @@ class Upstream:
                 result = action(request.path_params.get("name", ""), body)
             except ValueError as wrong:
                 return _error(404 if "not found" in str(wrong) else 400)
-            return JSONResponse({"time": 0.0, "status": "ok", "result": result})
+            said = {"time": 0.0, "status": "ok", "result": result}
+            return JSONResponse(said if path != "/" else {"title": "qdrant", "version": "0.0.0"})
 
         return Route(path, receive, methods=[method])
 
@@ -72,6 +76,8 @@ class Upstream:
             self.route("PUT", "/collections/{name}/index", self.index_field),
             self.route("PUT", "/collections/{name}/points", self.upsert),
             self.route("POST", "/collections/{name}/points/count", self.count),
+            self.route("POST", "/collections/{name}/points/scroll", self.scroll),
+            self.route("GET", "/", lambda _, __: None),
             self.route("POST", "/collections/{name}/points/query/batch", self.query),
             self.route("GET", "/aliases", lambda _, __: _json(self.engine.get_aliases())),
             self.route("POST", "/collections/aliases", self.update_aliases),
@@ -97,6 +103,13 @@ class Upstream:
 
     def count(self, name: str, body: bytes) -> Any:
         return _json(self.engine.count(name, exact=bool(models.CountRequest.model_validate_json(body).exact)))
+
+    def scroll(self, name: str, body: bytes) -> Any:
+        asked = models.ScrollRequest.model_validate_json(body)
+        records, offset = self.engine.scroll(
+            name, limit=asked.limit or 10, offset=asked.offset, with_payload=True, with_vectors=True
+        )
+        return {"points": [_json(record) for record in records], "next_page_offset": offset}
 
     def query(self, name: str, body: bytes) -> Any:
         asked = models.QueryRequestBatch.model_validate_json(body)
@@ -147,8 +160,8 @@ async def _drip() -> AsyncIterator[bytes]:
         await asyncio.sleep(DRIP_S)
 
 
-def _error(status: int) -> Response:
-    said = {"time": 0.0, "status": {"error": CANARY}, "result": None}
+def _error(status: int, words: str = CANARY) -> Response:
+    said = {"time": 0.0, "status": {"error": words}, "result": None}
     return JSONResponse(said, status, {"Retry-After": "59"})
 
 

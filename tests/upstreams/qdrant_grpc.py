@@ -28,7 +28,9 @@ class Upstream:
     engine: QdrantClient = field(default_factory=lambda: QdrantClient(":memory:"))
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
+        health = wire.HealthCheckReply(title="qdrant", version="0.0.0")
         return [
+            self._service("qdrant.Qdrant", {"HealthCheck": (wire.HealthCheckRequest, lambda _: health)}),
             self._service(
                 "qdrant.Collections",
                 {
@@ -45,6 +47,7 @@ class Upstream:
                     "CreateFieldIndex": (wire.CreateFieldIndexCollection, self.index_field),
                     "Upsert": (wire.UpsertPoints, self.upsert),
                     "Count": (wire.CountPoints, self.count),
+                    "Scroll": (wire.ScrollPoints, self.scroll),
                     "QueryBatch": (wire.QueryBatchPoints, self.query),
                 },
             ),
@@ -84,6 +87,16 @@ class Upstream:
     def count(self, asked: Any) -> Any:
         found = self.engine.count(asked.collection_name, exact=asked.exact)
         return wire.CountResponse(result=RestToGrpc.convert_count_result(found))
+
+    def scroll(self, asked: Any) -> Any:
+        offset = GrpcToRest.convert_point_id(asked.offset) if asked.HasField("offset") else None
+        records, following = self.engine.scroll(
+            asked.collection_name, limit=asked.limit, offset=offset, with_payload=True, with_vectors=True
+        )
+        return wire.ScrollResponse(
+            result=[RestToGrpc.convert_record(record) for record in records],
+            next_page_offset=None if following is None else RestToGrpc.convert_extended_point_id(following),
+        )
 
     def query(self, asked: Any) -> Any:
         requests = [GrpcToRest.convert_query_points(one) for one in asked.query_points]

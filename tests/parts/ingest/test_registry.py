@@ -88,7 +88,7 @@ async def published(
     registry: Registry, book: str, content: bytes = PAGE, title: str = "Walking"
 ) -> Generation:
     made = await begun(registry, book, content, title)
-    await registry.publish(made, title)
+    await registry.publish(made, title, "0" * 64)
     return made
 
 
@@ -165,7 +165,7 @@ async def test_readers_see_the_old_or_the_new_generation_and_nothing_between(
 
         reading = asyncio.ensure_future(read_on())
         await is_reading.wait()
-        await registry.publish(new, "Walking")
+        await registry.publish(new, "Walking", "0" * 64)
         assert (await reader.live(book)).generation_id == new.generation_id
         async with asyncio.timeout(5):
             await reading

@@ -1,0 +1,26 @@
+"""Digests of what an index holds: of a point, and of a whole generation, whatever the order of its points. Pure."""
+
+import json
+from collections.abc import Iterable
+from hashlib import sha256
+
+import numpy as np
+
+from engine.models import Point
+
+
+def of_point(point: Point) -> bytes:
+    """Exact to the bit: vector stores keep unit vectors as they are sent, so what comes back is what was sent."""
+    terms = sorted(point.terms.items())
+    parts = (
+        json.dumps([point.chunk_id, point.payload], sort_keys=True, separators=(",", ":")).encode(),
+        np.asarray(point.windows.shape, "<u4").tobytes(),
+        np.ascontiguousarray(point.windows, "<f4").tobytes(),
+        np.fromiter((term for term, _ in terms), "<u4").tobytes(),
+        np.fromiter((weight for _, weight in terms), "<f4").tobytes(),
+    )
+    return sha256(b"".join(sha256(part).digest() for part in parts)).digest()
+
+
+def of_points(digests: Iterable[bytes]) -> str:
+    return sha256(b"".join(sorted(digests))).hexdigest()

@@ -1,0 +1,187 @@
+"""Builds the index of a generation beside the one that is searched, checks it, and rebuilds it from the database.
+
+Vectors and passages are in the database, so a rebuild needs no embedder.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from uuid import UUID
+
+from engine.errors import AffidavitError, IndexDamagedError
+from engine.models import Generation, Passage, Point, Windows
+from engine.ports import Index
+from engine.retrieval import lexical
+from engine.retrieval.index_digest import of_point, of_points
+from ingest.registry import LiveIndex, Registry
+from ingest.windows import windows as windows_of
+
+BATCH = 96  # passages at once, as in an ingest
+
+
+class NotRebuildableError(AffidavitError):
+    """The index of a book cannot be made of what the database holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexContent:
+    """What an index holds: the digest of each point by its passage."""
+
+    points: dict[str, bytes]
+
+    @property
+    def digest(self) -> str:
+        return of_points(self.points.values())
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRepair:
+    """Idempotent, and safe to kill: readers see the rebuilt index when it is whole. One process at a time works on a book's."""
+
+    registry: Registry
+    index: Index
+
+    async def mend(
+        self,
+        live: LiveIndex,
+        *,
+        is_recent: Callable[[float], bool] = lambda _: False,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> str:
+        """Rebuilds the index if it is damaged; what was wrong with it, or nothing.
+
+        The check of another process counts if it `is_recent`, by its seconds ago. `tell` hears of a damage before the rebuild.
+        """
+        async with self.registry.lock_index(live.generation_id):
+            now = await self.registry.live_index(live.book_id)
+            if now is None or now.generation_id != live.generation_id:
+                return ""  # another edition was published
+            damage = await self.shortage(now)
+            if not damage and now.checked_s_ago is not None and is_recent(now.checked_s_ago):
+                return ""
+            damage = damage or await self._difference(now)
+            if damage:
+                tell(damage)
+                await self._rebuild(now)
+            return damage
+
+    async def rebuild(self, live: LiveIndex) -> None:
+        async with self.registry.lock_index(live.generation_id):
+            await self._rebuild(live)
+
+    async def examine(self, live: LiveIndex) -> str:
+        """What is wrong with the index, in words; nothing if all is well."""
+        return await self.shortage(live) or await self._difference(live)
+
+    async def shortage(self, live: LiveIndex) -> str:
+        """The cheap half of a check: can it be opened, and does it hold as many points as the book has passages."""
+        try:
+            held = await self.index.count(live.generation_id)
+        except IndexDamagedError as damage:
+            return f"it is missing, or it cannot be opened ({damage.reason})"
+        return "" if held == live.passages else f"it holds {held} of {live.passages} passages"
+
+    async def _difference(self, live: LiveIndex) -> str:
+        """Reads all that is stored. An edition of before has no digest yet: it is compared with the database."""
+        try:
+            stored = await content_of(self.index.points(live.generation_id))
+        except IndexDamagedError as damage:
+            return f"it cannot be read ({damage.reason})"
+        if stored.digest != live.digest and (words := await self._compared(live, stored)):
+            return words
+        await self.registry.note_index(live.generation_id, stored.digest)
+        return ""
+
+    async def _compared(self, live: LiveIndex, stored: IndexContent) -> str:
+        generation = await self.registry.live(live.book_id)
+        try:
+            wanted = await content_of(self._points(generation))
+        except NotRebuildableError:
+            return "" if live.digest is None else "its content has changed"
+        missing = len(wanted.points.keys() - stored.points.keys())
+        extra = len(stored.points.keys() - wanted.points.keys())
+        altered = sum(stored.points.get(name, digest) != digest for name, digest in wanted.points.items())
+        if not missing + extra + altered:
+            return ""
+        return f"{missing} passages are missing, {altered} are altered, {extra} are not of the book"
+
+    async def _rebuild(self, live: LiveIndex) -> None:
+        generation = await self.registry.live(live.book_id)
+        if generation.generation_id != live.generation_id:
+            return  # another edition was published
+        built = await build(
+            self.index, generation.generation_id, generation.dimension, self._points(generation)
+        )
+        if len(built.points) != live.passages:
+            raise NotRebuildableError(
+                f"The rebuilt index of {live.book_id} holds {len(built.points)} of {live.passages} passages:"
+                " run `affidavit index rebuild` again."
+            )
+        await self.index.announce(live.book_id, generation.generation_id)
+        await self.registry.note_index(generation.generation_id, built.digest)
+
+    async def _points(self, generation: Generation) -> AsyncIterator[list[Point]]:
+        """As the ingest has made them."""
+        for start in count(0, BATCH):
+            passages = await self.registry.contents(generation.generation_id, start, BATCH)
+            if not passages:
+                return
+            texts = ["\n".join(windows_of(passage)) for passage in passages]
+            known = await self.registry.stored_windows(texts, generation.embedder, generation.dimension)
+            if any(windows is None for windows in known):
+                raise NotRebuildableError(
+                    f"The database lacks vectors of {generation.book_id}: ingest the book again."
+                )
+            words = [lexical.words(searchable(passage), generation.language) for passage in passages]
+            yield [
+                point_of(passage, position, windows, lexical.passage_weights(counted, generation.lexicon))
+                for position, (passage, counted, windows) in enumerate(
+                    zip(passages, words, known, strict=True), start
+                )
+                if windows is not None
+            ]
+
+
+async def build(
+    index: Index, generation: UUID, dimension: int, batches: AsyncIterator[Sequence[Point]]
+) -> IndexContent:
+    """Pipelining: the next batch is made while the index, another process, stores the last one."""
+    going = asyncio.ensure_future(index.create(generation, dimension))
+    try:
+        async for points in batches:
+            await going
+            going = asyncio.ensure_future(index.upsert(generation, points))
+    finally:
+        await asyncio.wait([going])
+    await going
+    await index.seal(generation)
+    return await content_of(index.points(generation))
+
+
+async def content_of(batches: AsyncIterator[Sequence[Point]]) -> IndexContent:
+    """A point that is stored twice counts twice, so the digest is another one."""
+    found: dict[str, bytes] = {}
+    async for points in batches:
+        digests = await asyncio.to_thread(_digests, points)
+        for point, digest in zip(points, digests, strict=True):
+            found[point.chunk_id] = found.get(point.chunk_id, b"") + digest
+    return IndexContent(found)
+
+
+def _digests(points: Sequence[Point]) -> list[bytes]:
+    return list(map(of_point, points))
+
+
+def searchable(passage: Passage) -> str:
+    """The words to search: the passage with its headings, though these are never quoted."""
+    headings = dict.fromkeys(
+        [passage.chapter, passage.section, *(item.heading for item in passage.sentences)]
+    )
+    return f"{'. '.join(headings)}.\n{passage.text}"
+
+
+def point_of(passage: Passage, position: int, windows: Windows, terms: dict[int, float]) -> Point:
+    payload = {name: getattr(passage, name) for name in ("chapter", "section", "module", "difficulty")}
+    payload |= {"tags": list(passage.tags), "position": position}
+    return Point(passage.chunk_id, windows, terms, payload)
