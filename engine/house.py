@@ -24,6 +24,8 @@ from engine.retrieval.library import StoredLibrary
 CHECK_S = 5.0  # a cold index worker starts well within it
 UNAVAILABLE = "unavailable"
 SPOOLING = "unavailable; records wait in the spool"  # questions are still answered
+UNRECORDABLE = "neither the database nor the spool takes a record: look for a full disk or a wrong clock"
+_RECORDS = {"database": "ready", "spool": SPOOLING, None: UNRECORDABLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class House:
             "database": SPOOLING if database == UNAVAILABLE and self.engine.ledger.has_spool else database,
             "book": await _state(self._has_book, "no book published"),
             "embedder": await _state(self._try_embedding, UNAVAILABLE),
+            "records": _RECORDS[await self.engine.ledger.taker()],
         }
 
     async def _has_months_ahead(self) -> bool:
