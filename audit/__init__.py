@@ -22,6 +22,7 @@ Modules
         database_writer  connection of the writer, and the settings that a durable commit needs
         spool            write-ahead spool, while the database is unavailable
         orphans          closes requests of dead processes
+        write_probe      readiness: whether a record could be written now
         partitions       makes the months of audit_logs ahead
     sealing/             gives rows their place in the month's Merkle tree
         sealer           background loop: seal, anchor, retry

@@ -6,8 +6,10 @@ AuditError
 ├── LedgerUnavailableError        a record could not be made durable, so no answer may leave
 ├── TransientWriteError           the database or the spool takes no entries now: retry later
 │   └── MissingMonthError         no partition for the month of a row; one can be made
+├── WithdrawnError                a batch was not committed, because a writer of it has given up
 ├── PermanentWriteError           the database will never take this entry: do not retry
 │   └── ArchivedMonthError        the month of a row is archived and takes no more rows
+├── ClockBehindError              the clock is behind the log: its records would get a wrong time
 ├── KeyFileError                  a key file is missing, damaged or readable by others
 │   └── KeyExistsError            a new key would overwrite one
 ├── FormatError                   bytes that are not written the one way that we write them; also a ValueError
@@ -52,10 +54,16 @@ class TransientWriteError(AuditError): ...
 class MissingMonthError(TransientWriteError): ...
 
 
+class WithdrawnError(AuditError): ...
+
+
 class PermanentWriteError(AuditError): ...
 
 
 class ArchivedMonthError(PermanentWriteError): ...
+
+
+class ClockBehindError(AuditError): ...
 
 
 class KeyFileError(AuditError): ...

@@ -23,6 +23,12 @@ LAST_S = 2.0  # from the end of a worker's output to the end of its process
 MESSAGE_BYTES_MAX = 2**33  # from a peer that is trusted: all that the prefix can express
 NOTICE_BYTES_MAX = 64  # of a message that is no reply: a heartbeat, or that the worker is ready
 
+# What any process needs. No key and no address of a service: who needs one gets it in a message, or asks for it by name.
+_ENVIRONMENT = (
+    "PATH", "HOME", "TMPDIR", "TZ", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH",
+    "OMP_NUM_THREADS",
+)  # fmt: skip
+
 _LENGTHS = struct.Struct("!II")
 
 Message = tuple[bytes, bytes]
@@ -37,6 +43,7 @@ class Worker:
         self, command: Sequence[str], *, reply_bytes_max: int = MESSAGE_BYTES_MAX, **options: Any
     ) -> None:
         self._reply_bytes_max = reply_bytes_max
+        options.setdefault("env", environment())
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, **options
         )  # a session of its own: Ctrl-C is the parent's to handle
@@ -78,6 +85,15 @@ class Worker:
         finally:
             timer.cancel()
             timer.join()
+
+
+def environment(*more: str) -> dict[str, str]:
+    """The environment of a child: what any process needs, and the variables that begin so."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _ENVIRONMENT or (more and name.startswith(more))
+    }
 
 
 async def wait_for_end(

@@ -163,7 +163,7 @@ async def _own_statement(conninfo: str) -> float:
 
     async def writer() -> None:
         for entry in waiting:
-            await commits.write(entry)
+            await commits.put(entry).wait()
 
     started = time.perf_counter()
     await asyncio.gather(*(writer() for _ in range(WRITERS)))

@@ -12,6 +12,7 @@ Modules
     signing              policy of the signing key
     settings             config/engine.toml and the environment as one value
     models               the domain's types
+    book_id              the judge of book IDs (pure)
     ports                the interfaces that providers implement
     errors               the exception tree of engine and ingest
     refusals             registry of refusal reasons, each with its sentence

@@ -320,15 +320,18 @@ class Engine:
         if trail.outcome == "answered":
             trail.answer_id = self.new_id()
         trail.total_latency_ms = _ms(started, self.monotonic())
-        return await _shielded(self._closed(trail))
+        left_s = max(self.rules.audit_s, self.rules.total_s - (self.monotonic() - started))
+        return await _shielded(self._closed(trail, left_s))
 
-    async def _closed(self, trail: Trail) -> Receipt:
+    async def _closed(self, trail: Trail, left_s: float) -> Receipt:
+        """The ledger gives up within the time for a record, unless only the end of a commit can tell what the row says."""
         try:
-            async with _hard_timeout(self.rules.audit_s, "audit"):
+            async with _hard_timeout(left_s, "audit"):
                 return await self.ledger.close(trail, self.clock())
         except (LedgerUnavailableError, OutOfTimeError) as failure:
             unavailable = AuditUnavailableError()
-            unavailable.query_id = trail.query_id
+            if self.ledger.has_record(trail.log_id):  # else nobody could find it
+                unavailable.query_id = trail.query_id
             raise unavailable from failure
 
     def _trail(self, asked: Asked) -> Trail:

@@ -26,6 +26,8 @@ CHECK_S = 5.0  # a cold index worker starts well within it
 READY = "ready"
 UNAVAILABLE = "unavailable"
 SPOOLING = "unavailable; records wait in the spool"  # questions are still answered
+UNRECORDABLE = "neither the database nor the spool takes a record: look for a full disk or a wrong clock"
+_RECORDS = {"database": "ready", "spool": SPOOLING, None: UNRECORDABLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class House:
             "database": SPOOLING if database == UNAVAILABLE and self.engine.ledger.has_spool else database,
             "book": await self._book(),
             "embedder": await _state(self._try_embedding, UNAVAILABLE),
+            "records": _RECORDS[await self.engine.ledger.taker()],
         }
 
     async def _has_months_ahead(self) -> bool:

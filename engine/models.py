@@ -36,7 +36,6 @@ NEVER_AN_ANSWER: frozenset[SentenceKind] = frozenset(
 )
 Tier = Literal["anonymous", "authenticated"]
 
-BOOK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")  # such as "100/minute"
 
 

@@ -8,6 +8,7 @@ import ipaddress
 import os
 import tomllib
 from collections.abc import Mapping
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +25,7 @@ from pydantic import (
     field_validator,
 )
 
+from engine.book_id import book_id_of
 from engine.errors import ConfigurationError
 
 # An installed wheel carries sql/ and config/ inside (pyproject.toml); a checkout has them beside the code.
@@ -111,7 +113,7 @@ class DatabaseTable(Table):
 
 
 class Books(Table):
-    default: str
+    default: Annotated[str, AfterValidator(book_id_of)]
 
 
 class Budget(Table):
@@ -184,9 +186,14 @@ class Audit(Table):
     anchor_every_s: Seconds
     hot_days: Count
     warm_days: Count
+    clock_behind_days_max: Count
     query_s: Seconds
     query_bytes_max: Count
     signing_key_file: str
+
+    @property
+    def clock_behind_max(self) -> timedelta:
+        return timedelta(days=self.clock_behind_days_max)
 
 
 class Archive(Table):

@@ -1189,7 +1189,7 @@ COMMENT ON COLUMN public.audit_refusals.best_score_max IS 'Best score that a pas
 COMMENT ON COLUMN public.audit_refusals.threshold_min IS 'Lowest threshold that was in force.';
 COMMENT ON VIEW public.audit_requests_by_day IS 'How many requests there were, by day and by how they ended.';
 COMMENT ON COLUMN public.audit_requests_by_day.day IS 'Day of the requests, in UTC.';
-COMMENT ON COLUMN public.audit_requests_by_day.outcome IS 'How they ended: answered, refused, served (a lookup), recorded (a change of a key), failed, client_gone, abandoned.';
+COMMENT ON COLUMN public.audit_requests_by_day.outcome IS 'How they ended: answered, refused, served (a lookup), recorded (a change of a key), failed, client_gone, abandoned (its process was killed), not_acknowledged (its end was recorded too late or not at all: the client got 503).';
 COMMENT ON COLUMN public.audit_requests_by_day.requests IS 'How many requests ended so; a record of a flood counts for all it stands for.';
 COMMENT ON COLUMN public.audit_requests_by_day.records IS 'How many records that are.';
 COMMENT ON COLUMN public.audit_requests_by_day.clients IS 'How many different clients asked, those without a valid key left out.';

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,11 +137,11 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(data_dir: Path, *, command: str = "up") -> Iterator[Running]:
-    """`affidavit up` until the end of the block, then Ctrl-C."""
+def running(data_dir: Path, *, command: str = "up", within: Sequence[str] = ()) -> Iterator[Running]:
+    """`affidavit up` until the end of the block, then Ctrl-C; within a program that becomes it, if one is named."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "engine.cli", command, "--port", str(port), "--data-dir", str(data_dir)],
+        [*within, sys.executable, "-m", "engine.cli", *command.split(), "--port", str(port), "--data-dir", str(data_dir)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=os.environ | PATIENCE,
     )  # fmt: skip
     said: list[str] = []
@@ -149,7 +149,9 @@ def running(data_dir: Path, *, command: str = "up") -> Iterator[Running]:
         assert process.stdout is not None
         for line in process.stdout:
             said.append(line.rstrip())
-            if line.startswith("Demo key") or (command == "serve" and line.startswith("Affidavit is ready")):
+            if line.startswith("Demo key") or (
+                command.startswith("serve") and line.startswith("Affidavit is ready")
+            ):
                 break
         else:
             raise AssertionError("\n".join(said))

@@ -186,14 +186,15 @@ def _gaps_of_months(status: Status, today: date) -> list[str]:
     first = min([*months, today])
     count = (today.year - first.year) * 12 + today.month - first.month + 1
     return found + [
-        f"{month:%Y-%m} has no partition, so its records are missing: run `affidavit audit verify`"
+        f"{month:%Y-%m} has no partition, so its records are missing: run `affidavit audit verify`. If it finds nothing"
+        f" missing, a wrong clock left the gap: `affidavit audit partitions --from {month:%Y-%m-%d}` closes it"
         for month in months_from(first, count) if month not in months
     ]  # fmt: skip
 
 
 def _gaps_of_spool(files: Sequence[SpoolFile], now: datetime) -> list[str]:
     return [
-        f"{file.entries} entries in {file.name} are damaged or were refused by the database: inspect the file"
+        f"{file.entries} entries in {file.name} are damaged, vanished or were refused by the database: inspect the file"
         if file.name == ASIDE_FILE
         else f"{file.entries} entries wait in {file.name} since {_format_time(file.changed_at)}: start the engine on that machine"
         for file in files

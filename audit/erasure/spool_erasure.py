@@ -55,7 +55,7 @@ def _remainder(line: bytes, matches: Matches, names: Sequence[str]) -> bytes | N
     try:
         entry = Entry.of_line(line.decode().partition(" ")[2])
         trail = _trail_of(entry)
-    except ValueError:
+    except (ValueError, AttributeError, RecursionError):
         has_name = any(json.dumps(name).encode() in line for name in names)
         return _OVERWRITTEN.ljust(len(line) - 1) + b"\n" if has_name else None
     if not matches(trail):

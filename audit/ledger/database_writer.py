@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import psycopg
@@ -11,10 +11,13 @@ from psycopg import errors
 from audit.errors import ArchivedMonthError, MissingMonthError, PermanentWriteError, TransientWriteError
 from audit.ledger.entry import Entry, ids, listed
 
-WRITE_S = 5.0  # timeout; a batch takes milliseconds
+WRITE_S = (
+    4.0  # timeout; a batch takes milliseconds, and a request must learn of its end within its five seconds
+)
 WIND_UP_S = 0.1  # a cancelled psycopg waits ten seconds for a silent server; a second cancellation ends that
 
 WRITE = "SELECT audit_write(%s::json, %s::json, %s::uuid[], %s::json)"
+_NO_LOCKS_OF_A_STALLED_PROCESS = "SET idle_in_transaction_session_timeout = '5s'"
 ARCHIVED = "AF001"  # SQLSTATE of sql/0013 for a row of a month that is being archived
 
 
@@ -41,7 +44,10 @@ WHERE relkind IN ('r', 'p') AND relpersistence <> 'p'
   AND relnamespace = 'public'::regnamespace AND relname LIKE 'audit\_%'
 ORDER BY weakness
 """
-_PERMANENT = (psycopg.DataError, errors.UniqueViolation, errors.NotNullViolation, UnicodeEncodeError)
+_PERMANENT = (
+    psycopg.DataError, errors.UniqueViolation, errors.NotNullViolation, UnicodeEncodeError,
+    errors.ProgramLimitExceeded, errors.StatementTooComplex,  # to the driver a failure of the server, but the row's
+)  # fmt: skip
 
 
 def arguments(entries: Sequence[Entry]) -> tuple[object, ...]:
@@ -57,12 +63,20 @@ class DatabaseWriter:
         self._conninfo = conninfo
         self._connection: psycopg.AsyncConnection | None = None
 
-    async def write(self, entries: Sequence[Entry]) -> None:
-        """Durable when it returns. A driver's message may repeat rows, so only the type of its failure is passed on."""
+    async def write(self, entries: Sequence[Entry], before_commit: Callable[[], None] | None = None) -> None:
+        """Durable when it returns. A driver's message may repeat rows, so only the type of its failure is passed on.
+
+        `before_commit` may raise, and then nothing is written: a server that wakes up late commits nothing by itself.
+        """
         try:
             async with asyncio.timeout(WRITE_S), asyncio.timeout(WRITE_S - WIND_UP_S):
                 connection = await self._connected()
-                await connection.execute(WRITE, arguments(entries), prepare=True)
+                if before_commit is None or not any(entry.kind == "closed" for entry in entries):
+                    await connection.execute(WRITE, arguments(entries), prepare=True)
+                    return
+                async with connection.transaction():
+                    await connection.execute(WRITE, arguments(entries), prepare=True)
+                    before_commit()
         except _PERMANENT as failure:
             raise PermanentWriteError(type(failure).__name__) from None
         except errors.CheckViolation:
@@ -104,6 +118,7 @@ class DatabaseWriter:
     async def _connected(self) -> psycopg.AsyncConnection:
         if self._connection is None or self._connection.closed:
             self._connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+            await self._connection.execute(_NO_LOCKS_OF_A_STALLED_PROCESS)
         return self._connection
 
 

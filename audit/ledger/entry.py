@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal, Self
 from uuid import UUID
 
-from audit.proof.record import HashedRow, Trail, row_of, text_of
+from audit.proof.record import HashedRow, Row, Trail, bytes_of, leaf_hash, row_of, text_of
 
 Step = Literal["opened", "noted", "closed"]
 
@@ -48,6 +49,33 @@ class Entry:
     def timestamp(self) -> str:
         """The time of its row, which decides its month."""
         return str(json.loads(self.text)["timestamp"])
+
+
+def check(entry: Entry) -> None:
+    """`ValueError` if the text is not what this engine writes: an object of this request and, of a row, with its hash."""
+    try:
+        body = json.loads(entry.text)
+        if UUID(body["log_id"]) != UUID(entry.log_id):
+            raise ValueError("The record of another request")
+        if entry.kind == "closed":
+            _check_row(body)
+        else:
+            _check_step(body, entry.kind)
+    except (TypeError, KeyError, AttributeError, RecursionError) as wrong:
+        raise ValueError(f"Not a step of a request: {type(wrong).__name__}") from None
+
+
+def _check_row(row: Row) -> None:
+    datetime.fromisoformat(row["timestamp"])
+    if leaf_hash(row) != bytes_of(row["leaf_hash"]):
+        raise ValueError("The row is not what was hashed")
+
+
+def _check_step(body: Row, kind: Step) -> None:
+    if not isinstance(body["trail"], dict):
+        raise ValueError("No record")  # noqa: TRY004
+    if kind == "opened":
+        int(body["owner"]), datetime.fromisoformat(body["opened_at"])
 
 
 def ids(entries: Sequence[Entry], kind: Step) -> list[str]:

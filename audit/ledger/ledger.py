@@ -7,25 +7,35 @@ request still ends in exactly one row, because `orphans.py` closes the open ones
 
 import asyncio
 import base64
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from datetime import date, datetime
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from uuid import UUID
+from typing import Any
+from uuid import UUID, uuid4
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from audit.errors import LedgerUnavailableError, PermanentWriteError, TransientWriteError
+from audit.errors import (
+    ClockBehindError,
+    LedgerUnavailableError,
+    PermanentWriteError,
+    TransientWriteError,
+    WithdrawnError,
+)  # fmt: skip
 from audit.ledger import partitions
+from audit.ledger import spool as spools
 from audit.ledger.database_writer import DatabaseWriter, weaknesses
 from audit.ledger.entry import Entry
-from audit.ledger.group_commit import GroupCommit
-from audit.ledger.orphans import LivenessLock, Orphans
-from audit.ledger.spool import Spool, abandoned_files, batches, deliver
+from audit.ledger.group_commit import GroupCommit, PendingWrite
+from audit.ledger.orphans import UNACKNOWLEDGED, LivenessLock, Orphans
+from audit.ledger.spool import Spool
+from audit.ledger.write_probe import PROBE_CHARACTERS, Taker, WriteProbe
 from audit.proof.checkpoint import receipt_text
 from audit.proof.keys import Signer
 from audit.proof.record import SALT_BYTES, HashedRow, Receipt, Trail, hashed, row_of
@@ -35,6 +45,7 @@ GRACE_S = 1.0  # a living process whose connection was lost has its lock again b
 DATABASE_SHARE = 0.6  # of the time for a record; the rest is for the spool if the database does not answer
 DRAIN_PAUSE_S = 0.25  # between two retries while the database is unavailable
 LANES = 2  # while the database writes one batch, we make the next
+DOUBT = timedelta(seconds=60)  # a commit that is not seen by then was none
 MAINTENANCE_INTERVAL_S = 15.0  # so that what a dead process left open is closed within a minute
 
 Loop = Callable[[], Coroutine[None, None, None]]
@@ -62,11 +73,15 @@ class Ledger:
         *,
         within_s: float,
         spooling: SpoolSettings | None = None,
+        clock_behind_max: timedelta = partitions.BEHIND_MAX,
     ) -> None:
         assert isinstance(pool.conninfo, str)
         self._pool = pool
         self._key = key
         self._clock = clock
+        self._clock_behind_max = clock_behind_max
+        self._latest = clock()
+        self._is_clock_behind = False
         self._owner = secrets.randbits(63)
         self._spool = Spool.open(spooling.folder, self._owner, spooling.bytes_max) if spooling else None
         self._spooling = GroupCommit() if self._spool else None
@@ -76,10 +91,18 @@ class Ledger:
         self._lanes = [DatabaseWriter(pool.conninfo) for _ in range(LANES)]
         self._draining = DatabaseWriter(pool.conninfo)
         self._commits = GroupCommit()
+        self._within_s = within_s
         self._database_s = within_s * (DATABASE_SHARE if self._spool else 1.0)
+        self._probing = DatabaseWriter(pool.conninfo)
+        self._probe = WriteProbe(self._try_database, self._spool.probe if self._spool else None)
         self._alive = LivenessLock(pool.conninfo, self._owner)
         self._orphans = Orphans(self._owner, self._spool)
         self._living: set[UUID] = set()
+        self._doubtful: dict[Entry, Trail] = {}  # given up while the database was committing their end
+        self._opened: set[UUID] = set()  # those whose open record is durable
+        self._refused: dict[
+            str, Entry
+        ] = {}  # given up while the spool was taking their end: their rows instead
         self._weaknesses: list[str] = []
         self._months_made_on: date | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,7 +128,7 @@ class Ledger:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._tasks.clear()
-        for statements in (*self._lanes, self._draining):
+        for statements in (*self._lanes, self._draining, self._probing):
             await statements.close()
         if self._spool:
             self._spool.close()
@@ -116,24 +139,30 @@ class Ledger:
         self._living.add(trail.log_id)
         spool = self._spool.identity if self._spool else None
         await self._durable(lambda: Entry.opened(trail, self._owner, spool))
+        self._opened.add(trail.log_id)
 
     async def note(self, trail: Trail) -> None:
         """Make durable what happened since the record was opened, before the client sees it."""
         await self._durable(lambda: Entry.noted(trail))
 
     async def close(self, trail: Trail, issued_at: datetime) -> Receipt:
-        """Write the row, once and for ever. An answer may leave only after this."""
+        """Write the row, once and for ever. An answer may leave only after this.
+
+        Returns or fails within the time for a record, unless the commit has begun: then only its end tells what the row
+        says, and the caller decides how long that may take.
+        """
         row: list[HashedRow] = []
 
         def entry() -> Entry:
-            row.append(hashed(row_of(trail), secrets.token_bytes(SALT_BYTES)))
+            row.append(_hashed(trail))
             return Entry.closed(trail.log_id, row[0])
 
         try:
-            await self._durable(entry)
+            await self._durable(entry, ending=trail)
         finally:
             # A record that could not be closed becomes an orphan, although this process lives.
             self._living.discard(trail.log_id)
+        self._opened.discard(trail.log_id)
         leaf_hash = row[0].leaf_hash.hex()
         signature = self._key.sign(receipt_text(trail.log_id, leaf_hash, issued_at))
         text = base64.b64encode(signature).decode()
@@ -149,14 +178,21 @@ class Ledger:
         ):  # nothing is drained into it, and no request whose end may wait in a spool is closed
             return 0
         if self._spool:
-            for path in abandoned_files(self._spool.folder):
-                for piece in batches(path):
-                    await deliver(piece, self._draining, self._spool.folder)
-                path.unlink()
+            await self._take_over(self._spool)
+        await self._resolve_doubts()
+        self._opened &= self._living
         if self.is_spooling:
             return 0  # the end of an apparent orphan may wait in the spool
         async with self._pool.connection() as connection:
             return await self._orphans.close(connection, self._living)
+
+    def has_record(self, log_id: UUID) -> bool:
+        """Whether a durable record of this unfinished request exists, which becomes its row."""
+        return log_id in self._opened
+
+    async def taker(self) -> Taker | None:
+        """Who takes the next record; None if nobody does. Cheap: anybody may ask."""
+        return await self._probe.taker() if self._is_clock_right() else None
 
     @property
     def has_spool(self) -> bool:
@@ -168,41 +204,127 @@ class Ledger:
         """Whether records wait for the database."""
         return self._spool is not None and not self._spool.is_empty
 
-    async def _durable(self, make: Callable[[], Entry]) -> None:
+    def _is_clock_right(self) -> bool:
+        """A clock that is set back while we serve would date records into another month."""
+        now, was_behind = self._clock(), self._is_clock_behind
+        self._is_clock_behind = now < self._latest - self._clock_behind_max
+        if self._is_clock_behind and not was_behind:
+            log.error(
+                "The clock was set back from %s to %s: nothing is recorded until it is right",
+                self._latest,
+                now,
+            )
+        self._latest = max(self._latest, now)
+        return not self._is_clock_behind
+
+    async def _durable(self, make: Callable[[], Entry], ending: Trail | None = None) -> None:
         """Makes the entry durable, with the spool as the fallback for the database."""
+        if not self._is_clock_right():
+            raise LedgerUnavailableError("The clock was set back")
+        attempt = _Attempt()
         try:
             entry = make()
-            if not self._must_wait(entry) and await self._write_to_database(entry):
+            if not self._must_wait(entry) and await self._write_to_database(entry, attempt):
                 return
-            await self._spool_it(entry)
+            await self._spool_it(entry, attempt)
         except (TransientWriteError, PermanentWriteError, ValueError, TypeError) as failure:
+            self._give_up(attempt, ending)
             raise LedgerUnavailableError(type(failure).__name__) from None
+        except asyncio.CancelledError:
+            if not attempt.is_written:
+                self._give_up(attempt, ending)
+                raise
 
     def _must_wait(self, entry: Entry) -> bool:
         """Whether it goes to the spool at once. Requests that began since the database is back do not, or the spool would never empty."""
         is_behind = self.is_spooling and (self._is_database_down or entry.log_id in self._by_spool)
         return is_behind or bool(self._weaknesses)
 
-    async def _write_to_database(self, entry: Entry) -> bool:
+    async def _write_to_database(self, entry: Entry, attempt: "_Attempt") -> bool:
         try:
             async with asyncio.timeout(self._database_s):
                 if entry.kind == "opened":
                     await self._alive.is_held.wait()
-                await self._commits.write(entry)
+                attempt.in_database = self._commits.put(entry)
+                await attempt.in_database.wait()
         except (TransientWriteError, TimeoutError) as failure:
             self._is_database_down = True
             log.warning("The database did not take a record (%s)", type(failure).__name__)
             return False
         return True
 
-    async def _spool_it(self, entry: Entry) -> None:
+    async def _spool_it(self, entry: Entry, attempt: "_Attempt") -> None:
+        """Without a spool, or if that fails too, the end of what the database has begun to commit decides."""
+        in_database = attempt.in_database
+        try:
+            attempt.in_spool = self._put_in_spool(entry)
+            await attempt.in_spool.wait_within(self._within_s - self._database_s)
+        except TransientWriteError:
+            if in_database is None or in_database.withdraw():
+                raise
+            await in_database.wait()
+        else:
+            if in_database:
+                in_database.is_needless = True
+        finally:
+            self._has_spooled.set()  # also after a timeout: the entry may be on disk all the same
+
+    def _put_in_spool(self, entry: Entry) -> PendingWrite:
         if self._spooling is None:
             raise TransientWriteError("No spool is configured")
         self._by_spool.add(entry.log_id)
-        try:
-            await self._spooling.write(entry)
-        finally:
-            self._has_spooled.set()  # also after a timeout: the entry may be on disk all the same
+        return self._spooling.put(entry)
+
+    def _give_up(self, attempt: "_Attempt", ending: Trail | None) -> None:
+        """The client gets 503. If a commit that has begun ends well even so, the log says what the client was told."""
+        in_spool = attempt.in_spool
+        if in_spool and not in_spool.withdraw() and not in_spool.done.done() and ending:
+            self._refused[str(ending.log_id)] = _unacknowledged(ending)
+        if attempt.in_database and not attempt.in_database.withdraw() and ending:
+            self._doubtful[attempt.in_database.entry] = ending
+
+    async def _resolve_doubts(self) -> None:
+        """Looks whether what was given up has been committed, and says so in a row of its own."""
+        now = self._clock()
+        for entry, ended in list(self._doubtful.items()):
+            if await self._draining.discard_if_stored(entry):
+                log.error("A record was committed after its client got 503: query %s", ended.query_id)
+                told = "The client got 503, because the record of this query was committed too late"
+                row = self._event(
+                    "ledger", told, outcome="not_acknowledged", http_status=503, error_type="audit"
+                )
+                row.details = {"query_id": str(ended.query_id)}
+                await self.close(row, now)
+                del self._doubtful[entry]
+            elif now - ended.timestamp > DOUBT:
+                del self._doubtful[entry]
+
+    async def _take_over(self, spool: Spool) -> None:
+        """Drains the files of dead processes."""
+        for path in spools.abandoned_files(spool.folder):
+            for piece in spools.batches(path):
+                await spools.deliver(piece, self._draining, path)
+                await self._report_loss(path, piece.bytes_missing)
+            spools.remove(path)
+        for path, bytes_missing in spools.lost_files(spool.folder):
+            await self._report_loss(path, bytes_missing)
+            spools.remove(path)
+
+    async def _report_loss(self, path: Path, bytes_missing: int) -> None:
+        """Says that acknowledged entries vanished, in a row of its own: those that it concerns may have left none."""
+        if not bytes_missing:
+            return
+        spools.set_loss_aside(path, bytes_missing)
+        row = self._event("spool", f"Acknowledged entries of {path.name} are missing", outcome="recorded")
+        row.details = {"spool": path.name, "bytes_missing": bytes_missing}
+        await self.close(row, self._clock())
+
+    def _event(self, endpoint: str, message: str, **about: Any) -> Trail:
+        """A row of the ledger's own, about rows of requests."""
+        return Trail(
+            log_id=uuid4(), query_id=uuid4(), timestamp=self._clock(), endpoint=endpoint, success=False,
+            error_message=message, **about,
+        )  # fmt: skip
 
     async def _drain(self) -> None:
         """Drain the spool into the database, in order, with retries until it takes everything."""
@@ -218,14 +340,28 @@ class Ledger:
 
     async def _drain_piece(self, spool: Spool) -> None:
         piece = spool.read()
-        if self._weaknesses or not (piece.entries or piece.damaged):
+        if self._weaknesses or not (piece.entries or piece.damaged or piece.bytes_missing):
             raise TransientWriteError("Nothing can be drained yet")
-        await deliver(piece, self._draining, spool.folder)
+        told = [
+            self._refused.get(entry.log_id, entry) if entry.kind == "closed" else entry
+            for entry in piece.entries
+        ]
+        await spools.deliver(replace(piece, entries=told), self._draining, spool.path)
         self._is_database_down = False
         spool.mark_drained(piece)
+        await self._report_loss(spool.path, piece.bytes_missing)
         if spool.is_empty:
             self._by_spool.clear()
+            self._refused.clear()
             log.warning("The spool is empty: the database has all its records")
+
+    async def _try_database(self) -> None:
+        """Writes all of a record, and takes it back."""
+        text = secrets.token_hex(PROBE_CHARACTERS // 2)
+        asked = self._event("probe", "", outcome="recorded", llm_prompt=text)
+        entries = [Entry.opened(asked, self._owner, None), Entry.closed(asked.log_id, _hashed(asked))]
+        with contextlib.suppress(WithdrawnError):
+            await self._probing.write(entries, _withdraw)
 
     async def _maintain_periodically(self) -> None:
         while True:
@@ -233,7 +369,10 @@ class Ledger:
             try:
                 async with asyncio.timeout(MAINTENANCE_INTERVAL_S):
                     await self.maintain()
-            except (psycopg.Error, PoolTimeout, TransientWriteError, OSError, TimeoutError) as failure:
+            except (
+                psycopg.Error, PoolTimeout, TransientWriteError, LedgerUnavailableError, ClockBehindError, OSError,
+                TimeoutError,
+            ) as failure:  # fmt: skip
                 log.warning("Maintenance of the log failed (%s) and is retried", type(failure).__name__)
 
     def _check(self, found: list[str]) -> None:
@@ -245,7 +384,7 @@ class Ledger:
         today = self._clock().date()
         if today == self._months_made_on:
             return
-        await partitions.make_months_ahead(self._pool, today)
+        await partitions.make_months_ahead(self._pool, today, self._clock_behind_max)
         ahead = await partitions.count_months_ahead(self._pool, today)
         if ahead < partitions.MONTHS_AHEAD_MIN:
             log.error("Only %s future months have a partition. Run `affidavit audit partitions`.", ahead)
@@ -253,6 +392,33 @@ class Ledger:
 
     def _begin(self, *loops: Loop) -> None:
         self._tasks += [asyncio.create_task(_supervise(loop)) for loop in loops]
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """The writes of one entry."""
+
+    in_database: PendingWrite | None = None
+    in_spool: PendingWrite | None = None
+
+    @property
+    def is_written(self) -> bool:
+        return any(write is not None and write.is_written for write in (self.in_database, self.in_spool))
+
+
+def _withdraw() -> None:
+    raise WithdrawnError
+
+
+def _hashed(trail: Trail) -> HashedRow:
+    return hashed(row_of(trail), secrets.token_bytes(SALT_BYTES))
+
+
+def _unacknowledged(trail: Trail) -> Entry:
+    """The row of a request whose end was recorded, but too late for its client."""
+    row = row_of(trail) | UNACKNOWLEDGED
+    spooled = Entry.closed(trail.log_id, hashed(row, secrets.token_bytes(SALT_BYTES)))
+    return replace(spooled, is_spooled=True)
 
 
 async def _supervise(loop: Loop) -> None:

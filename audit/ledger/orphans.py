@@ -1,5 +1,7 @@
 """Orphan cleanup: closes the requests that a dead process left open as `abandoned`, and leaves those of live processes alone.
 
+A request of this process whose end could not be recorded is closed too, as `not_acknowledged`: its client got 503.
+
 A process lives while the database has a session of its name (a lease), under a login that may write, or, on this machine,
 while it holds the lock on its spool file: a connection can be lost without its process. No lock of the database serves as
 a lease: readers can take an advisory one, and all others need a transaction that would stay open for days. The end of a
@@ -18,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 
 from audit.ledger.database_writer import WRITE, arguments, is_archived
 from audit.ledger.entry import Entry
-from audit.ledger.spool import Spool, is_alive
+from audit.ledger.spool import Spool, has_lost_entries, is_alive
 from audit.proof.record import SALT_BYTES, hashed
 
 LOCK_PAUSE_S = 0.05  # between two retries to connect
@@ -36,7 +38,11 @@ FOR UPDATE SKIP LOCKED
 """
 _FORGET = "DELETE FROM audit_open WHERE log_id = %s"
 _DIED = "The process died while it worked on this request"
-_ABANDONED_ROW = {"outcome": "abandoned", "success": False, "error_message": _DIED}
+_LOST = f"{_DIED}, and entries of its spool are missing: it may have been answered"
+_UNCONFIRMED = "The end of this request could not be recorded in time, so its client got 503 and no answer"
+UNACKNOWLEDGED = {
+    "outcome": "not_acknowledged", "success": False, "http_status": 503, "error_type": "audit", "error_message": _UNCONFIRMED,
+}  # fmt: skip
 
 
 class LivenessLock:
@@ -76,9 +82,9 @@ class Orphans:
         closed = 0
         async with connection.transaction():
             orphans = await self._orphans(connection, living)
-            for log_id, trail in orphans.items():
+            for log_id, row in orphans.items():
                 if log_id in self.seen:
-                    closed += await _close(connection, log_id, trail)
+                    closed += await _close(connection, log_id, row)
         self.seen = frozenset(orphans)
         return closed
 
@@ -90,14 +96,24 @@ class Orphans:
             "foreign": FOREIGN_S, "forgotten": FORGOTTEN_S,
         }  # fmt: skip
         cursor = await connection.execute(_ABANDONED, values)
-        return {log_id: trail for log_id, owner, trail in await cursor.fetchall() if not self._is_here(owner)}
+        found = await cursor.fetchall()
+        return {
+            log_id: self._ended(trail, owner) for log_id, owner, trail in found if not self._is_here(owner)
+        }
+
+    def _ended(self, trail: dict[str, Any], owner: int) -> dict[str, Any]:
+        """The row of an orphan. One of ours was refused while this process lived: its client has the status that is recorded."""
+        row = {name: value for name, value in trail.items() if value is not None} | {"success": False}
+        if owner == self._owner and row["outcome"] == "open":
+            return row | UNACKNOWLEDGED
+        is_lost = self._spool is not None and has_lost_entries(self._spool.folder, owner)
+        return row | {"outcome": "abandoned", "error_message": _LOST if is_lost else _DIED}
 
     def _is_here(self, owner: int) -> bool:
         return owner != self._owner and self._spool is not None and is_alive(self._spool.folder, owner)
 
 
-async def _close(connection: psycopg.AsyncConnection, log_id: UUID, trail: dict[str, Any]) -> int:
-    row = {name: value for name, value in trail.items() if value is not None} | _ABANDONED_ROW
+async def _close(connection: psycopg.AsyncConnection, log_id: UUID, row: dict[str, Any]) -> int:
     entry = Entry.closed(log_id, hashed(row, secrets.token_bytes(SALT_BYTES)))
     try:
         async with connection.transaction():

@@ -119,7 +119,8 @@ class FloodCounter:
                 await counted
         except (LedgerUnavailableError, TimeoutError):
             failure = AuditUnavailableError()
-            failure.query_id = trail.query_id
+            if row.is_open:
+                failure.query_id = trail.query_id
             raise failure from None
 
     async def _write_until_end(self, window: AddressWindow, row: SharedRow) -> None:

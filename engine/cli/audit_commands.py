@@ -92,10 +92,13 @@ async def status(settings: Settings, arguments: Arguments) -> int:
     return output.FOUND_SOMETHING if missing else 0
 
 
-async def partitions(settings: Settings, _: Arguments) -> int:
-    """Create the log's partitions for the coming months."""
+async def partitions(settings: Settings, arguments: Arguments) -> int:
+    """Create the log's partitions for the coming months, and with --from the missing ones since then."""
+    today = wiring.now().date()
     async with wiring.open_database(settings) as database:
-        made = await wiring.make_months_ahead(database, wiring.now().date())
+        made = await wiring.make_months_ahead(database, today)
+        if arguments.since:
+            made += await wiring.make_months(database, arguments.since.date(), today)
     print("\n".join(made) or "All partitions exist already.")
     return 0
 
@@ -367,5 +370,8 @@ AUDIT_COMMANDS: dict[str, Command] = {
             JSON,
         ),
     ),
-    "audit partitions": Command(partitions, "affidavit audit partitions"),
+    "audit partitions": Command(
+        partitions, "affidavit audit partitions",
+        (argument("--from", dest="since", type=output.moment, metavar="DATE", help="also the missing months since then, after a wrong clock"),),
+    ),
 }  # fmt: skip

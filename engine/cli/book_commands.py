@@ -14,7 +14,7 @@ from typing import Any
 from engine import wiring
 from engine.answer import Asked
 from engine.cli import output
-from engine.cli.output import JSON, Arguments, Command, argument, print_rows, progress, say
+from engine.cli.output import JSON, Arguments, Command, argument, book_id, print_rows, progress, say
 from engine.errors import RequestError, UnknownBookError
 from engine.http import v1
 from engine.models import Client, Question
@@ -66,8 +66,8 @@ async def ask(settings: Settings, arguments: Arguments) -> int:
 
     async def read() -> Question:
         body = json.dumps({"query": arguments.question, "selected_text": arguments.selected_text})
-        book_id = arguments.book or settings.books.default
-        return v1.question(body.encode(), book_id, None, settings.retrieval.top_k)
+        asked = arguments.book or settings.books.default
+        return v1.question(body.encode(), asked, None, settings.retrieval.top_k)
 
     operator = Client("operator", None, frozenset(output.SCOPES))
     async with wiring.open_database(settings) as database, wiring.open_house(settings, database) as house:
@@ -177,7 +177,7 @@ BOOK_COMMANDS: dict[str, Command] = {
         ingest, "affidavit ingest docs/ --book robotics --title 'Robotics'",
         (
             argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders: Markdown, MDX, HTML, PDF, text, or a site's export"),
-            argument("--book", required=True, metavar="ID", help="lower-case letters, digits and hyphens"),
+            argument("--book", required=True, type=book_id, metavar="ID", help="lower-case letters, digits and hyphens"),
             argument("--title", help="the title that readers see (default: the current title, or the ID)"),
             argument("--language", metavar="CODE", type=_language, help="the book's language as an ISO 639 code such as de (default: found)"),
             argument("--dry-run", action="store_true", help="print what would change, and change nothing"),
@@ -191,7 +191,7 @@ BOOK_COMMANDS: dict[str, Command] = {
         ask, "affidavit ask 'What does an IMU measure?'",
         (
             argument("question", metavar="QUESTION", help="1 to 1,000 characters"),
-            argument("--book", metavar="ID", help="default: the book of the settings"),
+            argument("--book", type=book_id, metavar="ID", help="default: the book of the settings"),
             argument("--selected-text", metavar="TEXT", help="answer only from this passage"),
             JSON,
         ),

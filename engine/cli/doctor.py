@@ -61,6 +61,7 @@ async def examine(settings: Settings, database: Database) -> list[CheckResult]:
     """Runs every check, in the order in which a question needs the parts. A failed check does not stop the others."""
     checks: dict[str, Check] = {
         "data folder": _data_folder,
+        "clock": _clock,
         "database": _database,
         "durability": _durability,
         "server log": _server_log,
@@ -105,6 +106,12 @@ async def _data_folder(settings: Settings, _: Database) -> VaultState:
     if free < FREE_BYTES_MIN:
         return "missing", f"{words}: free some space, because records need it"
     return "ok", words
+
+
+async def _clock(_: Settings, database: Database) -> VaultState:
+    today = wiring.now()
+    await wiring.check_clock(database, today.date())
+    return "ok", f"{today:%Y-%m-%d %H:%M} UTC, not behind the log"
 
 
 async def _database(settings: Settings, database: Database) -> VaultState:

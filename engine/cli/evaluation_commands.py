@@ -13,7 +13,17 @@ from pydantic import SecretStr
 
 from engine import wiring
 from engine.answer import ASK, Asked
-from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command, argument, print_rows, progress, say
+from engine.cli.output import (
+    FOUND_SOMETHING,
+    JSON,
+    Arguments,
+    Command,
+    argument,
+    book_id,
+    print_rows,
+    progress,
+    say,
+)  # fmt: skip
 from engine.evaluation import answers, certify, evaluate, evaluation_report, labelled_set
 from engine.house import House
 from engine.models import Answer, Client, Question
@@ -179,7 +189,7 @@ EVALUATION_COMMANDS: dict[str, Command] = {
     "calibrate": Command(
         calibration, "affidavit calibrate --book robotics --questions questions.jsonl --report report.html",
         (
-            argument("--book", required=True, metavar="ID", help="the book to calibrate"),
+            argument("--book", required=True, type=book_id, metavar="ID", help="the book to calibrate"),
             argument(
                 "--questions", required=True, type=Path, metavar="FILE.jsonl",
                 help='one question per line: {"text": …, "answerable": true or false}, with "kind": "near_miss" for'

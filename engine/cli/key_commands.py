@@ -7,8 +7,19 @@ from dataclasses import asdict
 from datetime import timedelta
 
 from engine import wiring
-from engine.cli.output import FOUND_SOMETHING, JSON, SCOPES, Arguments, Command, argument, print_rows, say
-from engine.models import BOOK_ID, RATE
+from engine.cli.output import (
+    FOUND_SOMETHING,
+    JSON,
+    SCOPES,
+    WRONG_USAGE,
+    Arguments,
+    Command,
+    argument,
+    book_id,
+    print_rows,
+    say,
+)  # fmt: skip
+from engine.models import RATE
 from engine.settings import Settings
 
 _DURATION = re.compile(r"(?P<count>[0-9]{1,4})(?P<unit>[smhd])|0")
@@ -16,6 +27,11 @@ _DURATION = re.compile(r"(?P<count>[0-9]{1,4})(?P<unit>[smhd])|0")
 
 async def keys_create(settings: Settings, arguments: Arguments) -> int:
     """Create a key. Its secret is printed once and not stored."""
+    if arguments.book and "erase" in arguments.scope:
+        say(
+            "A key for some books cannot erase: an erasure reaches all books. Leave out --book, or the scope erase."
+        )
+        return WRONG_USAGE
     async with wiring.open_database(settings) as database, wiring.open_keys(database) as keys:
         print(await keys.create(arguments.client, arguments.scope, arguments.limit, arguments.book))
     return 0
@@ -72,13 +88,6 @@ def _rate(text: str) -> str:
     return text
 
 
-def _book(text: str) -> str:
-    if not BOOK_ID.fullmatch(text):
-        wrong = f"{text} is not a valid book ID: use lower-case letters, digits and hyphens"
-        raise argparse.ArgumentTypeError(wrong)
-    return text
-
-
 def _duration(text: str) -> timedelta:
     found = _DURATION.fullmatch(text)
     if not found:
@@ -95,7 +104,7 @@ KEY_COMMANDS: dict[str, Command] = {
             argument("--scope", type=_scopes, default=["ask"], help=f"comma-separated: {', '.join(SCOPES)} (default: ask)"),
             argument("--limit", type=_rate, metavar="RATE", help="for example 100/minute (default: limits.per_key of the settings)"),
             argument(
-                "--book", action="append", type=_book, default=[], metavar="ID",
+                "--book", action="append", type=book_id, default=[], metavar="ID",
                 help="the only book that the key may ask; repeat it for more (default: every book)",
             ),
         ),

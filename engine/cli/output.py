@@ -16,6 +16,7 @@ from typing import Any
 
 from audit.checking.evidence import LAST_MOMENT, Period
 from audit.progress import Progress
+from engine.book_id import book_id_of
 from engine.settings import Settings
 
 FOUND_SOMETHING = 1  # exit code of a command that failed, or that worked and found a problem
@@ -41,18 +42,25 @@ def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, An
     return names, options
 
 
-def _moment(text: str) -> datetime:
+def moment(text: str) -> datetime:
     """A date or a timestamp, in UTC unless it has an offset."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
+def book_id(text: str) -> str:
+    try:
+        return book_id_of(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
+
+
 JSON = argument("--json", action="store_true", help="one JSON value on stdout")
 FROM = argument(
-    "--from", dest="since", type=_moment, metavar="TIME", help="records from this date or time on (UTC)"
+    "--from", dest="since", type=moment, metavar="TIME", help="records from this date or time on (UTC)"
 )
 TO = argument(
-    "--to", dest="until", type=_moment, metavar="TIME", help="records before this date or time (UTC)"
+    "--to", dest="until", type=moment, metavar="TIME", help="records before this date or time (UTC)"
 )
 CSV = argument("--csv", action="store_true", help="comma-separated values on stdout, with a header line")
 DATA_DIR = argument(

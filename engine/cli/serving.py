@@ -50,6 +50,11 @@ TURNED_AWAY_MAX = 256  # connections that the supervisor answers at once while n
 HUNG_S = 30.0  # a worker without a heartbeat for so long missed every deadline: it is killed and restarted
 SHUTDOWN_S = 20.0  # for a graceful shutdown: requests, their rows, a last seal
 
+# What a worker does not get with the settings: the vault's and the database's own variables, and the way to the network.
+FROM_ENVIRONMENT = (
+    "AWS_", "PG", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
+
 # Between the supervisor and a worker
 READY = b"ready"  # it can serve, and waits until it is told to
 SERVE = b"serve"  # with the number of requests that the supervisor has turned away
@@ -246,7 +251,11 @@ class _Supervisor:
     async def start(self) -> Process:
         level = logging.getLogger("engine").level
         process = await asyncio.create_subprocess_exec(
-            *worker.command(__name__), stdin=PIPE, stdout=PIPE, pass_fds=[self._listening.fileno()]
+            *worker.command(__name__),
+            stdin=PIPE,
+            stdout=PIPE,
+            pass_fds=[self._listening.fileno()],
+            env=worker.environment(*FROM_ENVIRONMENT),
         )
         message = pickle.dumps((self._settings, self._listening.fileno(), self._folder, level))
         _tell(process, b"", message)

@@ -11,7 +11,8 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from engine import errors
-from engine.models import BOOK_ID, Answer, Excerpt, Filters, Question, Quoted, Refusal, RetrievedPassage
+from engine.book_id import book_id_of
+from engine.models import Answer, Excerpt, Filters, Question, Quoted, Refusal, RetrievedPassage
 from engine.refusals import RefusalReason
 
 QUESTION_CHARACTERS_MAX = 1000  # spec 002, decision 5
@@ -249,8 +250,10 @@ def question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Que
 
 
 def check_book_id(book_id: str) -> None:
-    if not BOOK_ID.fullmatch(book_id):
-        raise errors.UnknownBookError
+    try:
+        book_id_of(book_id)
+    except ValueError:
+        raise errors.UnknownBookError from None
 
 
 def read(body: bytes, kind: type[Body]) -> Body:

@@ -240,6 +240,7 @@ class WorkerClient:
         process = await asyncio.create_subprocess_exec(
             *worker.command("engine.providers.edge_worker", str(self._folder), self._name, str(self._socket)),
             start_new_session=True, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+            env=worker.environment(),
         )  # fmt: skip
         await process.wait()
 

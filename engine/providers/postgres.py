@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from audit import worker
 from engine.errors import ConfigurationError
 from engine.storage.data_folder import ExclusiveLock, package_folder, socket_folder
 
@@ -71,6 +72,16 @@ class EmbeddedPostgres:
             if self._is_running():
                 self._control("stop", "--mode=fast")
 
+    def revive(self) -> bool:
+        """Starts the server again if it is dead, once and without patience; false if it lives. A hung server is not dead."""
+        if not self._is_dead():
+            return False
+        with ExclusiveLock(self._lock):
+            if not self._is_dead():  # another process was quicker
+                return False
+            self._start()
+        return True
+
     def _initialise(self) -> None:
         """Initialises atomically: in a draft folder that is renamed, so that a crash leaves nothing half made."""
         name = _our_name()
@@ -93,15 +104,34 @@ class EmbeddedPostgres:
     def _launch(self) -> None:
         """Starts the server unless it runs. Retries while the remains of a killed server are being cleared away."""
         deadline = time.monotonic() + START_S
-        # Quoted, because pg_ctl passes it to a shell; the server's own folder is `.`.
-        sockets = "." if self._sockets() == self._home else shlex.quote(str(self._sockets()))
         while not self._is_running():
             try:
-                self._control("start", f"--options=-k {sockets}", "--log=server.log")
+                self._start()
             except ConfigurationError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
+
+    def _start(self) -> None:
+        # Quoted, because pg_ctl passes it to a shell; the server's own folder is `.`.
+        sockets = "." if self._sockets() == self._home else shlex.quote(str(self._sockets()))
+        self._control("start", f"--options=-k {sockets}", "--log=server.log")
+
+    def _is_dead(self) -> bool:
+        """Whether the process in PostgreSQL's own lock file is gone, or has become another one."""
+        try:
+            pid = int((self._home / "postmaster.pid").read_text().split()[0])
+            if os.getpid() == 1:  # of a container: nobody else takes leave of the dead
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            os.kill(pid, 0)
+        except (FileNotFoundError, ValueError, IndexError, ProcessLookupError):
+            return True
+        except PermissionError:
+            return False
+        with contextlib.suppress(OSError):  # not every system has it
+            return Path(f"/proc/{pid}/cwd").readlink() != self._home.resolve()
+        return False
 
     def _make_database(self) -> None:
         url = make_conninfo(self.url, dbname=SUPERUSER)
@@ -134,7 +164,7 @@ class EmbeddedPostgres:
             done = subprocess.run(
                 [str(PROGRAMS / program), *arguments],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False,
-                cwd=folder, env=os.environ | {"PGDATA": str(folder)}, **identity,
+                cwd=folder, env=worker.environment() | {"PGDATA": str(folder)}, **identity,
             )  # fmt: skip
             output.seek(0)
             message = output.read().decode(errors="replace").strip()

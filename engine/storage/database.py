@@ -4,8 +4,9 @@ A role is set for each connection, whatever login the address has, so that each 
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,9 +28,15 @@ READER_LOCK_MS = 10_000  # a migration that holds a table longer is said to a re
 READER_GONE_S = 5.0
 RECONNECT_S = 1.0  # then the next caller tries again; the pool's own backoff would grow without a limit
 
+WATCH_S = 1.0  # how soon a dead embedded server is noticed; records wait in the spool meanwhile
+WATCH_PAUSE_MAX_S = 30.0  # between two attempts: what keeps it from starting, such as a full disk, may last
+
 # Whatever the defaults of a role or database: a statement after a lock must see what the lock's last owner committed, no
 # schema of the login's name may stand in for ours, and a policy that would hide rows is an error.
 _PINNED = r"-c default_transaction_isolation=read\ committed -c search_path=public -c row_security=off"
+
+
+log = logging.getLogger(__name__)
 
 
 class Server(Protocol):
@@ -41,6 +48,8 @@ class Server(Protocol):
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
+
+    def revive(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,8 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """The database that the settings name, or the embedded one of the data folder.
 
-    The embedded server is started and migrated if necessary. The last process that uses it stops it.
+    The embedded server is started and migrated if necessary, and started again if it dies. The last process that uses it
+    stops it.
     """
     if settings.database.url.get_secret_value():
         yield Database(settings.database.url.get_secret_value(), settings)
@@ -103,11 +113,43 @@ async def open_database(
         await asyncio.to_thread(server.start)
         database = Database(server.url, settings)
         await asyncio.to_thread(database.migrate)
-        yield database
+        async with _kept_alive(server):
+            yield database
     finally:
         if in_use.try_exclusive():
             await asyncio.to_thread(server.stop)
         in_use.release()
+
+
+@asynccontextmanager
+async def _kept_alive(server: Server) -> AsyncIterator[None]:
+    """At the end of the block nobody starts it any more, so that it can be stopped."""
+    is_over = asyncio.Event()
+    watching = asyncio.create_task(_watch(server, is_over))
+    try:
+        yield
+    finally:
+        is_over.set()
+        await asyncio.wait([watching])
+
+
+async def _watch(server: Server, is_over: asyncio.Event) -> None:
+    pause_s = WATCH_S
+    while not await _is_set_within(is_over, pause_s):
+        try:
+            if await asyncio.to_thread(server.revive):
+                log.warning("The embedded PostgreSQL had died and was started again")
+            pause_s = WATCH_S
+        except (ConfigurationError, OSError) as failure:
+            pause_s = min(2 * pause_s, WATCH_PAUSE_MAX_S)
+            log.error("The embedded PostgreSQL died and does not start: %s", failure)  # noqa: TRY400  its own words say why
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 @asynccontextmanager

@@ -79,7 +79,11 @@ def operator_events_of(database: Database) -> OperatorEvents:
 async def open_ledger(database: Database) -> AsyncIterator[Ledger]:
     """A ledger with a long timeout and without a spool, because the actions that it records need the database anyway."""
     async with database.pool("affidavit_engine", has_autocommit=True) as pool:
-        ledger = Ledger(pool, signing_key_of(database.settings), now, within_s=CHECK_S)
+        settings = database.settings
+        ledger = Ledger(
+            pool, signing_key_of(settings), now, within_s=CHECK_S,
+            clock_behind_max=settings.audit.clock_behind_max,
+        )  # fmt: skip
         try:
             await ledger.start()
             yield ledger
@@ -91,7 +95,10 @@ def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
     """With an empty spool_dir there is no spool: while the database is unavailable, no question is answered."""
     folder = _spool_folder(settings)
     spooling = SpoolSettings(folder, settings.audit.spool_bytes_max) if folder else None
-    return Ledger(pool, signing_key_of(settings), now, within_s=settings.budget.audit_s, spooling=spooling)
+    return Ledger(
+        pool, signing_key_of(settings), now, within_s=settings.budget.audit_s, spooling=spooling,
+        clock_behind_max=settings.audit.clock_behind_max,
+    )  # fmt: skip
 
 
 @asynccontextmanager
@@ -208,7 +215,18 @@ async def open_prover(database: Database) -> AsyncIterator[Prover]:
 
 async def make_months_ahead(database: Database, today: date) -> list[str]:
     async with database.pool("affidavit_engine") as pool:
-        return await partitions.make_months_ahead(pool, today)
+        return await partitions.make_months_ahead(pool, today, database.settings.audit.clock_behind_max)
+
+
+async def make_months(database: Database, since: date, today: date) -> list[str]:
+    async with database.pool("affidavit_engine") as pool:
+        return await partitions.make_months(pool, since, today)
+
+
+async def check_clock(database: Database, today: date) -> None:
+    async with database.pool("affidavit_engine", 1) as pool, pool.connection() as connection:
+        newest = await partitions.newest_checkpoint_at(connection)
+    partitions.check_clock(today, newest, database.settings.audit.clock_behind_max)
 
 
 async def count_months_ahead(database: Database, today: date) -> int:

@@ -55,7 +55,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         pool = await enter(
             database.pool("affidavit_engine", size_max, has_autocommit=True, size_min=READY_MIN)
         )
-        await partitions.make_months_ahead(pool, now().date())
+        await partitions.make_months_ahead(pool, now().date(), settings.audit.clock_behind_max)
         library = StoredLibrary(pool)
         index = closed_by(stack, providers.index_of(settings))
         watched = await _watched(settings, database, index, stack)

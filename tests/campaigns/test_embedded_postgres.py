@@ -1,5 +1,6 @@
 """The server of a data folder: one for all who use it, gone with the last of them, and back after any crash."""
 
+import asyncio
 import os
 import pwd
 import shutil
@@ -10,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from subprocess import PIPE
 
@@ -22,6 +24,7 @@ from engine import wiring
 from engine.errors import ConfigurationError
 from engine.providers.postgres import EmbeddedPostgres
 from engine.storage.data_folder import UsageLock
+from engine.storage.database import Database
 
 CANARY = "canary-5f1d7e"
 GONE_S = 10
@@ -136,6 +139,85 @@ def test_a_killed_server_starts_again_with_every_committed_row(data: Path) -> No
     another.start()
     with connect(another) as connection:
         assert connection.execute("SELECT word FROM kept").fetchall() == [("committed",)]
+
+
+# Seen red: it stayed dead until the engine was started anew.
+async def test_a_server_that_dies_while_it_is_used_is_started_again(data: Path) -> None:
+    """Also by three who notice at once, and as often as it dies."""
+    settings = settings_file.load({}, data_dir=data)
+    async with AsyncExitStack() as stack:
+        users = [await stack.enter_async_context(wiring.open_database(settings)) for _ in range(3)]
+        for _ in range(2):
+            pid = postmaster(data)
+            await asyncio.to_thread(kill, pid)
+            await connected(users[0])
+            assert postmasters(data) == [postmaster(data)] != [pid]
+    assert postmasters(data) == []
+
+
+async def test_a_server_that_was_stopped_in_an_orderly_way_is_started_again_too(data: Path) -> None:
+    """A server on a full disk ends like that, by itself."""
+    settings = settings_file.load({}, data_dir=data)
+    async with wiring.open_database(settings) as used:
+        await asyncio.to_thread(EmbeddedPostgres(data)._control, "stop", "--mode=fast")
+        await connected(used)
+
+
+async def test_a_hung_server_is_not_taken_for_a_dead_one(data: Path) -> None:
+    server = EmbeddedPostgres(data)
+    server.start()
+    os.kill(postmaster(data), signal.SIGSTOP)
+    try:
+        assert not server.revive()
+    finally:
+        os.kill(postmaster(data), signal.SIGCONT)
+
+
+def test_the_number_of_a_dead_server_may_be_another_process(data: Path) -> None:
+    """Else after a reboot some other program would be taken for the server for ever."""
+    server = EmbeddedPostgres(data)
+    server.start()
+    pid = postmaster(data)
+    assert not server.revive()
+    text = (data / "postgres/postmaster.pid").read_text()
+    kill(pid)
+    (data / "postgres/postmaster.pid").write_text(text.replace(str(pid), str(os.getppid()), 1))
+    assert server._is_dead()
+    (data / "postgres/postmaster.pid").write_text(text)
+    while not revived(server):
+        """The remains of the killed one are being cleared away."""
+    assert postmasters(data) == [postmaster(data)]
+
+
+def revived(server: EmbeddedPostgres) -> bool:
+    try:
+        return server.revive()
+    except ConfigurationError:
+        return False
+
+
+async def connected(database: Database) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await database.read("affidavit_engine", "SELECT 1")
+            except (ConfigurationError, psycopg.Error):
+                continue
+            return
+
+
+def postmasters(data: Path) -> list[int]:
+    """The servers that work in this folder; their children have other names."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command = (process / "cmdline").read_bytes().split(b"\0")[0]
+            if (
+                command.endswith(b"/bin/postgres")
+                and (process / "cwd").readlink() == (data / "postgres").resolve()
+            ):
+                found.append(int(process.name))
+    return found
 
 
 def test_stopping_a_server_that_is_dead_already_is_no_error(data: Path) -> None:

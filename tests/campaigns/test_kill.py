@@ -15,10 +15,13 @@ import httpx
 import pytest
 
 from engine.providers.postgres import EmbeddedPostgres
+from engine.storage.data_folder import ExclusiveLock
 from tests.campaigns.load import ANSWER_S, QUESTIONS, READERS, fetch, heard_out, in_threads, unlimited_folder
 from tests.conftest import Records, Running, running
 
 GONE_S = 10
+CANARY = "canary-94d2e0"
+KEYS = ("ANTHROPIC_API_KEY", "COHERE_API_KEY", "QDRANT_API_KEY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +167,27 @@ def test_no_answer_is_lost_and_none_recorded_twice_when_the_database_is_killed(d
         assert_all_on_record(data, asked.receipts | more.receipts)
 
 
+# Seen red: the server stayed dead, and every record stayed in the spool.
+def test_a_database_that_is_killed_comes_back_by_itself(data: Path) -> None:
+    with running(data) as engine, heard_out(engine), readers(engine) as asked:
+        asked.wait_for_answers(READERS)
+        os.kill(int((data / "postgres/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+        deadline = time.monotonic() + ANSWER_S
+        while httpx.get(f"{engine.url}/readyz", timeout=ANSWER_S).json()["records"] != "ready":
+            assert time.monotonic() < deadline
+        asked.wait_for_answers(len(asked.receipts) + READERS)
+    with running(data):
+        assert_all_on_record(data, asked.receipts)
+
+
 def test_ctrl_c_after_the_database_died_is_still_an_orderly_end(data: Path) -> None:
     with running(data) as engine:
         with heard_out(engine):
-            os.kill(int((data / "postgres/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
-            response = httpx.get(f"{engine.url}/readyz", timeout=ANSWER_S)
-            assert response.json()["database"] == "unavailable; records wait in the spool"
+            with ExclusiveLock(EmbeddedPostgres(data)._lock):  # so that nobody starts it again
+                os.kill(int((data / "postgres/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+                response = httpx.get(f"{engine.url}/readyz", timeout=ANSWER_S)
+            parts = response.json()
+            assert parts["database"] == "unavailable; records wait in the spool"
             assert response.status_code == 200  # or a load balancer would take away all that still answers
         assert engine.process.wait(GONE_S) == 0
     assert "Traceback" not in "\n".join(engine.said)
@@ -194,6 +212,29 @@ def test_ctrl_c_lets_the_requests_in_flight_finish(data: Path) -> None:
         assert_all_on_record(data, asked.receipts)
         assert fetch(data, "SELECT count(*) FROM audit_logs WHERE outcome = 'abandoned' AND timestamp >"
                      " (SELECT max(timestamp) FROM audit_logs) - interval '3 s'") == [(0,)]  # fmt: skip
+
+
+# Seen red: the vendors' keys were in the environment of the postmaster, of the index worker and of the server's workers.
+@pytest.mark.parametrize("command", ["up", "serve --workers 2"])
+def test_no_child_has_a_vendors_key_in_its_environment(
+    data: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may read the environment of a child, such as the system user of the database, must not find a key there."""
+    for name in KEYS:
+        monkeypatch.setenv(name, CANARY)
+    with running(data, command=command) as engine:
+        httpx.post(f"{engine.url}/v1/query", json={"query": "What does an IMU measure?"}, timeout=ANSWER_S)
+        children = {line.split()[0] for line in processes_of(data) | workers_of(engine)}
+        children -= {str(engine.process.pid)}
+        assert len(children) >= 2
+        for pid in children:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                assert CANARY not in Path(f"/proc/{pid}/environ").read_text(errors="replace"), pid
+
+
+def workers_of(engine: Running) -> set[str]:
+    children = Path(f"/proc/{engine.process.pid}/task/{engine.process.pid}/children").read_text()
+    return set(children.split())
 
 
 def test_the_second_start_ingests_nothing_and_is_quicker(first: First, data: Path) -> None:

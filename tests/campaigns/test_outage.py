@@ -25,6 +25,7 @@ import pytest
 
 from engine.outage.stale_cache import FRESH_S
 from engine.providers.postgres import EmbeddedPostgres
+from engine.storage.data_folder import ExclusiveLock
 from tests.campaigns.load import QUESTIONS, fetch, heard_out, unlimited_folder
 from tests.conftest import CAMPAIGN_ROUNDS, Records, Running, running
 
@@ -129,13 +130,12 @@ async def cited_passage(engine: Running) -> str:
 
 @contextmanager
 def stopped(data: Path) -> Iterator[None]:
-    """No connection, no socket: as if its machine were gone."""
+    """No connection, no socket: as if its machine were gone, so that the engine cannot start it again either."""
     server = EmbeddedPostgres(data)
-    server._control("stop", "--mode=immediate")
-    try:
+    with ExclusiveLock(server._lock):
+        server._control("stop", "--mode=immediate")
         yield
-    finally:
-        server.start()
+    server.start()
 
 
 @contextmanager

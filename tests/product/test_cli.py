@@ -103,8 +103,8 @@ def test_doctor_has_a_line_for_each_part(data_dir: Path, database: Database, key
     findings = json.loads(said.stdout)
     assert [finding for finding in findings if finding["state"] != "ok"] == []
     assert said.returncode == 0
-    assert len(findings) == 19
-    assert len(affidavit("doctor", data_dir=data_dir).stdout.splitlines()) == 19
+    assert len(findings) == 20
+    assert len(affidavit("doctor", data_dir=data_dir).stdout.splitlines()) == 20
 
 
 def test_doctor_names_what_is_missing_and_what_to_do(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -112,6 +112,43 @@ def test_doctor_names_what_is_missing_and_what_to_do(tmp_path_factory: pytest.Te
     assert said.returncode == 1
     assert "affidavit ingest PATH --book physical-ai" in said.stdout
     assert "affidavit keys create" in said.stdout
+
+
+# Seen red: `ingest` read the whole book and failed in the database, `calibrate` said that there is no such book.
+@pytest.mark.parametrize("book", ["../x", "", "Robots", "-x", "a/b", "x" * 64, "x\n", "é"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ingest", "README.md"],
+        ["ask", "What?"],
+        ["calibrate", "--questions", "x.jsonl"],
+        ["keys", "create", "--client", "x"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_is_no_book_id_is_refused_with_the_rule(
+    words: list[str], book: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args([*words, f"--book={book}"])
+    assert ended.value.code == 2
+    assert "is not a book ID, which is 1 to 63 lower-case letters" in capsys.readouterr().err
+
+
+def test_a_default_book_that_is_no_id_is_refused_with_the_rule(data_dir: Path) -> None:
+    said = affidavit("books", data_dir=data_dir, AFFIDAVIT_BOOKS__DEFAULT="../x")
+    assert said.returncode == 1
+    assert "books.default" in said.stderr
+    assert "is not a book ID, which is 1 to 63 lower-case letters" in said.stderr
+
+
+# Seen red: the key was created, and got 403 at its first use.
+def test_a_key_that_could_never_be_used_is_not_created(data_dir: Path, database: Database) -> None:
+    said = affidavit(
+        "keys", "create", "--client", "x", "--scope", "ask,erase", "--book", "robots", data_dir=data_dir
+    )
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "an erasure reaches all books" in said.stderr
 
 
 def test_a_wrong_setting_is_named(data_dir: Path) -> None:

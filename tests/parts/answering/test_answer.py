@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -34,6 +35,9 @@ class Noting:
 
     rows: list[Trail] = field(default_factory=list)
     broken: bool = False
+
+    def has_record(self, log_id: UUID) -> bool:
+        return not self.broken and log_id not in {row.log_id for row in self.rows}
 
     async def open(self, trail: Trail) -> None:
         if self.broken:
@@ -236,8 +240,9 @@ async def test_a_rejected_body_is_recorded_without_being_kept(house: House, reco
 async def test_g1_no_record_no_answer(house: House) -> None:
     """Seen red with `_close` returning a receipt when the ledger raises."""
     engine = replace(house.engine, ledger=Noting(broken=True))  # type: ignore[arg-type]
-    with pytest.raises(AuditUnavailableError):
+    with pytest.raises(AuditUnavailableError) as refused:
         await engine.answer(asked())
+    assert refused.value.query_id is None  # Seen red: nobody could ever find it
 
 
 async def test_g1_a_ledger_that_hangs_is_no_record(house: House) -> None:
@@ -246,7 +251,7 @@ async def test_g1_a_ledger_that_hangs_is_no_record(house: House) -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    rules = replace(house.engine.rules, audit_s=0.1)
+    rules = replace(house.engine.rules, audit_s=0.1, total_s=1.0)
     engine = replace(house.engine, ledger=Hanging(), rules=rules)  # type: ignore[arg-type]
     with pytest.raises(AuditUnavailableError):
         await engine.answer(asked())

@@ -207,6 +207,9 @@ class Slow:
             raise LedgerUnavailableError
         await self._ledger.note(trail)
 
+    def has_record(self, log_id: UUID) -> bool:
+        return bool(self._ledger.has_record(log_id))
+
     async def close(self, trail: Trail, issued_at: Any) -> Any:
         return await self._ledger.close(trail, issued_at)
 

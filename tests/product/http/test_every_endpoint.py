@@ -184,6 +184,9 @@ class Unwritable:
             raise LedgerUnavailableError
         await self._ledger.open(trail)
 
+    def has_record(self, log_id: UUID) -> bool:
+        return bool(self._ledger.has_record(log_id))
+
     async def close(self, trail: Trail, issued_at: Any) -> Any:
         raise LedgerUnavailableError
 
@@ -198,6 +201,8 @@ async def test_g1_nothing_is_served_without_a_record(house: House, key: str, ope
         for path in (f"/v1/chunks/{chunk_id}", "/nothing"):
             response = await client.get(path)
             assert (response.status_code, response.json()["error_type"]) == (503, "audit")
+            has_record = opens and path != "/nothing"
+            assert (response.json()["query_id"] is not None) == has_record  # Seen red: an id that led nowhere
             assert "text" not in response.json()
 
 

@@ -219,7 +219,12 @@ def test_the_end_user_is_recorded(client: httpx.Client, records: Records) -> Non
 
 def test_health(client: httpx.Client) -> None:
     assert client.get("/healthz").json() == {"status": "alive"}
-    assert client.get("/readyz").json() == {"database": "ready", "book": "ready", "embedder": "ready"}
+    assert client.get("/readyz").json() == {
+        "database": "ready",
+        "book": "ready",
+        "embedder": "ready",
+        "records": "ready",
+    }
 
 
 def test_the_page_runs_only_its_own_script_and_holds_no_key(client: httpx.Client) -> None:
