@@ -95,7 +95,7 @@ ALLOWED = {
     "generation_chunks": {ENGINE: "SELECT INSERT DELETE", AUDITOR: "SELECT"},
     "generation_terms": {ENGINE: "SELECT INSERT DELETE"},
     "generations": {
-        ENGINE: "SELECT INSERT UPDATE(calibration,published_at,state) DELETE", AUDITOR: "SELECT",
+        ENGINE: "SELECT INSERT UPDATE(calibration,index_checked_at,index_digest,published_at,state) DELETE", AUDITOR: "SELECT",
     },
     "source_citations": {ENGINE: "SELECT INSERT"},
     "schema_migrations": {ENGINE: "SELECT", AUDITOR: "SELECT"},
