@@ -78,9 +78,6 @@ CREATE TABLE public.audit_leaves (
     leaf_hash bytea NOT NULL,
     sealed_at timestamp with time zone NOT NULL
 );
-CREATE TABLE public.audit_locks (
-    name text NOT NULL
-);
 CREATE TABLE public.audit_logs (
     log_id uuid NOT NULL,
     query_id uuid NOT NULL,
@@ -145,7 +142,11 @@ CREATE TABLE public.audit_logs (
     rerank text,
     released_text text,
     instruction_like jsonb,
-    details jsonb
+    details jsonb,
+    writer uuid,
+    sequence integer,
+    heartbeat jsonb,
+    signature bytea
 ) PARTITION BY RANGE ("timestamp");
 CREATE TABLE public.audit_months (
     relation regclass NOT NULL,
@@ -156,7 +157,8 @@ CREATE TABLE public.audit_open (
     opened_at timestamp with time zone NOT NULL,
     owner bigint NOT NULL,
     trail jsonb NOT NULL,
-    spool uuid
+    spool uuid,
+    signature bytea
 );
 CREATE TABLE public.audit_origin (
     origin text NOT NULL
@@ -298,7 +300,6 @@ ALTER TABLE public.audit_leaves ADD CONSTRAINT audit_leaves_leaf_hash_check CHEC
 ALTER TABLE public.audit_leaves ADD CONSTRAINT audit_leaves_leaf_index_check CHECK ((leaf_index >= 0));
 ALTER TABLE public.audit_leaves ADD CONSTRAINT audit_leaves_log_id_key UNIQUE (log_id);
 ALTER TABLE public.audit_leaves ADD CONSTRAINT audit_leaves_month_check CHECK ((EXTRACT(day FROM month) = (1)::numeric));
-ALTER TABLE public.audit_locks ADD CONSTRAINT audit_locks_pkey PRIMARY KEY (name);
 ALTER TABLE public.audit_logs ADD CONSTRAINT audit_logs_pkey PRIMARY KEY (log_id, "timestamp");
 ALTER TABLE public.audit_months ADD CONSTRAINT audit_months_pkey PRIMARY KEY (relation);
 ALTER TABLE public.audit_open ADD CONSTRAINT audit_open_pkey PRIMARY KEY (log_id);
@@ -362,21 +363,14 @@ CREATE INDEX chat_sessions_user_id ON public.chat_sessions USING btree (user_id)
 CREATE INDEX generation_chunks_chunk ON public.generation_chunks USING btree (chunk_id);
 
 -- Functions
-CREATE OR REPLACE FUNCTION public.audit_claim(wanted text)
- RETURNS boolean
- LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION public.audit_empty_open(emptied uuid, signed bytea)
+ RETURNS void
+ LANGUAGE sql
  SECURITY DEFINER
  SET search_path TO 'public', 'pg_temp'
 AS $function$
-BEGIN
-    PERFORM audit_lock('claim');
-    PERFORM pg_stat_clear_snapshot();
-    IF wanted IN (SELECT audit_sessions()) THEN
-        RETURN false;
-    END IF;
-    PERFORM set_config('application_name', wanted, false);
-    RETURN true;
-END
+    UPDATE audit_open SET trail = trail - audit_personal_columns() || '{"user_query_text": ""}', signature = signed
+    WHERE log_id = emptied
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_erase(rows json)
@@ -393,7 +387,7 @@ DECLARE
     erased bigint := 0;
 BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);
-    PERFORM audit_lock('erasure');
+    PERFORM pg_advisory_xact_lock(hashtext('audit_erasure'));
     FOR source IN SELECT * FROM audit_tables() LOOP
         EXECUTE format(
             'INSERT INTO audit_erasures SELECT r.* FROM json_populate_recordset(NULL::audit_erasures, $1) r
@@ -424,19 +418,6 @@ BEGIN
     DELETE FROM audit_row_keys k USING json_to_recordset(rows) AS r(log_id uuid) WHERE k.log_id = r.log_id;
     RETURN erased + told;
 END
-$function$
-;
-CREATE OR REPLACE FUNCTION public.audit_forget_open(who text[], queries uuid[])
- RETURNS bigint
- LANGUAGE sql
- SECURITY DEFINER
- SET search_path TO 'public', 'pg_temp'
-AS $function$
-    WITH emptied AS (
-        UPDATE audit_open SET trail = trail - audit_personal_columns() || '{"user_query_text": ""}'
-        WHERE trail ->> 'end_user' = ANY (who) OR (trail ->> 'query_id')::uuid = ANY (queries) RETURNING log_id
-    )
-    SELECT count(*) FROM emptied
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_forget_sessions(who text[], turns uuid[])
@@ -520,28 +501,6 @@ AS $function$
     LIMIT most
 $function$
 ;
-CREATE OR REPLACE FUNCTION public.audit_lock(wanted text, waits boolean DEFAULT true)
- RETURNS boolean
- LANGUAGE plpgsql
- SECURITY DEFINER
- SET search_path TO 'public', 'pg_temp'
-AS $function$
-BEGIN
-    IF waits THEN
-        PERFORM FROM audit_locks WHERE name = wanted FOR UPDATE;
-    ELSE
-        PERFORM FROM audit_locks WHERE name = wanted FOR UPDATE SKIP LOCKED;
-    END IF;
-    IF FOUND THEN
-        RETURN true;
-    END IF;
-    IF NOT EXISTS (SELECT FROM audit_locks WHERE name = wanted) THEN
-        RAISE EXCEPTION 'there is no lock %', wanted;
-    END IF;
-    RETURN false;
-END
-$function$
-;
 CREATE OR REPLACE FUNCTION public.audit_make_month(month date)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -552,7 +511,7 @@ DECLARE
     first_day date := date_trunc('month', month)::date;
     partition text := 'audit_logs_' || to_char(first_day, 'YYYY_MM');
 BEGIN
-    PERFORM audit_lock('month');
+    PERFORM pg_advisory_xact_lock(hashtext('audit_make_month'));
     IF EXISTS (SELECT FROM audit_archives a WHERE a.month = first_day) THEN
         RAISE EXCEPTION 'this month is archived' USING ERRCODE = 'AF001';
     END IF;
@@ -579,6 +538,17 @@ CREATE OR REPLACE FUNCTION public.audit_open_of(who text[], queries uuid[], unti
 AS $function$
     SELECT count(*) FROM audit_open
     WHERE opened_at < until AND (trail ->> 'end_user' = ANY (who) OR (trail ->> 'query_id')::uuid = ANY (queries))
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_open_to_empty(who text[], queries uuid[])
+ RETURNS TABLE(log_id uuid, trail jsonb, emptied jsonb, signature bytea)
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    SELECT o.log_id, o.trail, o.trail - audit_personal_columns() || '{"user_query_text": ""}', o.signature FROM audit_open o
+    WHERE o.trail ->> 'end_user' = ANY (who) OR (o.trail ->> 'query_id')::uuid = ANY (queries)
+    FOR UPDATE
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_personal_columns()
@@ -620,16 +590,6 @@ AS $function$
 BEGIN
     RAISE EXCEPTION 'this month is archived' USING ERRCODE = 'AF001';
 END
-$function$
-;
-CREATE OR REPLACE FUNCTION public.audit_sessions()
- RETURNS SETOF text
- LANGUAGE sql
- SET search_path TO 'public', 'pg_temp'
-AS $function$
-    SELECT application_name FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid() AND (
-        pg_has_role(usesysid, 'affidavit_engine', 'MEMBER') OR pg_has_role(usesysid, 'affidavit_archiver', 'MEMBER'))
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_tables()
@@ -708,13 +668,13 @@ DECLARE
 BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);  -- SET LOCAL: no role's own setting can weaken it
     IF opened IS NOT NULL THEN
-        INSERT INTO audit_open (log_id, opened_at, owner, spool, trail)
-        SELECT log_id, opened_at, owner, spool, trail FROM json_populate_recordset(NULL::audit_open, opened)
+        INSERT INTO audit_open (log_id, opened_at, owner, spool, trail, signature)
+        SELECT log_id, opened_at, owner, spool, trail, signature FROM json_populate_recordset(NULL::audit_open, opened)
         ON CONFLICT DO NOTHING;
     END IF;
     IF noted IS NOT NULL THEN
-        UPDATE audit_open SET trail = n.trail
-        FROM json_to_recordset(noted) AS n(log_id uuid, trail jsonb) WHERE audit_open.log_id = n.log_id;
+        UPDATE audit_open SET trail = n.trail, signature = n.signature
+        FROM json_to_recordset(noted) AS n(log_id uuid, trail jsonb, signature bytea) WHERE audit_open.log_id = n.log_id;
     END IF;
     IF closed IS NOT NULL THEN
         DELETE FROM audit_open WHERE log_id = ANY (ended);
@@ -908,7 +868,6 @@ CREATE TRIGGER audit_checkpoints_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON pub
 CREATE TRIGGER audit_erasures_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_erasures FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_keys_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_keys FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_leaves_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_leaves FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
-CREATE TRIGGER audit_locks_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_locks FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_logs_keep BEFORE DELETE OR UPDATE ON public.audit_logs FOR EACH ROW EXECUTE FUNCTION public.audit_refuse_change();
 CREATE TRIGGER audit_logs_keep_all BEFORE TRUNCATE ON public.audit_logs FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_change();
 CREATE TRIGGER audit_origin_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_origin FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
@@ -918,23 +877,21 @@ CREATE TRIGGER generations_keep_calibration BEFORE UPDATE ON public.generations 
 CREATE EVENT TRIGGER audit_refuse_drop ON sql_drop EXECUTE FUNCTION audit_guard.refuse_drop();
 
 -- Owners
-ALTER FUNCTION public.audit_claim(text) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_empty_open(uuid,bytea) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_erase(json) OWNER TO affidavit_owner;
-ALTER FUNCTION public.audit_forget_open(text[],uuid[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_forget_sessions(text[],uuid[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_forget_turn(uuid) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_holds(json) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_is_erased(jsonb,jsonb) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_keep_commitments(uuid,jsonb) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_keys_to_destroy(text[],uuid[],date,integer) OWNER TO affidavit_owner;
-ALTER FUNCTION public.audit_lock(text,boolean) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_make_month(date) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_open_to_empty(text[],uuid[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_personal_columns() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_change() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_evidence_change() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_late() OWNER TO affidavit_owner;
-ALTER FUNCTION public.audit_sessions() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_tables() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_turns(text[]) OWNER TO affidavit_owner;
@@ -950,7 +907,6 @@ ALTER TABLE public.audit_checkpoints OWNER TO affidavit_owner;
 ALTER TABLE public.audit_erasures OWNER TO affidavit_owner;
 ALTER TABLE public.audit_keys OWNER TO affidavit_owner;
 ALTER TABLE public.audit_leaves OWNER TO affidavit_owner;
-ALTER TABLE public.audit_locks OWNER TO affidavit_owner;
 ALTER TABLE public.audit_logs OWNER TO affidavit_owner;
 ALTER TABLE public.audit_months OWNER TO affidavit_owner;
 ALTER TABLE public.audit_open OWNER TO affidavit_owner;
@@ -977,22 +933,16 @@ ALTER VIEW public.audit_requests_by_day OWNER TO affidavit_owner;
 ALTER VIEW public.audit_slow_requests OWNER TO affidavit_owner;
 
 -- Rights
-GRANT EXECUTE ON FUNCTION public.audit_claim(text) TO affidavit_archiver;
-GRANT EXECUTE ON FUNCTION public.audit_claim(text) TO affidavit_engine;
+GRANT EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_erase(json) TO affidavit_archiver;
-GRANT EXECUTE ON FUNCTION public.audit_forget_open(text[],uuid[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_forget_turn(uuid) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_holds(json) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_keep_commitments(uuid,jsonb) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_keys_to_destroy(text[],uuid[],date,integer) TO affidavit_archiver;
-GRANT EXECUTE ON FUNCTION public.audit_lock(text,boolean) TO affidavit_archiver;
-GRANT EXECUTE ON FUNCTION public.audit_lock(text,boolean) TO affidavit_engine;
-GRANT EXECUTE ON FUNCTION public.audit_lock(text,boolean) TO affidavit_sealer;
 GRANT EXECUTE ON FUNCTION public.audit_make_month(date) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) TO affidavit_archiver;
-GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_archiver;
-GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_engine;
+GRANT EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_turns(text[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_unsealed_of(text[],uuid[],timestamp with time zone) TO affidavit_archiver;
@@ -1033,14 +983,18 @@ GRANT INSERT ON TABLE public.audit_logs TO affidavit_engine;
 GRANT SELECT ("timestamp") ON TABLE public.audit_logs TO affidavit_sealer;
 GRANT SELECT (leaf_hash) ON TABLE public.audit_logs TO affidavit_sealer;
 GRANT SELECT (log_id) ON TABLE public.audit_logs TO affidavit_sealer;
+GRANT SELECT (schema_version) ON TABLE public.audit_logs TO affidavit_sealer;
+GRANT SELECT (signature) ON TABLE public.audit_logs TO affidavit_sealer;
 GRANT SELECT ON TABLE public.audit_low_confidence TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_months TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_months TO affidavit_auditor;
 GRANT SELECT (log_id) ON TABLE public.audit_open TO affidavit_archiver;
 GRANT SELECT (opened_at) ON TABLE public.audit_open TO affidavit_archiver;
+GRANT SELECT ON TABLE public.audit_open TO affidavit_auditor;
 GRANT DELETE ON TABLE public.audit_open TO affidavit_engine;
 GRANT INSERT ON TABLE public.audit_open TO affidavit_engine;
 GRANT SELECT ON TABLE public.audit_open TO affidavit_engine;
+GRANT UPDATE (signature) ON TABLE public.audit_open TO affidavit_engine;
 GRANT UPDATE (trail) ON TABLE public.audit_open TO affidavit_engine;
 GRANT SELECT ON TABLE public.audit_origin TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_origin TO affidavit_auditor;
@@ -1098,20 +1052,18 @@ GRANT SELECT ON TABLE public.source_citations TO affidavit_engine;
 
 -- Functions that not everybody may call
 REVOKE EXECUTE ON FUNCTION audit_guard.refuse_drop() FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION public.audit_claim(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_erase(json) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION public.audit_forget_open(text[],uuid[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_forget_turn(uuid) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_holds(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_is_erased(jsonb,jsonb) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_keep_commitments(uuid,jsonb) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_keys_to_destroy(text[],uuid[],date,integer) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION public.audit_lock(text,boolean) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_make_month(date) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_personal_columns() FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION public.audit_sessions() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_tables() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_turns(text[]) FROM PUBLIC;
@@ -1147,6 +1099,10 @@ COMMENT ON COLUMN public.audit_citations.page IS 'Page of the quotation.';
 COMMENT ON COLUMN public.audit_citations.url IS 'Address that readers were sent to.';
 COMMENT ON COLUMN public.audit_citations.index_generation IS 'Generation of the index that found it.';
 COMMENT ON COLUMN public.audit_logs.details IS 'What the request was about, if that is no filter of a search.';
+COMMENT ON COLUMN public.audit_logs.writer IS 'Process that wrote the record; it numbers its records in sequence.';
+COMMENT ON COLUMN public.audit_logs.sequence IS 'Number of the record among those of its writer, from 1.';
+COMMENT ON COLUMN public.audit_logs.heartbeat IS 'Of a heartbeat: up to which number the records of its writer must be there, and which could not be written.';
+COMMENT ON COLUMN public.audit_logs.signature IS 'Signature of the engine over log_id and leaf_hash: see audit/__init__.py.';
 COMMENT ON VIEW public.audit_low_confidence IS 'Answers that were given, and marked as of low confidence.';
 COMMENT ON COLUMN public.audit_low_confidence."timestamp" IS 'When it was asked.';
 COMMENT ON COLUMN public.audit_low_confidence.query_id IS 'Name of the request.';

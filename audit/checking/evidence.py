@@ -16,7 +16,8 @@ from typing import TypeVar
 import psycopg
 from psycopg import sql
 
-from audit.checking.inspection import Batch, Erasure, Leaf, MonthState
+from audit.checking.inspection import Batch, Erasure, Leaf, MonthState, UnsealedRecord
+from audit.checking.signature_check import LogRow
 from audit.errors import VaultDamagedError
 from audit.ledger.partitions import month_start, next_month, partition_name
 from audit.proof.merkle import HASH_BYTES
@@ -97,7 +98,7 @@ SELECT asked::text FROM unnest(%s::uuid[]) AS asked
 WHERE NOT EXISTS (SELECT FROM public.audit_row_keys k WHERE k.log_id = asked)
 """
 _UNSEALED = """
-SELECT log_id::text, timestamp FROM public.audit_logs r
+SELECT log_id::text, timestamp, leaf_hash, schema_version, {signature} FROM public.audit_logs r
 WHERE timestamp >= %s AND timestamp < %s AND NOT EXISTS (
     SELECT FROM public.audit_leaves l
     WHERE l.log_id = r.log_id AND l.month = date_trunc('month', r.timestamp AT TIME ZONE 'UTC')::date)
@@ -139,6 +140,7 @@ class StoredEvidence:
     now: datetime
     _anchors: dict[date, "_MonthAnchors"] = field(default_factory=dict)
     _rows: bytes = b""
+    _signature: str = "signature"  # a log of an older version has no such column
     _has_erasures: bool = False
     _states: dict[date, MonthState] = field(default_factory=dict)
 
@@ -148,8 +150,10 @@ class StoredEvidence:
         self.connection.autocommit = True
         self.connection.execute(_SESSION.encode(), prepare=False)
         columns = self.connection.execute(COLUMNS).fetchall()
+        if "signature" not in {name for name, *_ in columns}:
+            self._signature = "NULL::bytea"
         where = "log_id = ANY(%s::uuid[]) AND timestamp >= %s AND timestamp < %s"
-        self._rows = rows_statement(columns, where)
+        self._rows = rows_statement(columns, where, self._signature)
         self._has_erasures = self._has_table("audit_erasures")
 
     def months(self) -> list[date]:
@@ -185,11 +189,12 @@ class StoredEvidence:
     def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None:
         return self.connection.execute(_LEAVES_BEYOND, (month, end)).fetchone()
 
-    def unsealed(self) -> Iterator[tuple[str, datetime, bool]]:
+    def unsealed(self) -> Iterator[UnsealedRecord]:
+        statement = _UNSEALED.format(signature=self._signature).encode()
         with self.connection.cursor("unsealed") as cursor:
-            cursor.execute(_UNSEALED, (self.period.since, self.period.until))
-            for log_id, timestamp in cursor:
-                yield log_id, timestamp, timestamp < self.now - SEALED_WITHIN
+            cursor.execute(statement, (self.period.since, self.period.until))
+            for log_id, timestamp, *signed in cursor:
+                yield UnsealedRecord(log_id, timestamp, timestamp < self.now - SEALED_WITHIN, *signed)
 
     def manifest(self, month: date) -> tuple[bytes | None, str]:
         """Read the recorded version, because a later one is not ours. An invalid key counts as a missing manifest."""
@@ -228,8 +233,8 @@ class StoredEvidence:
         period, whole = self.period.within(month), EVER.within(month)
         found = self.connection.execute(self._rows, (log_ids, period.since, period.until), binary=True)
         rows = defaultdict(list)
-        for log_id, text in found:
-            rows[log_id].append(text)
+        for log_id, *row in found:
+            rows[log_id].append(LogRow(*row))
         batch.rows = rows
         if period != whole:
             places = (log_ids, whole.since, whole.until, period.since, period.until)
@@ -339,14 +344,19 @@ def _list_anchors(vault: Vault) -> dict[date, _MonthAnchors]:
     return found
 
 
-def rows_statement(columns: Iterable[tuple[str, bool, str]], condition: str) -> bytes:
-    """SQL for ids and rows as JSON: all columns, including those added later, in the form in which they are hashed."""
+def rows_statement(
+    columns: Iterable[tuple[str, bool, str]], condition: str, signature: str = "NULL::bytea"
+) -> bytes:
+    """SQL for ids and rows as JSON: all columns, including those added later, in the form in which they are hashed.
+
+    And for the signature by itself, if it is wanted before the JSON is read.
+    """
     listed = sql.SQL(", ").join(
         sql.SQL(_TIME if is_time else "{} AS {}").format(sql.Identifier("l", name), sql.Identifier(alias))
         for name, is_time, alias in columns
     ).as_string()  # fmt: skip
     return (
-        f"SELECT r.log_id::text, row_to_json(r)::text FROM (SELECT {listed} FROM public.audit_logs l WHERE {condition}) r"  # noqa: S608
+        f"SELECT r.log_id::text, row_to_json(r)::text, {signature} FROM (SELECT {listed} FROM public.audit_logs l WHERE {condition}) r"  # noqa: S608
     ).encode()
 
 

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
@@ -27,8 +27,9 @@ from audit.ledger.group_commit import GroupCommit
 from audit.ledger.orphans import LivenessLock, Orphans
 from audit.ledger.spool import Spool, abandoned_files, batches, deliver
 from audit.proof.checkpoint import receipt_text
-from audit.proof.keys import Signer
+from audit.proof.keys import PublicKey, Signer
 from audit.proof.record import SALT_BYTES, HashedRow, Receipt, Trail, hashed, row_of
+from audit.proof.row_signature import signed
 
 LOCK_S = 10.0  # a database that takes longer to grant a free lock counts as unavailable
 GRACE_S = 1.0  # a living process whose connection was lost has its lock again by then
@@ -60,6 +61,7 @@ class Ledger:
         key: Signer,
         clock: Callable[[], datetime],
         *,
+        public_keys: Callable[[], Sequence[PublicKey]],
         within_s: float,
         spooling: SpoolSettings | None = None,
     ) -> None:
@@ -78,7 +80,7 @@ class Ledger:
         self._commits = GroupCommit()
         self._database_s = within_s * (DATABASE_SHARE if self._spool else 1.0)
         self._alive = LivenessLock(pool.conninfo, self._owner)
-        self._orphans = Orphans(self._owner, self._spool)
+        self._orphans = Orphans(self._owner, self._spool, key, public_keys)
         self._living: set[UUID] = set()
         self._weaknesses: list[str] = []
         self._months_made_on: date | None = None
@@ -115,18 +117,20 @@ class Ledger:
         """Write ahead: from here on the request is on record, whatever happens to this process."""
         self._living.add(trail.log_id)
         spool = self._spool.identity if self._spool else None
-        await self._durable(lambda: Entry.opened(trail, self._owner, spool))
+        await self._durable(lambda: Entry.opened(trail, self._owner, spool, self._key))
 
     async def note(self, trail: Trail) -> None:
         """Make durable what happened since the record was opened, before the client sees it."""
-        await self._durable(lambda: Entry.noted(trail))
+        await self._durable(lambda: Entry.noted(trail, self._key))
 
     async def close(self, trail: Trail, issued_at: datetime) -> Receipt:
         """Write the row, once and for ever. An answer may leave only after this."""
         row: list[HashedRow] = []
 
         def entry() -> Entry:
-            row.append(hashed(row_of(trail), secrets.token_bytes(SALT_BYTES)))
+            row.append(
+                signed(hashed(row_of(trail), secrets.token_bytes(SALT_BYTES)), trail.log_id, self._key)
+            )
             return Entry.closed(trail.log_id, row[0])
 
         try:
@@ -151,7 +155,7 @@ class Ledger:
         if self._spool:
             for path in abandoned_files(self._spool.folder):
                 for piece in batches(path):
-                    await deliver(piece, self._draining, self._spool.folder)
+                    await deliver(piece, self._draining, self._spool.folder, self._key)
                 path.unlink()
         if self.is_spooling:
             return 0  # the end of an apparent orphan may wait in the spool
@@ -220,7 +224,7 @@ class Ledger:
         piece = spool.read()
         if self._weaknesses or not (piece.entries or piece.damaged):
             raise TransientWriteError("Nothing can be drained yet")
-        await deliver(piece, self._draining, spool.folder)
+        await deliver(piece, self._draining, spool.folder, self._key)
         self._is_database_down = False
         spool.mark_drained(piece)
         if spool.is_empty:

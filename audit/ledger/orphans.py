@@ -4,12 +4,15 @@ A process lives while the database has a session of its name (a lease), under a 
 while it holds the lock on its spool file: a connection can be lost without its process. No lock of the database serves as
 a lease: readers can take an advisory one, and all others need a transaction that would stay open for days. The end of a
 request may be in the spool of the machine that died, so others wait for that machine before they close its requests.
+
+Only what the engine signed when it was opened is closed with its signature: anybody who owns the database could open a request.
 """
 
 import asyncio
 import contextlib
+import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -19,24 +22,31 @@ from psycopg.conninfo import make_conninfo
 from audit.ledger.database_writer import WRITE, arguments, is_archived
 from audit.ledger.entry import Entry
 from audit.ledger.spool import Spool, is_alive
-from audit.proof.record import SALT_BYTES, hashed
+from audit.proof.keys import PublicKey, Signer
+from audit.proof.record import SALT_BYTES, SCHEMA_VERSIONS, SIGNED_FROM, Row, hashed
+from audit.proof.row_signature import is_open_signed, signed
 
 LOCK_PAUSE_S = 0.05  # between two retries to connect
 FOREIGN_S = 3600  # a machine that has not come back by then has lost its spool
+READ_MAX = 10_000  # far more than a machine has in progress; the others come next time
 FORGOTTEN_S = 30  # no request takes that long: one of ours that is still open was lost between two states
+UNSIGNED_VERSIONS = {version for version in SCHEMA_VERSIONS if version < SIGNED_FROM}
 
 # The rows are locked, so that of several starts at once each closes what no other does.
 _ABANDONED = """
-SELECT log_id, owner, trail FROM audit_open WHERE
+SELECT log_id, owner, trail, signature FROM audit_open WHERE (
     (owner <> %(owner)s AND (spool IS NULL OR spool = %(spool)s OR opened_at < clock_timestamp() - %(foreign)s * interval '1 s')
      AND 'affidavit lease ' || to_hex(owner) <> ALL (ARRAY(SELECT audit_sessions())))
     OR (owner = %(owner)s AND log_id <> ALL (%(living)s)
-        AND opened_at < clock_timestamp() - %(forgotten)s * interval '1 s')
+        AND opened_at < clock_timestamp() - %(forgotten)s * interval '1 s'))
+    AND log_id <> ALL (%(forged)s) LIMIT %(most)s
 FOR UPDATE SKIP LOCKED
 """
 _FORGET = "DELETE FROM audit_open WHERE log_id = %s"
 _DIED = "The process died while it worked on this request"
 _ABANDONED_ROW = {"outcome": "abandoned", "success": False, "error_message": _DIED}
+
+log = logging.getLogger(__name__)
 
 
 class LivenessLock:
@@ -66,9 +76,14 @@ class LivenessLock:
 class Orphans:
     """Finds requests without a live process, and closes those that it finds twice."""
 
-    def __init__(self, owner: int, spool: Spool | None) -> None:
+    def __init__(
+        self, owner: int, spool: Spool | None, key: Signer, public_keys: Callable[[], Sequence[PublicKey]]
+    ) -> None:
         self._owner = owner
         self._spool = spool
+        self._key = key
+        self._public_keys = public_keys
+        self._forged: set[UUID] = set()
         self.seen: frozenset[UUID] = frozenset()
 
     async def close(self, connection: psycopg.AsyncConnection, living: Collection[UUID]) -> int:
@@ -76,30 +91,52 @@ class Orphans:
         closed = 0
         async with connection.transaction():
             orphans = await self._orphans(connection, living)
-            for log_id, trail in orphans.items():
+            for log_id, (trail, is_signed) in orphans.items():
                 if log_id in self.seen:
-                    closed += await _close(connection, log_id, trail)
+                    closed += await _close(connection, log_id, trail, self._key if is_signed else None)
         self.seen = frozenset(orphans)
         return closed
 
     async def _orphans(
         self, connection: psycopg.AsyncConnection, living: Collection[UUID]
-    ) -> dict[UUID, dict[str, Any]]:
+    ) -> dict[UUID, tuple[Row, bool]]:
         values = {
             "owner": self._owner, "spool": self._spool and self._spool.identity, "living": list(living),
-            "foreign": FOREIGN_S, "forgotten": FORGOTTEN_S,
+            "foreign": FOREIGN_S, "forgotten": FORGOTTEN_S, "forged": list(self._forged), "most": READ_MAX,
         }  # fmt: skip
         cursor = await connection.execute(_ABANDONED, values)
-        return {log_id: trail for log_id, owner, trail in await cursor.fetchall() if not self._is_here(owner)}
+        found = [row for row in await cursor.fetchall() if not self._is_here(row[1])]
+        orphans = await asyncio.to_thread(self._ours, found) if found else {}
+        self._report_forged({log_id for log_id, *_ in found} - orphans.keys())
+        return orphans
+
+    def _ours(self, found: Sequence[tuple[UUID, int, Any, bytes | None]]) -> dict[UUID, tuple[Row, bool]]:
+        """Those that the engine signed; and those of a version that did not sign, whose rows are not signed either."""
+        keys = self._public_keys()
+        ours = {}
+        for log_id, _, trail, signature in found:
+            if not isinstance(trail, dict) or trail.get("log_id") != str(log_id):
+                continue
+            is_signed = is_open_signed(signature, trail, keys)
+            if is_signed or (signature is None and trail.get("schema_version") in UNSIGNED_VERSIONS):
+                ours[log_id] = (trail, is_signed)
+        return ours
+
+    def _report_forged(self, forged: set[UUID]) -> None:
+        if forged and not self._forged:
+            log.error(
+                "%s open requests were not opened by the engine and stay open, the first is %s. Run `affidavit audit status`.",
+                len(forged), min(forged),
+            )  # fmt: skip
+        self._forged |= forged
 
     def _is_here(self, owner: int) -> bool:
         return owner != self._owner and self._spool is not None and is_alive(self._spool.folder, owner)
 
 
-async def _close(connection: psycopg.AsyncConnection, log_id: UUID, trail: dict[str, Any]) -> int:
-    row = {name: value for name, value in trail.items() if value is not None} | _ABANDONED_ROW
-    entry = Entry.closed(log_id, hashed(row, secrets.token_bytes(SALT_BYTES)))
+async def _close(connection: psycopg.AsyncConnection, log_id: UUID, trail: Row, key: Signer | None) -> int:
     try:
+        entry = _abandoned(log_id, trail, key)
         async with connection.transaction():
             await connection.execute(WRITE, arguments([entry]))
     except psycopg.errors.UniqueViolation:  # it has its row: only the open record was left
@@ -112,3 +149,9 @@ async def _close(connection: psycopg.AsyncConnection, log_id: UUID, trail: dict[
     else:
         return 1
     return 0
+
+
+def _abandoned(log_id: UUID, trail: Row, key: Signer | None) -> Entry:
+    row = {name: value for name, value in trail.items() if value is not None} | _ABANDONED_ROW
+    made = hashed(row, secrets.token_bytes(SALT_BYTES))
+    return Entry.closed(log_id, signed(made, log_id, key) if key else made)

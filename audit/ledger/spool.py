@@ -21,6 +21,7 @@ from typing import Self
 from audit.errors import ArchivedMonthError, MissingMonthError, PermanentWriteError, TransientWriteError
 from audit.ledger.database_writer import DatabaseWriter
 from audit.ledger.entry import Entry, compacted
+from audit.proof.keys import Signer
 from audit.vault import sync_folder
 
 READ_MAX = 256  # entries drained in one batch
@@ -150,9 +151,9 @@ def set_aside(folder: Path, lines: Sequence[bytes]) -> None:
     sync_folder(folder)
 
 
-async def deliver(piece: SpoolBatch, to: DatabaseWriter, folder: Path) -> None:
+async def deliver(piece: SpoolBatch, to: DatabaseWriter, folder: Path, key: Signer) -> None:
     """Write a batch to the database. Entries that it will never take become dead letters; `TransientWriteError` asks for a retry."""
-    entries = compacted(piece.entries)
+    entries = [entry.signed_if_old(key) for entry in compacted(piece.entries)]
     try:
         await to.write(entries)
     except (PermanentWriteError, MissingMonthError):

@@ -26,7 +26,7 @@ from audit.ledger import partitions
 from audit.ledger.database_writer import weaknesses
 from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.progress import Progress
-from audit.proof.keys import read_public_keys
+from audit.proof.keys import PublicKey, read_public_keys
 from audit.sealing.sealer import Sealer
 from engine.admission.keys import ApiKeys
 from engine.admission.operator_events import OperatorEvents
@@ -49,10 +49,9 @@ CHECK_S = 5.0  # a cold index worker starts well within it
 @asynccontextmanager
 async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[Sealer]:
     key, audit = signing_key_of(settings), settings.audit
-    public_keys = partial(read_public_keys, public_keys_file(settings))
     async with database.pool("affidavit_sealer") as pool:
         yield Sealer(
-            pool, key, public_keys, vault_of(settings),
+            pool, key, public_keys_of(settings), vault_of(settings),
             seal_every_s=audit.seal_every_s, anchor_every_s=audit.anchor_every_s, clock=now, monotonic=time.monotonic,
         )  # fmt: skip
 
@@ -79,7 +78,10 @@ def operator_events_of(database: Database) -> OperatorEvents:
 async def open_ledger(database: Database) -> AsyncIterator[Ledger]:
     """A ledger with a long timeout and without a spool, because the actions that it records need the database anyway."""
     async with database.pool("affidavit_engine", has_autocommit=True) as pool:
-        ledger = Ledger(pool, signing_key_of(database.settings), now, within_s=CHECK_S)
+        settings = database.settings
+        ledger = Ledger(
+            pool, signing_key_of(settings), now, public_keys=public_keys_of(settings), within_s=CHECK_S
+        )
         try:
             await ledger.start()
             yield ledger
@@ -91,7 +93,10 @@ def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
     """With an empty spool_dir there is no spool: while the database is unavailable, no question is answered."""
     folder = _spool_folder(settings)
     spooling = SpoolSettings(folder, settings.audit.spool_bytes_max) if folder else None
-    return Ledger(pool, signing_key_of(settings), now, within_s=settings.budget.audit_s, spooling=spooling)
+    return Ledger(
+        pool, signing_key_of(settings), now, public_keys=public_keys_of(settings), within_s=settings.budget.audit_s,
+        spooling=spooling,
+    )  # fmt: skip
 
 
 @asynccontextmanager
@@ -117,8 +122,8 @@ async def open_eraser_within(database: Database, within_s: float) -> AsyncIterat
     wait_s = settings.budget.audit_s
     async with databases.open_lazily(database.url, ARCHIVER, size_max=2, wait_s=wait_s) as pool:
         eraser = Eraser(
-            pool, signing_key_of(settings), _spool_folder(settings), within_s=within_s, monotonic=time.monotonic,
-            new_id=uuid4,
+            pool, signing_key_of(settings), public_keys_of(settings), _spool_folder(settings), within_s=within_s,
+            monotonic=time.monotonic, new_id=uuid4,
         )  # fmt: skip
         try:
             yield eraser
@@ -137,7 +142,7 @@ def archiver_of(
         reading=partial(reading, database.url, ARCHIVER),
         vault=vault_of(settings),
         key=signing_key_of(settings),
-        public_keys=partial(read_public_keys, public_keys_file(settings)),
+        public_keys=public_keys_of(settings),
         seal=partial(_try_seal, settings, database),
         event=operator_events_of(database).event,
         folder=settings.data_dir / "archiving",
@@ -222,6 +227,11 @@ async def status_of(settings: Settings, database: Database, period: Period = EVE
 
 async def log_gauges_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> LogGauges:
     return await read_log_gauges(pool, database.read, _spool_folder(settings), now().date())
+
+
+def public_keys_of(settings: Settings) -> Callable[[], list[PublicKey]]:
+    """Reads the file each time: another process may have rotated the key."""
+    return partial(read_public_keys, public_keys_file(settings))
 
 
 def _spool_folder(settings: Settings) -> Path | None:

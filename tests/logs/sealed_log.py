@@ -62,6 +62,7 @@ def whole_trail(month: date, place: int, **given: Any) -> Trail:
         "limit_decision": "admitted", "prompt_sha256": "0", "settings_sha256": "1", "code_version": "2",
         "calibration_kind": "self", "best_score": 2 / 3, "filter_message": "ü", "rerank": "r",
         "released_text": "s", "instruction_like": ["question", "ab"], "details": {"sql": "SELECT 1"},
+        "writer": uuid4(), "sequence": 1, "heartbeat": {"through": 0, "unrecorded": []},
     }  # fmt: skip
     return Trail(**(fields | given))
 
@@ -91,7 +92,7 @@ class SealedLog:
     def write(self, month: date, *places: int, **given: Any) -> None:
         with psycopg.connect(self.url) as connection:
             for place in places:
-                self.rows[month, place] = write(connection, whole_trail(month, place, **given))
+                self.rows[month, place] = write(connection, whole_trail(month, place, **given), key=self.key)
 
     async def seal(self, key: SigningKey | None = None, vault: Vault | None = None) -> dict[date, str]:
         """What could not be sealed, and why."""
@@ -129,10 +130,12 @@ class SealedLog:
             self.database.pool("affidavit_engine", has_autocommit=True) as writing,
             self.database.pool("affidavit_archiver", has_autocommit=True) as pool,
         ):
-            ledger = Ledger(writing, self.key, now, within_s=5.0)
+            ledger = Ledger(writing, self.key, now, public_keys=lambda: self.keys, within_s=5.0)
             await ledger.start()
             operator_events = OperatorEvents(lambda: nullcontext(ledger), clock, uuid4)
-            eraser = Eraser(pool, self.key, spool, within_s=within_s, monotonic=time.monotonic, new_id=uuid4)
+            eraser = Eraser(
+                pool, self.key, lambda: self.keys, spool, within_s=within_s, monotonic=time.monotonic, new_id=uuid4
+            )  # fmt: skip
             try:
                 yield eraser, partial(operator_events.event, "audit erase")
             finally:

@@ -29,6 +29,7 @@ from audit.ledger.spool import ASIDE_FILE, Spool, line_of
 from audit.proof import archive_format
 from audit.proof.canonical import canonical_text
 from audit.proof.record import PERSONAL, Trail, commitments, hashed, row_of
+from audit.proof.row_signature import is_open_signed, signed
 from audit.proof.verdict import Verdict
 from engine import wiring
 from engine.house import House
@@ -538,7 +539,7 @@ async def test_of_a_conversation_one_turn_is_forgotten(log: SealedLog) -> None:
 def open_record(log: SealedLog) -> Trail:
     """Of a process of another machine."""
     trail = whole_trail(FEBRUARY, 500, outcome="open", timestamp=now(), **personal(CANARY))
-    entry = Entry.opened(trail, owner=1, spool=uuid4())
+    entry = Entry.opened(trail, owner=1, spool=uuid4(), key=log.key)
     with psycopg.connect(log.url) as connection:
         connection.execute("SELECT audit_write(%s::json, NULL, '{}', NULL)", (f"[{entry.text}]",))
     return trail
@@ -552,7 +553,8 @@ async def test_what_is_open_and_never_ends_is_emptied_and_said(log: SealedLog) -
     assert (done.records, done.open) == (2, 1)
     assert "another machine" in done.left[0]
     assert found(log, CANARY, READER) <= {"pg_statistic"}
-    ((trail,),) = ask(log, "SELECT trail FROM audit_open")
+    ((trail, signature),) = ask(log, "SELECT trail, signature FROM audit_open")
+    assert is_open_signed(signature, trail, log.keys)
     assert (trail["user_query_text"], "end_user" in trail, trail["endpoint"]) == ("", False, "/v1/query")
 
 
@@ -560,7 +562,8 @@ async def test_what_is_open_and_ends_is_waited_for(log: SealedLog) -> None:
     trail = open_record(log)
 
     async def end() -> None:
-        closed = Entry.closed(trail.log_id, hashed(row_of(replace(trail, outcome="answered")), b"\1" * 32))
+        row = hashed(row_of(replace(trail, outcome="answered")), b"\1" * 32)
+        closed = Entry.closed(trail.log_id, signed(row, trail.log_id, log.key))
         with psycopg.connect(log.url) as connection:
             connection.execute(
                 "SELECT audit_write(NULL, NULL, %s, %s::json)",
