@@ -243,7 +243,7 @@ def writing(log: SealedLog) -> Iterator[list[UUID]]:
         with psycopg.connect(log.url, autocommit=True, options="-c lock_timeout=1s") as connection:
             while not is_over.is_set():
                 trail = Trail(log_id=uuid4(), query_id=uuid4(), timestamp=now(), endpoint="test")
-                write(connection, trail)
+                write(connection, trail, key=log.key)
                 written.append(trail.log_id)
 
     with ThreadPoolExecutor(1) as other:
@@ -716,8 +716,8 @@ def deployed(database: Database, tmp_path: Path) -> Iterator[dict[str, str]]:
     with migrated_database(database) as made:
         with psycopg.connect(made.url) as inside:
             make_months(inside, [JANUARY, now().date()])
-            write(inside, *(whole_trail(JANUARY, place) for place in range(3)))
-        SigningKey.create(tmp_path / "signing.key")
+            key = SigningKey.create(tmp_path / "signing.key")
+            write(inside, *(whole_trail(JANUARY, place) for place in range(3)), key=key)
         yield {"DATABASE_URL": made.url, "AFFIDAVIT_ARCHIVE__GRACE_DAYS": "0"}
 
 
