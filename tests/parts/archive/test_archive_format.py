@@ -228,7 +228,7 @@ def test_the_convenience_copy_has_the_rows_of_the_log(february: Archive, log: Se
 
 
 TEXTS = {
-    "log_id", "query_id", "answer_id", "session_id", "index_generation", "instruction_like",
+    "log_id", "query_id", "answer_id", "session_id", "index_generation", "instruction_like", "writer", "heartbeat",
 }  # fmt: skip
 
 
@@ -566,12 +566,12 @@ def test_without_a_public_key_nothing_can_be_told(february: Archive) -> None:
 def test_a_stranger_cannot_sign_an_archive_nor_its_checkpoint(february: Archive) -> None:
     held, place = february.put()
     report = verify_archive(held, place, None, [STRANGER.public], None, quiet)
-    assert {each.what for each in report.findings} == {"file", "checkpoint"}
+    assert {each.what for each in report.findings} == {"file", "checkpoint", "row"}
 
 
 def test_a_record_of_another_schema_version_cannot_be_told(february: Archive) -> None:
     lines = february.lines
-    lines[5] = changed(lines[5], schema_version=4)
+    lines[5] = changed(lines[5], schema_version=5)
     assert ("CANNOT_TELL", "row", 5) in found(february.with_lines(lines).verify(february.key))
 
 
@@ -696,7 +696,7 @@ EXPORTS: dict[str, tuple[str, str]] = {
     ),
     "a key gone": ("DELETE FROM audit_row_keys WHERE log_id = %(log_id)s", "no key"),
     "half erased": ("UPDATE audit_logs SET salt = NULL WHERE log_id = %(log_id)s", "neither complete nor erased"),
-    "another schema version": ("UPDATE audit_logs SET schema_version = 4 WHERE log_id = %(log_id)s", "cannot hash"),
+    "another schema version": ("UPDATE audit_logs SET schema_version = 5 WHERE log_id = %(log_id)s", "cannot hash"),
     "no checkpoint": ("DELETE FROM audit_checkpoints WHERE month = '2025-02-01'", "nothing of it is sealed"),
     "an older checkpoint": (
         "DELETE FROM audit_checkpoints WHERE month = '2025-02-01' AND tree_size = 14", "these must be equal",
