@@ -32,7 +32,7 @@ Modules
         log_tables       queries, locks and checkpoints of this log
     checking/            verifies a whole log
         inspection       the verifier (pure)
-        signature_check  checks rows' signatures in a second thread (pure)
+        signature_check  checks rows' signatures in a second process
         evidence         data access for it
         prover           builds the proof of one record
         quotations       cuts recorded quotations again

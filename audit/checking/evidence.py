@@ -8,18 +8,19 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar
 
 import psycopg
 from psycopg import sql
 
-from audit.checking.inspection import Batch, Erasure, Leaf, MonthState, UnsealedRecord
-from audit.checking.signature_check import LogRow
+from audit.checking.inspection import Batch, Erasure, Leaf, LogRow, MonthState, UnsealedRecord
+from audit.checking.signature_check import SignatureCheck, SignedRows, check_here
 from audit.errors import VaultDamagedError
 from audit.ledger.partitions import month_start, next_month, partition_name
+from audit.proof.keys import PublicKey
 from audit.proof.merkle import HASH_BYTES
 from audit.vault import Vault
 
@@ -138,6 +139,7 @@ class StoredEvidence:
     vault: Vault
     period: Period
     now: datetime
+    check_signatures: SignatureCheck = check_here
     _anchors: dict[date, "_MonthAnchors"] = field(default_factory=dict)
     _rows: bytes = b""
     _signature: str = "signature"  # a log of an older version has no such column
@@ -182,9 +184,18 @@ class StoredEvidence:
         found = self.connection.execute(_CHECKPOINT, (month, size)).fetchone()
         return found[0] if found else None
 
-    def batches(self, month: date, end: int) -> Iterator[Batch]:
+    def batches(self, month: date, end: int, keys: Sequence[PublicKey]) -> Iterator[Batch]:
+        """While one batch is verified, the signatures of the next are checked, and the one after that is read."""
         begins = range(0, end, BATCH_LEAVES)
-        return _prefetched(self._batch(month, begin, min(begin + BATCH_LEAVES, end)) for begin in begins)
+        read = _prefetched(self._batch(month, begin, min(begin + BATCH_LEAVES, end)) for begin in begins)
+        waiting: tuple[Batch, Future[SignedRows]] | None = None
+        with ThreadPoolExecutor(1) as checker:
+            for batch in read:
+                ready, waiting = waiting, (batch, checker.submit(self.check_signatures, batch.claims, keys))
+                if ready:
+                    yield replace(ready[0], signed=ready[1].result())
+            if waiting:
+                yield replace(waiting[0], signed=waiting[1].result())
 
     def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None:
         return self.connection.execute(_LEAVES_BEYOND, (month, end)).fetchone()

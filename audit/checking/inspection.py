@@ -13,7 +13,6 @@ from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
-from audit.checking.signature_check import LogRow, SignedRows, with_signatures
 from audit.errors import ArchiveError, NoteError
 from audit.progress import Progress
 from audit.proof.archive_format import open_manifest
@@ -36,6 +35,13 @@ class Leaf(NamedTuple):
     leaf_index: int
     log_id: str
     leaf_hash: bytes
+
+
+class LogRow(NamedTuple):
+    """A row of audit_logs as JSON, and its signature."""
+
+    text: str
+    signature: bytes | None
 
 
 class UnsealedRecord(NamedTuple):
@@ -88,10 +94,15 @@ class Batch:
     anchors_lost: Sequence[int] = ()  # recorded in the database, not in the vault
     anchors_damaged: Sequence[int] = ()  # their leaves in the vault are incomplete, or contradict each other
 
+    signed: frozenset[tuple[str, bytes | None]] = (
+        frozenset()
+    )  # log_id and signature, where one of the keys made that
+
     @property
-    def sealed(self) -> Mapping[str, bytes]:
-        """The leaves that the records must have, by log_id: the vault's where it has them."""
-        return {leaf.log_id: self.anchored.get(leaf.leaf_index, leaf.leaf_hash) for leaf in self.leaves}
+    def claims(self) -> list[tuple[str, bytes, bytes | None]]:
+        """Of each record its id, the leaf that it must have (the vault's, if that has it) and its signature."""
+        sealed = {leaf.log_id: self.anchored.get(leaf.leaf_index, leaf.leaf_hash) for leaf in self.leaves}
+        return [(log_id, sealed[log_id], row.signature) for log_id, rows in self.rows.items() for row in rows]
 
 
 class LogEvidence(Protocol):
@@ -109,7 +120,9 @@ class LogEvidence(Protocol):
 
     def checkpoint(self, month: date, size: int) -> str | None: ...
 
-    def batches(self, month: date, end: int) -> Iterator[Batch]: ...
+    def batches(self, month: date, end: int, keys: Sequence[PublicKey]) -> Iterator[Batch]:
+        """Each with those of its records that one of these keys signed."""
+        ...
 
     def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None: ...
 
@@ -130,8 +143,8 @@ def inspect(evidence: LogEvidence, keys: Sequence[PublicKey], progress: Progress
     for month in evidence.months():
         inspected = _Month(month, evidence, keys, report, heads)
         end = inspected.find_end()
-        for batch, signed in with_signatures(evidence.batches(month, end), keys):
-            inspected.add(batch, signed)
+        for batch in evidence.batches(month, end, keys):
+            inspected.add(batch)
             progress(f"{month:%Y-%m}", batch.end, end)
         inspected.finish(end)
     heads.finish(report)
@@ -238,7 +251,7 @@ class _Month:
             unsigned.append(found)
         return None
 
-    def add(self, batch: Batch, signed: SignedRows) -> None:
+    def add(self, batch: Batch) -> None:
         for size in batch.anchors_lost:
             message = f"The vault no longer holds the anchor of size {size}"
             self._add_finding(Verdict.MISSING, "anchor", message, size - 1)
@@ -248,7 +261,7 @@ class _Month:
         leaves = {leaf.leaf_index: leaf for leaf in batch.leaves}
         self._check_columns(batch)
         for index in range(batch.begin, batch.end):
-            self._add_leaf(index, leaves.get(index), batch, signed)
+            self._add_leaf(index, leaves.get(index), batch)
             if index + 1 in batch.checkpoints or index + 1 in batch.anchors:
                 self._check_head(index + 1, batch)
 
@@ -296,7 +309,7 @@ class _Month:
             return f"belongs to another tree: {manifest.rows} records of {manifest.month:%Y-%m}"
         return ""
 
-    def _add_leaf(self, index: int, leaf: Leaf | None, batch: Batch, signed: SignedRows) -> None:
+    def _add_leaf(self, index: int, leaf: Leaf | None, batch: Batch) -> None:
         anchored = batch.anchored.get(index)
         sealed = anchored or (leaf.leaf_hash if leaf else None)
         if sealed is None:
@@ -314,7 +327,7 @@ class _Month:
             self._check_forgotten(leaf, batch.erasures.get(leaf.log_id, ()))
         if rows := batch.rows.get(leaf.log_id):
             self._report_lost_rows()
-            self._check_rows(leaf, sealed or leaf.leaf_hash, rows, batch, signed)
+            self._check_rows(leaf, sealed or leaf.leaf_hash, rows, batch)
         elif leaf.log_id not in batch.outside_period and self._has_rows:
             self.rows_lost[1:] = [leaf] if self.rows_lost else [leaf, leaf]
 
@@ -327,9 +340,7 @@ class _Month:
         if strange := [name for name in json.loads(first.text) if not COLUMN.fullmatch(name)]:
             self._add_finding(Verdict.TAMPERED, "month", f"The log has an unknown column, {strange[0]!r}")
 
-    def _check_rows(
-        self, leaf: Leaf, sealed: bytes, rows: Sequence[LogRow], batch: Batch, signed: SignedRows
-    ) -> None:
+    def _check_rows(self, leaf: Leaf, sealed: bytes, rows: Sequence[LogRow], batch: Batch) -> None:
         self.report.checked += 1
         if len(rows) > 1:
             message = f"There are {len(rows)} records with the same id"
@@ -337,17 +348,17 @@ class _Month:
         for row in rows:
             body: Row = json.loads(row.text)
             verdict, message = _judge(body, sealed, batch.erasures.get(leaf.log_id, ()), self.keys)
-            if verdict in PROVEN and not self._is_vouched_for(leaf, row, body, signed):
+            if verdict in PROVEN and not self._is_vouched_for(leaf, row, body, batch):
                 verdict, message = Verdict.TAMPERED, NOT_SIGNED
             if verdict is Verdict.ERASED:
                 self.report.count("records were erased, and are proven")
             elif verdict is not Verdict.VALID:
                 self._add_finding(verdict, "row", message, leaf.leaf_index, leaf.log_id)
 
-    def _is_vouched_for(self, leaf: Leaf, row: LogRow, body: Row, signed: SignedRows) -> bool:
+    def _is_vouched_for(self, leaf: Leaf, row: LogRow, body: Row, batch: Batch) -> bool:
         if row.signature is None:
             return not must_be_signed(body["schema_version"], leaf.leaf_index, self.signed_from)
-        return (leaf.log_id, row.signature) in signed
+        return (leaf.log_id, row.signature) in batch.signed
 
     def _check_forgotten(self, leaf: Leaf, erasures: Sequence[Erasure]) -> None:
         """A record without a key must have a signed erasure line; if not, a part of the archive is lost."""

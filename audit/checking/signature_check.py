@@ -1,53 +1,70 @@
-"""Checks the signatures of a batch's rows in a second thread, while the batch before is being hashed. Pure.
+"""Checks the signatures of rows in a second process, while the rows before are hashed in the first one.
 
-The check of an Ed25519 signature lets another thread work meanwhile, so with two cores it costs no time by the clock.
+A thread would not do: it waits for the interpreter's lock after each signature.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, Protocol, TypeVar
+import contextlib
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Self
 
+from audit import worker
 from audit.proof.keys import PublicKey
 from audit.proof.row_signature import is_row_signed
+from audit.worker import Message, Worker
 
+CHECK_S = 600.0  # a batch takes less than a second
 
-class LogRow(NamedTuple):
-    """A row of audit_logs as JSON, and its signature."""
-
-    text: str
-    signature: bytes | None
-
-
-class SealedRows(Protocol):
-    @property
-    def rows(self) -> Mapping[str, Sequence[LogRow]]: ...
-
-    @property
-    def sealed(self) -> Mapping[str, bytes]:
-        """The leaves that these rows must have, by log_id."""
-        ...
-
-
-Rows = TypeVar("Rows", bound=SealedRows)
+Claim = tuple[str, bytes, bytes | None]  # log_id, leaf and signature of a row
 SignedRows = frozenset[tuple[str, bytes | None]]  # log_id and signature of each row whose signature is valid
+SignatureCheck = Callable[[Sequence[Claim], Sequence[PublicKey]], SignedRows]
 
 
-def with_signatures(batches: Iterable[Rows], keys: Sequence[PublicKey]) -> Iterator[tuple[Rows, SignedRows]]:
-    waiting: tuple[Rows, Future[SignedRows]] | None = None
-    with ThreadPoolExecutor(1) as checker:
-        for batch in batches:
-            ready, waiting = waiting, (batch, checker.submit(_signed, batch, keys))
-            if ready:
-                yield ready[0], ready[1].result()
-        if waiting:
-            yield waiting[0], waiting[1].result()
-
-
-def _signed(batch: SealedRows, keys: Sequence[PublicKey]) -> SignedRows:
-    sealed = batch.sealed
+def check_here(claims: Sequence[Claim], keys: Sequence[PublicKey]) -> SignedRows:
     return frozenset(
-        (log_id, row.signature)
-        for log_id, rows in batch.rows.items()
-        for row in rows
-        if log_id in sealed and is_row_signed(row.signature, log_id, sealed[log_id], keys)
+        (log_id, signature)
+        for log_id, leaf, signature in claims
+        if is_row_signed(signature, log_id, leaf, keys)
     )
+
+
+class SignatureProcess:
+    """A `SignatureCheck`. The process is started for the second batch, so that a small log does not wait for it."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._has_begun = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._worker:
+            self._worker.end()
+
+    def check(self, claims: Sequence[Claim], keys: Sequence[PublicKey]) -> SignedRows:
+        if not self._has_begun:
+            self._has_begun = True
+            return check_here(claims, keys)
+        self._worker = self._worker or Worker(worker.command(__name__))
+        _, reply = self._worker.request(b"", _pickled((claims, keys)), deadline_s=CHECK_S)
+        places: list[int] = pickle.loads(reply)  # noqa: S301  from the process that we started
+        return frozenset((claims[place][0], claims[place][2]) for place in places)
+
+
+# In the second process
+
+
+def _perform(_: bytes, request: bytes) -> Message:
+    claims, keys = pickle.loads(request)  # noqa: S301  from the process that started this one
+    signed = check_here(claims, keys)
+    return b"", _pickled([place for place, claim in enumerate(claims) if (claim[0], claim[2]) in signed])
+
+
+def _pickled(value: object) -> bytes:
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        worker.serve(*worker.channel(), _perform)

@@ -19,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 from audit.archive.month_table import read_row_keys
 from audit.checking.evidence import EVER, Period, StoredEvidence
 from audit.checking.prover import Prover
+from audit.checking.signature_check import SignatureProcess
 from audit.checking.status import LogGauges, Status, read_log_gauges, read_status
 from audit.definitions.comparison import Difference, differences
 from audit.erasure.erase import Eraser
@@ -168,8 +169,8 @@ async def _try_seal(settings: Settings, database: Database) -> bool:
 @contextmanager
 def open_evidence(settings: Settings, database: Database, period: Period) -> Iterator[StoredEvidence]:
     """The evidence for a verifier, read in the auditor's role."""
-    with reading(database.url, AUDITOR) as connection:
-        evidence = StoredEvidence(connection, vault_of(settings), period, now())
+    with reading(database.url, AUDITOR) as connection, SignatureProcess() as process:
+        evidence = StoredEvidence(connection, vault_of(settings), period, now(), process.check)
         evidence.begin()
         yield evidence
 
