@@ -23,6 +23,7 @@ from audit.checking.signature_check import SignatureProcess
 from audit.checking.status import LogGauges, Status, read_log_gauges, read_status
 from audit.definitions.comparison import Difference, differences
 from audit.erasure.erase import Eraser
+from audit.errors import KeyFileError
 from audit.ledger import partitions
 from audit.ledger.database_writer import weaknesses
 from audit.ledger.ledger import Ledger, SpoolSettings
@@ -58,10 +59,10 @@ async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[S
 
 
 @asynccontextmanager
-async def sealing(settings: Settings, database: Database) -> AsyncIterator[None]:
+async def sealing(settings: Settings, database: Database) -> AsyncIterator[Sealer]:
     """A background task that seals rows until the end of the block, and a last time at its end."""
     async with open_sealer(settings, database) as sealer, sealer.running():
-        yield
+        yield sealer
 
 
 @asynccontextmanager
@@ -223,11 +224,19 @@ async def count_months_ahead(database: Database, today: date) -> int:
 
 
 async def status_of(settings: Settings, database: Database, period: Period = EVER) -> Status:
-    return await read_status(database.read, vault_of(settings), _spool_folder(settings), now().date(), period)
+    try:
+        keys = public_keys_of(settings)()
+    except KeyFileError:
+        keys = None
+    spool = _spool_folder(settings)
+    return await read_status(database.read, vault_of(settings), spool, now().date(), period, keys)
 
 
-async def log_gauges_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> LogGauges:
-    return await read_log_gauges(pool, database.read, _spool_folder(settings), now().date())
+async def log_gauges_of(
+    settings: Settings, database: Database, pool: AsyncConnectionPool, sealer: Sealer | None
+) -> LogGauges:
+    refused_rows = len(sealer.admission.refused) if sealer else 0
+    return await read_log_gauges(pool, database.read, _spool_folder(settings), now().date(), refused_rows)
 
 
 def public_keys_of(settings: Settings) -> Callable[[], list[PublicKey]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from audit.checking.status import gaps, read_status
 from audit.errors import UnsealedRecordError
 from audit.ledger.entry import Entry
 from audit.ledger.spool import Spool
@@ -193,6 +195,18 @@ async def test_what_a_killed_process_opened_is_closed_signed_and_sealed(log: Sea
             pass
         await sealed(log, trail.log_id)
     assert log.inspect().verdict is Verdict.VALID
+
+
+async def test_the_status_of_the_log_counts_what_the_engine_did_not_write_and_names_it(
+    log: SealedLog,
+) -> None:
+    made, opened = forged(log, "unsigned"), forged_open(log, "unsigned")
+    found = await read_status(log.database.read, log.vault, None, now().date(), public_keys=log.keys)
+    assert (found.not_ours, found.open_not_ours) == ([made["log_id"]], [str(opened.log_id)])
+    said = "\n".join(gaps(found, now() + timedelta(hours=1)))
+    assert "1 records were not signed by the engine" in said and made["log_id"] in said
+    assert "1 open requests were not opened by the engine" in said and str(opened.log_id) in said
+    assert "check that `affidavit audit seal` is running" not in said
 
 
 # Versions that did not sign
