@@ -18,6 +18,8 @@ Modules
         verdict          findings and verdicts
     ledger/              the writer: a request opens with a durable record and closes with its row
         ledger           open, note, close; start with this one
+        numbers          numbers the records of a process (pure)
+        heartbeat        says every minute which numbers must be in the log
         entry            one step of a request as text
         group_commit     group commit: one transaction for all entries that wait
         database_writer  connection of the writer, and the settings that a durable commit needs
@@ -32,6 +34,7 @@ Modules
         log_tables       queries, locks and checkpoints of this log
     checking/            verifies a whole log
         inspection       the verifier (pure)
+        numbering        finds numbered records that are gone (pure)
         signature_check  checks rows' signatures in a second process
         evidence         data access for it
         prover           builds the proof of one record

@@ -845,6 +845,7 @@ CREATE VIEW public.audit_requests_by_day WITH (security_invoker=true) AS
     percentile_disc((0.5)::double precision) WITHIN GROUP (ORDER BY total_latency_ms) AS median_ms,
     max(total_latency_ms) AS slowest_ms
    FROM public.audit_logs
+  WHERE (endpoint <> 'heartbeat'::text)
   GROUP BY ((("timestamp" AT TIME ZONE 'UTC'::text))::date), outcome;
 CREATE VIEW public.audit_slow_requests WITH (security_invoker=true) AS
  SELECT "timestamp",

@@ -22,6 +22,7 @@ from audit.errors import VaultDamagedError
 from audit.ledger.partitions import month_start, next_month, partition_name
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import HASH_BYTES
+from audit.proof.record import Row
 from audit.vault import Vault
 
 BATCH_LEAVES = 1_000  # some 8 MB of records: enough to be fast, little enough to hold three of them
@@ -99,11 +100,14 @@ SELECT asked::text FROM unnest(%s::uuid[]) AS asked
 WHERE NOT EXISTS (SELECT FROM public.audit_row_keys k WHERE k.log_id = asked)
 """
 _UNSEALED = """
-SELECT log_id::text, timestamp, leaf_hash, schema_version, {signature} FROM public.audit_logs r
+SELECT log_id::text, timestamp, leaf_hash, schema_version, {signed} FROM public.audit_logs r
 WHERE timestamp >= %s AND timestamp < %s AND NOT EXISTS (
     SELECT FROM public.audit_leaves l
     WHERE l.log_id = r.log_id AND l.month = date_trunc('month', r.timestamp AT TIME ZONE 'UTC')::date)
 """
+_SIGNED = "signature, writer::text, sequence, heartbeat"
+_UNSIGNED = "NULL::bytea, NULL::text, NULL::integer, NULL::jsonb"
+_OPEN = "SELECT trail, signature FROM public.audit_open WHERE signature IS NOT NULL"
 
 _ANCHOR = re.compile(
     r"anchors/(?P<month>[0-9]{4}-[0-9]{2})/(?:(?P<size>[0-9]{12})\.note|(?P<first>[0-9]{12})-(?P<last>[0-9]{12})\.leaves)"
@@ -142,7 +146,7 @@ class StoredEvidence:
     check_signatures: SignatureCheck = check_here
     _anchors: dict[date, "_MonthAnchors"] = field(default_factory=dict)
     _rows: bytes = b""
-    _signature: str = "signature"  # a log of an older version has no such column
+    _is_signed: bool = True  # a log of an older version has no such columns
     _has_erasures: bool = False
     _states: dict[date, MonthState] = field(default_factory=dict)
 
@@ -152,10 +156,9 @@ class StoredEvidence:
         self.connection.autocommit = True
         self.connection.execute(_SESSION.encode(), prepare=False)
         columns = self.connection.execute(COLUMNS).fetchall()
-        if "signature" not in {name for name, *_ in columns}:
-            self._signature = "NULL::bytea"
+        self._is_signed = "signature" in {name for name, *_ in columns}
         where = "log_id = ANY(%s::uuid[]) AND timestamp >= %s AND timestamp < %s"
-        self._rows = rows_statement(columns, where, self._signature)
+        self._rows = rows_statement(columns, where, "signature" if self._is_signed else "NULL::bytea")
         self._has_erasures = self._has_table("audit_erasures")
 
     def months(self) -> list[date]:
@@ -201,11 +204,18 @@ class StoredEvidence:
         return self.connection.execute(_LEAVES_BEYOND, (month, end)).fetchone()
 
     def unsealed(self) -> Iterator[UnsealedRecord]:
-        statement = _UNSEALED.format(signature=self._signature).encode()
+        statement = _UNSEALED.format(signed=_SIGNED if self._is_signed else _UNSIGNED).encode()
         with self.connection.cursor("unsealed") as cursor:
             cursor.execute(statement, (self.period.since, self.period.until))
             for log_id, timestamp, *signed in cursor:
                 yield UnsealedRecord(log_id, timestamp, timestamp < self.now - SEALED_WITHIN, *signed)
+
+    def open_requests(self) -> Iterator[tuple[Row, bytes | None]]:
+        if self._is_signed:
+            yield from self.connection.execute(_OPEN)
+
+    def since(self, month: date) -> datetime:
+        return self.period.within(month).since
 
     def manifest(self, month: date) -> tuple[bytes | None, str]:
         """Read the recorded version, because a later one is not ours. An invalid key counts as a missing manifest."""

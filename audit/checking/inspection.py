@@ -8,11 +8,12 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
+from audit.checking.numbering import Numbering
 from audit.errors import ArchiveError, NoteError
 from audit.progress import Progress
 from audit.proof.archive_format import open_manifest
@@ -21,7 +22,7 @@ from audit.proof.checkpoint import Checkpoint, Link, erasure_text, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import Frontier
 from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, SIGNED_FROM, Row, leaf_hash
-from audit.proof.row_signature import is_row_signed, must_be_signed
+from audit.proof.row_signature import is_open_signed, is_row_signed, must_be_signed
 from audit.proof.verdict import PROVEN, Finding, Report, Verdict
 
 MonthState = Literal["attached", "archived", "missing"]
@@ -53,6 +54,9 @@ class UnsealedRecord(NamedTuple):
     leaf_hash: bytes
     schema_version: int
     signature: bytes | None
+    writer: str | None
+    sequence: int | None
+    heartbeat: Any
 
 
 class Erasure(NamedTuple):
@@ -128,6 +132,14 @@ class LogEvidence(Protocol):
 
     def unsealed(self) -> Iterator[UnsealedRecord]: ...
 
+    def open_requests(self) -> Iterator[tuple[Row, bytes | None]]:
+        """What is known of the requests in progress, and its signature."""
+        ...
+
+    def since(self, month: date) -> datetime:
+        """The begin of the month, or of the period if that is in it."""
+        ...
+
     def manifest(self, month: date) -> tuple[bytes | None, str]:
         """An archived month's manifest in the vault, if there is one, and the digest that was recorded."""
         ...
@@ -139,16 +151,24 @@ def inspect(evidence: LogEvidence, keys: Sequence[PublicKey], progress: Progress
     if not keys:
         report.add(Finding(Verdict.CANNOT_TELL, "key", "There is no public key to check with"))
         return report
-    heads = _Heads()
+    heads, numbering, is_begun = _Heads(), Numbering(datetime.min.replace(tzinfo=UTC)), False
     for month in evidence.months():
-        inspected = _Month(month, evidence, keys, report, heads)
+        has_rows = evidence.is_in_period(month) and evidence.state(month) == "attached"
+        if not has_rows or not is_begun:
+            numbering.cut(evidence.since(month))
+        is_begun = has_rows
+        inspected = _Month(month, evidence, keys, report, heads, numbering)
         end = inspected.find_end()
         for batch in evidence.batches(month, end, keys):
             inspected.add(batch)
             progress(f"{month:%Y-%m}", batch.end, end)
         inspected.finish(end)
     heads.finish(report)
-    _count_unsealed(evidence, keys, heads, report)
+    _count_unsealed(evidence, keys, heads, numbering, report)
+    for trail, signature in evidence.open_requests():
+        if is_open_signed(signature, trail, keys):
+            numbering.add(trail | {"heartbeat": None}, datetime.fromisoformat(trail["timestamp"]))
+    numbering.finish(report)
     return report
 
 
@@ -182,16 +202,20 @@ class _Heads:
                 report.add(Finding(Verdict.TAMPERED, "checkpoint", message, month, head.size - 1))
 
 
-def _count_unsealed(evidence: LogEvidence, keys: Sequence[PublicKey], heads: _Heads, report: Report) -> None:
+def _count_unsealed(
+    evidence: LogEvidence, keys: Sequence[PublicKey], heads: _Heads, numbering: Numbering, report: Report
+) -> None:
     for record in evidence.unsealed():
-        log_id, timestamp, is_late, leaf, version, signature = record
+        log_id, timestamp, is_late, leaf, version, signature, *_ = record
         may_lack_it = signature is None and version < SIGNED_FROM and heads.signed_since is None
         if not may_lack_it and not is_row_signed(signature, log_id, leaf, keys):
             month = timestamp.date().replace(day=1)
             report.add(
                 Finding(Verdict.TAMPERED, "row", f"{NOT_SIGNED}, so it is not sealed", month, log_id=log_id)
             )
-        elif is_late:
+            continue
+        numbering.add(record._asdict(), timestamp)
+        if is_late:
             message = (
                 "The record should have been sealed by now. If it arrived late, through the spool, it is sealed in a"
                 " few seconds; if not, the sealer is not running, or the record was inserted by somebody else"
@@ -211,6 +235,7 @@ class _Month:
     keys: Sequence[PublicKey]
     report: Report
     heads: _Heads
+    numbering: Numbering
     signed_from: int | None = None  # as its last checkpoint says
     # None once a leaf is lost: no later root can be computed
     tree: Frontier | None = field(default_factory=Frontier)
@@ -350,6 +375,8 @@ class _Month:
             verdict, message = _judge(body, sealed, batch.erasures.get(leaf.log_id, ()), self.keys)
             if verdict in PROVEN and not self._is_vouched_for(leaf, row, body, batch):
                 verdict, message = Verdict.TAMPERED, NOT_SIGNED
+            if verdict in PROVEN:
+                self.numbering.add(body, datetime.fromisoformat(body["timestamp"]))
             if verdict is Verdict.ERASED:
                 self.report.count("records were erased, and are proven")
             elif verdict is not Verdict.VALID:

@@ -7,14 +7,15 @@ request still ends in exactly one row, because `orphans.py` closes the open ones
 
 import asyncio
 import base64
+import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -24,6 +25,7 @@ from audit.ledger import partitions
 from audit.ledger.database_writer import DatabaseWriter, weaknesses
 from audit.ledger.entry import Entry
 from audit.ledger.group_commit import GroupCommit
+from audit.ledger.numbers import RecordNumbers
 from audit.ledger.orphans import LivenessLock, Orphans
 from audit.ledger.spool import Spool, abandoned_files, batches, deliver
 from audit.proof.checkpoint import receipt_text
@@ -82,6 +84,7 @@ class Ledger:
         self._alive = LivenessLock(pool.conninfo, self._owner)
         self._orphans = Orphans(self._owner, self._spool, key, public_keys)
         self._living: set[UUID] = set()
+        self._numbers = RecordNumbers(uuid4())
         self._weaknesses: list[str] = []
         self._months_made_on: date | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -117,7 +120,8 @@ class Ledger:
         """Write ahead: from here on the request is on record, whatever happens to this process."""
         self._living.add(trail.log_id)
         spool = self._spool.identity if self._spool else None
-        await self._durable(lambda: Entry.opened(trail, self._owner, spool, self._key))
+        with self._numbered(trail):
+            await self._durable(lambda: Entry.opened(trail, self._owner, spool, self._key))
 
     async def note(self, trail: Trail) -> None:
         """Make durable what happened since the record was opened, before the client sees it."""
@@ -134,7 +138,8 @@ class Ledger:
             return Entry.closed(trail.log_id, row[0])
 
         try:
-            await self._durable(entry)
+            with self._numbered(trail):
+                await self._durable(entry)
         finally:
             # A record that could not be closed becomes an orphan, although this process lives.
             self._living.discard(trail.log_id)
@@ -142,6 +147,38 @@ class Ledger:
         signature = self._key.sign(receipt_text(trail.log_id, leaf_hash, issued_at))
         text = base64.b64encode(signature).decode()
         return Receipt(trail.log_id, leaf_hash, issued_at, self._key.key_id, text)
+
+    async def beat(self, trail: Trail, clock: Callable[[], datetime]) -> None:
+        """A heartbeat. While records wait in the spool it goes there too, so that it never comes before them."""
+        trail.heartbeat = self._numbers.heartbeat()
+        if self.is_spooling:
+            self._by_spool.add(str(trail.log_id))
+        await self.open(trail)
+        await self.close(trail, clock())
+        self._numbers.forget(trail.heartbeat)
+
+    @contextlib.contextmanager
+    def _numbered(self, trail: Trail) -> Iterator[None]:
+        """Gives the record its number, once; if it cannot even be opened, a heartbeat will say so."""
+        numbers = self._numbers
+        if trail.writer == numbers.writer and trail.sequence is not None:
+            is_first = trail.sequence in numbers.failed
+        else:
+            trail.writer, trail.sequence, is_first = numbers.writer, numbers.next(), True
+        number = trail.sequence
+        if not is_first:
+            yield
+            return
+        numbers.opening.add(number)
+        try:
+            yield
+        except BaseException:
+            numbers.failed.add(number)
+            raise
+        else:
+            numbers.failed.discard(number)
+        finally:
+            numbers.opening.discard(number)
 
     async def maintain(self) -> int:
         """Periodic maintenance: check durability, make months ahead, drain abandoned spools, close orphans."""

@@ -4,6 +4,7 @@ from engine.wiring.audit_log import (
     archiver_of,
     count_months_ahead,
     differences_of,
+    heartbeat_of,
     ledger_of,
     make_months_ahead,
     open_eraser,
@@ -24,7 +25,7 @@ from engine.wiring.house import open_database, open_house
 from engine.wiring.providers import LIMITERS, embedder_of, generator_of, now, vault_of
 
 __all__ = [
-    "LIMITERS", "SAMPLE_BOOK", "SAMPLE_TITLE", "archiver_of", "count_months_ahead", "differences_of", "embedder_of", "gate_of", "generator_of",
+    "LIMITERS", "SAMPLE_BOOK", "SAMPLE_TITLE", "archiver_of", "count_months_ahead", "differences_of", "embedder_of", "gate_of", "generator_of", "heartbeat_of",
     "ledger_of", "make_months_ahead", "now", "open_database", "open_eraser", "open_evidence", "open_house", "open_ingest", "open_keys",
     "open_ledger", "open_prover", "open_registry", "open_sealer", "open_sessions", "open_tiers", "operator_events_of", "sealing",
     "shipped_definitions", "status_of", "vault_of", "weaknesses_of",

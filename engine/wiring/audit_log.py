@@ -26,6 +26,7 @@ from audit.erasure.erase import Eraser
 from audit.errors import KeyFileError
 from audit.ledger import partitions
 from audit.ledger.database_writer import weaknesses
+from audit.ledger.heartbeat import Heartbeat
 from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.progress import Progress
 from audit.proof.keys import PublicKey, read_public_keys
@@ -99,6 +100,10 @@ def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
         pool, signing_key_of(settings), now, public_keys=public_keys_of(settings), within_s=settings.budget.audit_s,
         spooling=spooling,
     )  # fmt: skip
+
+
+def heartbeat_of(ledger: Ledger) -> Heartbeat:
+    return Heartbeat(ledger, now, uuid4)
 
 
 @asynccontextmanager
