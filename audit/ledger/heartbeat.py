@@ -32,15 +32,15 @@ class Heartbeat:
     @contextlib.asynccontextmanager
     async def beating(self) -> AsyncIterator[None]:
         """Beats now, every minute, and at the end of the block."""
-        task = asyncio.create_task(self._beat_for_ever())
+        stop = asyncio.Event()
+        task = asyncio.create_task(self._beat_until(stop))
         try:
             yield
         finally:
+            stop.set()  # and no cancellation: a heartbeat that is open is closed first
+            await asyncio.wait([task], timeout=LAST_S)
             task.cancel()
             await asyncio.wait([task])
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_S):
-                    await self._try()
 
     async def beat(self) -> None:
         trail = Trail(
@@ -49,10 +49,13 @@ class Heartbeat:
         )  # fmt: skip
         await self.ledger.beat(trail, self.clock)
 
-    async def _beat_for_ever(self) -> None:
-        while True:
+    async def _beat_until(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
             await self._try()
-            await asyncio.sleep(self.every_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.every_s):
+                    await stop.wait()
+        await self._try()
 
     async def _try(self) -> None:
         """The next one tells what a failed one would have told."""

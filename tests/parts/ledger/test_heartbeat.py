@@ -21,7 +21,6 @@ from audit.proof.record import Trail
 from audit.proof.verdict import Report, Verdict
 from engine.storage.database import Database
 from engine.wiring import now
-from tests.databases import locked
 from tests.logs.recorded import make_months
 from tests.logs.sealed_log import SealedLog, sealed_log
 from tests.logs.writers import MEBIBYTE, trail
@@ -152,12 +151,10 @@ async def test_what_waits_in_a_spool_is_not_missing(
             raise TransientWriteError
 
         monkeypatch.setattr(ledger, "_drain_piece", undrained)
-        with locked(log.database, "audit_open"):
-            ledger._commits = GroupCommit()  # nobody writes these into the database later
+        with monkeypatch.context() as away:
+            away.setattr(ledger, "_commits", GroupCommit())  # which nobody empties
             await record(ledger)
-        ledger._is_database_down = (
-            False  # another request has reached it again, and the spool is not drained yet
-        )
+        ledger._is_database_down = False  # another has reached it again, and the spool is not drained yet
         await heartbeat(ledger).beat()
         assert ledger.is_spooling
         assert gaps(log) == []
