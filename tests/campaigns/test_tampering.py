@@ -204,7 +204,7 @@ def forged_open(it: Attacked) -> None:
 PERSONAL_GONE = f"""
 UPDATE audit_logs SET {", ".join(f"{name} = NULL" for name in sorted(PERSONAL))}, salt = NULL, erased_at = now()
 WHERE log_id = %(victim)s
-"""  # noqa: S608  names of columns
+"""
 SWAPPED = """
 UPDATE audit_leaves a SET leaf_hash = b.leaf_hash FROM audit_leaves b
 WHERE a.month = '2025-02-01' AND b.month = a.month AND a.leaf_index + b.leaf_index = 11 AND a.leaf_index IN (5, 6)
