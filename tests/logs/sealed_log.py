@@ -132,17 +132,22 @@ class SealedLog:
         self, within_s: float = 5.0, spool: Path | None = None, clock: Clock = now
     ) -> AsyncIterator[tuple[Eraser, Event]]:
         async with (
-            self.database.pool("affidavit_engine", has_autocommit=True) as writing,
+            self.open_ledger() as ledger,
             self.database.pool("affidavit_archiver", has_autocommit=True) as pool,
         ):
-            ledger = Ledger(writing, self.key, now, public_keys=lambda: self.keys, within_s=5.0)
-            await ledger.start()
             operator_events = OperatorEvents(lambda: nullcontext(ledger), clock, uuid4)
             eraser = Eraser(
                 pool, self.key, lambda: self.keys, spool, within_s=within_s, monotonic=time.monotonic, new_id=uuid4
             )  # fmt: skip
+            yield eraser, partial(operator_events.event, "audit erase")
+
+    @asynccontextmanager
+    async def open_ledger(self) -> AsyncIterator[Ledger]:
+        async with self.database.pool("affidavit_engine", has_autocommit=True) as pool:
+            ledger = Ledger(pool, self.key, now, public_keys=lambda: self.keys, within_s=5.0)
+            await ledger.start()
             try:
-                yield eraser, partial(operator_events.event, "audit erase")
+                yield ledger
             finally:
                 await ledger.stop()
 
