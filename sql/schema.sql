@@ -78,6 +78,9 @@ CREATE TABLE public.audit_leaves (
     leaf_hash bytea NOT NULL,
     sealed_at timestamp with time zone NOT NULL
 );
+CREATE TABLE public.audit_locks (
+    name text NOT NULL
+);
 CREATE TABLE public.audit_logs (
     log_id uuid NOT NULL,
     query_id uuid NOT NULL,
@@ -300,6 +303,7 @@ ALTER TABLE public.audit_leaves ADD CONSTRAINT audit_leaves_leaf_hash_check CHEC
 ALTER TABLE public.audit_leaves ADD CONSTRAINT audit_leaves_leaf_index_check CHECK ((leaf_index >= 0));
 ALTER TABLE public.audit_leaves ADD CONSTRAINT audit_leaves_log_id_key UNIQUE (log_id);
 ALTER TABLE public.audit_leaves ADD CONSTRAINT audit_leaves_month_check CHECK ((EXTRACT(day FROM month) = (1)::numeric));
+ALTER TABLE public.audit_locks ADD CONSTRAINT audit_locks_pkey PRIMARY KEY (name);
 ALTER TABLE public.audit_logs ADD CONSTRAINT audit_logs_pkey PRIMARY KEY (log_id, "timestamp");
 ALTER TABLE public.audit_months ADD CONSTRAINT audit_months_pkey PRIMARY KEY (relation);
 ALTER TABLE public.audit_open ADD CONSTRAINT audit_open_pkey PRIMARY KEY (log_id);
@@ -363,6 +367,23 @@ CREATE INDEX chat_sessions_user_id ON public.chat_sessions USING btree (user_id)
 CREATE INDEX generation_chunks_chunk ON public.generation_chunks USING btree (chunk_id);
 
 -- Functions
+CREATE OR REPLACE FUNCTION public.audit_claim(wanted text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+BEGIN
+    PERFORM audit_lock('claim');
+    PERFORM pg_stat_clear_snapshot();
+    IF wanted IN (SELECT audit_sessions()) THEN
+        RETURN false;
+    END IF;
+    PERFORM set_config('application_name', wanted, false);
+    RETURN true;
+END
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_empty_open(emptied uuid, signed bytea)
  RETURNS void
  LANGUAGE sql
@@ -387,7 +408,7 @@ DECLARE
     erased bigint := 0;
 BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);
-    PERFORM pg_advisory_xact_lock(hashtext('audit_erasure'));
+    PERFORM audit_lock('erasure');
     FOR source IN SELECT * FROM audit_tables() LOOP
         EXECUTE format(
             'INSERT INTO audit_erasures SELECT r.* FROM json_populate_recordset(NULL::audit_erasures, $1) r
@@ -501,6 +522,28 @@ AS $function$
     LIMIT most
 $function$
 ;
+CREATE OR REPLACE FUNCTION public.audit_lock(wanted text, waits boolean DEFAULT true)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+BEGIN
+    IF waits THEN
+        PERFORM FROM audit_locks WHERE name = wanted FOR UPDATE;
+    ELSE
+        PERFORM FROM audit_locks WHERE name = wanted FOR UPDATE SKIP LOCKED;
+    END IF;
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    IF NOT EXISTS (SELECT FROM audit_locks WHERE name = wanted) THEN
+        RAISE EXCEPTION 'there is no lock %', wanted;
+    END IF;
+    RETURN false;
+END
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_make_month(month date)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -511,7 +554,7 @@ DECLARE
     first_day date := date_trunc('month', month)::date;
     partition text := 'audit_logs_' || to_char(first_day, 'YYYY_MM');
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtext('audit_make_month'));
+    PERFORM audit_lock('month');
     IF EXISTS (SELECT FROM audit_archives a WHERE a.month = first_day) THEN
         RAISE EXCEPTION 'this month is archived' USING ERRCODE = 'AF001';
     END IF;
@@ -590,6 +633,16 @@ AS $function$
 BEGIN
     RAISE EXCEPTION 'this month is archived' USING ERRCODE = 'AF001';
 END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_sessions()
+ RETURNS SETOF text
+ LANGUAGE sql
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    SELECT application_name FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND (
+        pg_has_role(usesysid, 'affidavit_engine', 'MEMBER') OR pg_has_role(usesysid, 'affidavit_archiver', 'MEMBER'))
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_tables()
@@ -869,6 +922,7 @@ CREATE TRIGGER audit_checkpoints_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON pub
 CREATE TRIGGER audit_erasures_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_erasures FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_keys_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_keys FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_leaves_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_leaves FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
+CREATE TRIGGER audit_locks_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_locks FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_logs_keep BEFORE DELETE OR UPDATE ON public.audit_logs FOR EACH ROW EXECUTE FUNCTION public.audit_refuse_change();
 CREATE TRIGGER audit_logs_keep_all BEFORE TRUNCATE ON public.audit_logs FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_change();
 CREATE TRIGGER audit_origin_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_origin FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
@@ -878,6 +932,7 @@ CREATE TRIGGER generations_keep_calibration BEFORE UPDATE ON public.generations 
 CREATE EVENT TRIGGER audit_refuse_drop ON sql_drop EXECUTE FUNCTION audit_guard.refuse_drop();
 
 -- Owners
+ALTER FUNCTION public.audit_claim(text) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_empty_open(uuid,bytea) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_erase(json) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_forget_sessions(text[],uuid[]) OWNER TO affidavit_owner;
@@ -886,6 +941,7 @@ ALTER FUNCTION public.audit_holds(json) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_is_erased(jsonb,jsonb) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_keep_commitments(uuid,jsonb) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_keys_to_destroy(text[],uuid[],date,integer) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_lock(text,boolean) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_make_month(date) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_open_to_empty(text[],uuid[]) OWNER TO affidavit_owner;
@@ -893,6 +949,7 @@ ALTER FUNCTION public.audit_personal_columns() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_change() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_evidence_change() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_late() OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_sessions() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_tables() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_turns(text[]) OWNER TO affidavit_owner;
@@ -908,6 +965,7 @@ ALTER TABLE public.audit_checkpoints OWNER TO affidavit_owner;
 ALTER TABLE public.audit_erasures OWNER TO affidavit_owner;
 ALTER TABLE public.audit_keys OWNER TO affidavit_owner;
 ALTER TABLE public.audit_leaves OWNER TO affidavit_owner;
+ALTER TABLE public.audit_locks OWNER TO affidavit_owner;
 ALTER TABLE public.audit_logs OWNER TO affidavit_owner;
 ALTER TABLE public.audit_months OWNER TO affidavit_owner;
 ALTER TABLE public.audit_open OWNER TO affidavit_owner;
@@ -934,6 +992,8 @@ ALTER VIEW public.audit_requests_by_day OWNER TO affidavit_owner;
 ALTER VIEW public.audit_slow_requests OWNER TO affidavit_owner;
 
 -- Rights
+GRANT EXECUTE ON FUNCTION public.audit_claim(text) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_claim(text) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_erase(json) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) TO affidavit_archiver;
@@ -941,9 +1001,14 @@ GRANT EXECUTE ON FUNCTION public.audit_forget_turn(uuid) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_holds(json) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_keep_commitments(uuid,jsonb) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_keys_to_destroy(text[],uuid[],date,integer) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_lock(text,boolean) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_lock(text,boolean) TO affidavit_engine;
+GRANT EXECUTE ON FUNCTION public.audit_lock(text,boolean) TO affidavit_sealer;
 GRANT EXECUTE ON FUNCTION public.audit_make_month(date) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_turns(text[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_unsealed_of(text[],uuid[],timestamp with time zone) TO affidavit_archiver;
@@ -1053,6 +1118,7 @@ GRANT SELECT ON TABLE public.source_citations TO affidavit_engine;
 
 -- Functions that not everybody may call
 REVOKE EXECUTE ON FUNCTION audit_guard.refuse_drop() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_claim(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_erase(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) FROM PUBLIC;
@@ -1061,10 +1127,12 @@ REVOKE EXECUTE ON FUNCTION public.audit_holds(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_is_erased(jsonb,jsonb) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_keep_commitments(uuid,jsonb) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_keys_to_destroy(text[],uuid[],date,integer) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_lock(text,boolean) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_make_month(date) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_personal_columns() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_sessions() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_tables() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_turns(text[]) FROM PUBLIC;
