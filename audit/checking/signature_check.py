@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from audit import worker
+from audit.errors import WorkerEndedError
 from audit.proof.keys import PublicKey
 from audit.proof.row_signature import is_row_signed
 from audit.worker import Message, Worker
 
 CHECK_S = 600.0  # a batch takes less than a second
+SMALL = 500  # signatures, 30 ms
 
 Claim = tuple[str, bytes, bytes | None]  # log_id, leaf and signature of a row
 SignedRows = frozenset[tuple[str, bytes | None]]  # log_id and signature of each row whose signature is valid
@@ -29,11 +31,10 @@ def check_here(claims: Sequence[Claim], keys: Sequence[PublicKey]) -> SignedRows
 
 
 class SignatureProcess:
-    """A `SignatureCheck`. The process is started for the second batch, so that a small log does not wait for it."""
+    """A `SignatureCheck`. A small batch is not worth a process; if the process is killed, this one does its work."""
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
-        self._has_begun = False
 
     def __enter__(self) -> Self:
         return self
@@ -43,11 +44,13 @@ class SignatureProcess:
             self._worker.end()
 
     def check(self, claims: Sequence[Claim], keys: Sequence[PublicKey]) -> SignedRows:
-        if not self._has_begun:
-            self._has_begun = True
+        if len(claims) < SMALL:
             return check_here(claims, keys)
-        self._worker = self._worker or Worker(worker.command(__name__))
-        _, reply = self._worker.request(b"", _pickled((claims, keys)), deadline_s=CHECK_S)
+        try:
+            self._worker = self._worker or Worker(worker.command(__name__))
+            _, reply = self._worker.request(b"", _pickled((claims, keys)), deadline_s=CHECK_S)
+        except (WorkerEndedError, OSError):
+            return check_here(claims, keys)
         places: list[int] = pickle.loads(reply)  # noqa: S301  from the process that we started
         return frozenset((claims[place][0], claims[place][2]) for place in places)
 

@@ -20,7 +20,6 @@ from audit.ledger.heartbeat import Heartbeat
 from audit.ledger.ledger import Ledger
 from audit.proof.record import PERSONAL, Row, Trail, row_of
 from audit.sealing.sealer import Sealer
-from audit.sealing.tree_growth import _LOCK
 from engine.storage.database import Database
 from engine.wiring import now
 from tests.logs.recorded import make_months, write
@@ -91,9 +90,12 @@ async def at_work(log: SealedLog) -> AsyncIterator[Attacked]:
         async with sealer.running():
             async with Heartbeat(ledger, now, uuid4).beating():
                 await record(ledger)
-                with psycopg.connect(log.url, autocommit=True) as attacker:
+                with (
+                    psycopg.connect(log.url) as holder,
+                    psycopg.connect(log.url, autocommit=True) as attacker,
+                ):
+                    holder.execute("SELECT audit_lock('seal')")
                     attacker.execute("SET session_replication_role = replica")
-                    attacker.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
                     unsealed = await record(ledger)
                     yield Attacked(log, attacker, ledger, unsealed)
                 last = await record(ledger)
