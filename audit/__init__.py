@@ -12,11 +12,14 @@ Modules
         merkle           Merkle tree
         keys             Ed25519 keys
         checkpoint       signed tree heads, receipts, erasure signatures
+        row_signature    the engine's signatures over rows and open records
         bundle           the proof of one record as a file
         archive_format   the files of an archived month; archive_format.md specifies them
         verdict          findings and verdicts
     ledger/              the writer: a request opens with a durable record and closes with its row
         ledger           open, note, close; start with this one
+        numbers          numbers the records of a process (pure)
+        heartbeat        says every minute which numbers must be in the log
         entry            one step of a request as text
         group_commit     group commit: one transaction for all entries that wait
         database_writer  connection of the writer, and the settings that a durable commit needs
@@ -26,11 +29,14 @@ Modules
         partitions       makes the months of audit_logs ahead
     sealing/             gives rows their place in the month's Merkle tree
         sealer           background loop: seal, anchor, retry
+        admission        which rows may be sealed: those that the engine signed
         tree_growth      appends leaves and signs the new head
         anchors          copies signed heads into the vault
         log_tables       queries, locks and checkpoints of this log
     checking/            verifies a whole log
         inspection       the verifier (pure)
+        numbering        finds numbered records that are gone (pure)
+        signature_check  checks rows' signatures in a second process
         evidence         data access for it
         prover           builds the proof of one record
         quotations       cuts recorded quotations again
@@ -75,8 +81,8 @@ The rest of this text specifies everything that a second verifier needs. `tests/
     An object with a member for each column of `audit_logs` that is not null, under the column's name. Names are lower-case
     letters, digits and _, and begin with a letter. Numbers, booleans and JSON columns are themselves; ids are text with
     hyphens and lower-case digits; bytes are "\x" and hex; times are in UTC, 2026-11-18T14:00:00.000000Z, always six decimals.
-    This specifies `schema_version` 3, and 2, which had every column but details: the rules are the same for both. For any
-    other version the verdict is CANNOT_TELL.
+    This specifies `schema_version` 4; 3, which had no writer, sequence, heartbeat and signature; and 2, which had no details
+    either: the rules are the same for all. For any other version the verdict is CANNOT_TELL.
 
 3. Commitments
     Personal columns are user_query_text, retrieval_query, chunks_returned, llm_prompt, llm_response, answer_text,
@@ -90,7 +96,8 @@ The rest of this text specifies everything that a second verifier needs. `tests/
 
 4. The leaf
     SHA-256(0x00 ‖ canonical JSON of the hashed row). The hashed row has the row's columns, but not spooled, salt,
-    leaf_hash and erased_at, which describe how the row is stored; each personal column has its commitment as its value.
+    leaf_hash, erased_at and signature, which describe how the row is stored; each personal column has its commitment as its
+    value.
 
 5. The tree
     There is one for each month, by the row's `timestamp` in UTC: the Merkle tree of RFC 6962 over the leaves in the order of
@@ -112,13 +119,26 @@ The rest of this text specifies everything that a second verifier needs. `tests/
         <base64 of the root>                      32 bytes
         time <time>                               as in a row
         previous <YYYY-MM> <size> <base64>        the last checkpoint of the latest earlier month; omitted if there is none
+        signed <index>                            every leaf of the month from this index on, which is at most the size, is of
+                                                  a row that is signed; omitted by versions that did not sign rows
                                                   (an empty line)
         — affidavit <base64(id's 4 bytes ‖ signature's 64 bytes)>
 
     The dash is U+2014. The signature covers all lines before the empty one, with their line ends. The signature's id
     must be that of a key that was given to the verifier.
 
-8. The receipt
+    Once a checkpoint of the log has the line `signed`, every later one has it, in each month. It is the same in all later ones
+    of its month, and 0 in a month that begins afterwards. A sealer then takes no row without a valid signature.
+
+8. The row's signature
+    The column `signature` has 68 bytes: the id's 4 bytes ‖ the signature's 64 bytes over
+
+        affidavit row<0a><log_id><0a><hex of the leaf><0a>
+
+    It is made before the row is written. A row needs a valid one, by a given key, if its schema_version is 4 or higher, or if
+    its leaf_index is not below the index in the checkpoint's line `signed`. Whichever other row has one needs a valid one too.
+
+9. The receipt
     An object with log_id, leaf_hash (hex), issued_at, key_id and signature (base64): the signature over
 
         affidavit receipt<0a><log_id><0a><leaf_hash><0a><issued_at, written as in a row><0a>
@@ -126,11 +146,12 @@ The rest of this text specifies everything that a second verifier needs. `tests/
     In the JSON of the API `issued_at` may be any ISO 8601 text of the same moment. A receipt proves that the record must
     exist, not that it does: its verdict is UNSEALED, or TAMPERED if none of the given keys signed it.
 
-9. The proof bundle
+10. The proof bundle
     One line: the canonical JSON of an object, and 0x0a. The file must be exactly these bytes. The object has exactly these members:
 
         format        "affidavit proof 1"
-        row           the row without spooled, leaf_hash and erased_at, but with its salt. No member is null.
+        row           the row without spooled, leaf_hash and erased_at, but with its salt and, if it has one, its signature
+                      as "\x" and 136 digits of hex. No member is null.
         leaf_index    a whole number
         proof         the inclusion proof, each hash as hex
         checkpoint    the signed note
@@ -139,24 +160,24 @@ The rest of this text specifies everything that a second verifier needs. `tests/
 
     The row has at least log_id, query_id (ids), timestamp and schema_version, and its salt is "\x" and 64 digits of hex.
     The record is proven if the checkpoint is signed by a given key, the row's month is the checkpoint's, 0 <= leaf_index < size,
-    and the proof leads from the row's leaf to the root. The size is taken from the signed checkpoint and nowhere else.
+    the proof leads from the row's leaf to the root, and the row has the signature that it needs. The size is taken from the signed checkpoint and nowhere else.
     Verdicts: VALID; ERASED if the record is proven and has commitments; CANNOT_TELL for another schema_version; TAMPERED for
     everything else.
 
-10. Anchors
+11. Anchors
     From time to time a month's newest checkpoint is written into the vault, which stores each key once and for ever:
     `anchors/<YYYY-MM>/<size, 12 digits>.note` is the note, and `anchors/<YYYY-MM>/<from>-<to>.leaves` the leaves from index
     `from` to before `to`, 32 bytes each. Comparing them with the database also reveals what the holder of the signing key has
     rewritten, and what an older copy of the database lacks.
 
-11. Archives
+12. Archives
     A month that leaves the database is seven files under `archive/<YYYY-MM>/` in the vault, each under the name
     `<hex of its SHA-256>.<name>`, and the last of them, manifest.json, lists the others and is signed. The evidence among
     them is the rows with their commitments in the order of the leaves, so an archive is proven without a database and
     without any secret; personal values are in encrypted boxes, each under a key of its own that stays in the database.
     `audit/proof/archive_format.md` specifies the rest, and is itself one of the seven.
 
-12. Erasures
+13. Erasures
     `audit_erasures` has a line for each erased record: erasure_id, log_id, month, commitments, erased_at, basis, event,
     key_id, and signature (base64), the signature over
 

@@ -19,10 +19,11 @@ from uuid import UUID
 from audit.errors import BundleError, KeyFileError, NoteError, UnknownVersionError
 from audit.proof import bundle
 from audit.proof.bundle import Bundle
-from audit.proof.checkpoint import open_note, receipt_text
+from audit.proof.checkpoint import Checkpoint, open_note, receipt_text
 from audit.proof.keys import PublicKey, read_public_keys
 from audit.proof.merkle import is_included
 from audit.proof.record import leaf_hash
+from audit.proof.row_signature import is_vouched_for
 from audit.proof.verdict import PROVEN, Finding, Report, Verdict
 
 RECEIPT_FIELDS = {"log_id", "leaf_hash", "issued_at", "key_id", "signature"}
@@ -86,14 +87,21 @@ def _check_bundle(content: bytes, keys: Sequence[PublicKey]) -> Report:
     if proven.month != checkpoint.month:
         message = f"The record is not of the checkpoint's month, {checkpoint.month:%Y-%m}"
         return _reported(Verdict.TAMPERED, "checkpoint", message, **place)
-    if not is_included(leaf, proven.leaf_index, checkpoint.size, proven.proof, checkpoint.root):
-        message = "The record is not the one that was sealed at this place: it was altered, or the proof is of another one"
+    if message := _wrong_with(proven, leaf, checkpoint, keys):
         return _reported(Verdict.TAMPERED, "row", message, **place)
     report = Report(checked=1)
     if proven.commitments is not None:
         message = "The record is proven; its personal data was erased"
         report.add(Finding(Verdict.ERASED, "row", message, **place))
     return report
+
+
+def _wrong_with(proven: Bundle, leaf: bytes, checkpoint: Checkpoint, keys: Sequence[PublicKey]) -> str:
+    if not is_included(leaf, proven.leaf_index, checkpoint.size, proven.proof, checkpoint.root):
+        return "The record is not the one that was sealed at this place: it was altered, or the proof is of another one"
+    if not is_vouched_for(proven.row, leaf, proven.leaf_index, checkpoint.signed_from, keys):
+        return "None of the given keys signed the record: the engine did not write it"
+    return ""
 
 
 def _check_receipt(receipt: dict[str, Any], keys: Sequence[PublicKey]) -> Report:

@@ -145,7 +145,11 @@ CREATE TABLE public.audit_logs (
     rerank text,
     released_text text,
     instruction_like jsonb,
-    details jsonb
+    details jsonb,
+    writer uuid,
+    sequence integer,
+    heartbeat jsonb,
+    signature bytea
 ) PARTITION BY RANGE ("timestamp");
 CREATE TABLE public.audit_months (
     relation regclass NOT NULL,
@@ -156,7 +160,8 @@ CREATE TABLE public.audit_open (
     opened_at timestamp with time zone NOT NULL,
     owner bigint NOT NULL,
     trail jsonb NOT NULL,
-    spool uuid
+    spool uuid,
+    signature bytea
 );
 CREATE TABLE public.audit_origin (
     origin text NOT NULL
@@ -382,6 +387,16 @@ BEGIN
 END
 $function$
 ;
+CREATE OR REPLACE FUNCTION public.audit_empty_open(emptied uuid, signed bytea)
+ RETURNS void
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    UPDATE audit_open SET trail = trail - audit_personal_columns() || '{"user_query_text": ""}', signature = signed
+    WHERE log_id = emptied
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_erase(rows json)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -427,19 +442,6 @@ BEGIN
     DELETE FROM audit_row_keys k USING json_to_recordset(rows) AS r(log_id uuid) WHERE k.log_id = r.log_id;
     RETURN erased + told;
 END
-$function$
-;
-CREATE OR REPLACE FUNCTION public.audit_forget_open(who text[], queries uuid[])
- RETURNS bigint
- LANGUAGE sql
- SECURITY DEFINER
- SET search_path TO 'public', 'pg_temp'
-AS $function$
-    WITH emptied AS (
-        UPDATE audit_open SET trail = trail - audit_personal_columns() || '{"user_query_text": ""}'
-        WHERE trail ->> 'end_user' = ANY (who) OR (trail ->> 'query_id')::uuid = ANY (queries) RETURNING log_id
-    )
-    SELECT count(*) FROM emptied
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_forget_sessions(who text[], turns uuid[])
@@ -584,6 +586,17 @@ AS $function$
     WHERE opened_at < until AND (trail ->> 'end_user' = ANY (who) OR (trail ->> 'query_id')::uuid = ANY (queries))
 $function$
 ;
+CREATE OR REPLACE FUNCTION public.audit_open_to_empty(who text[], queries uuid[])
+ RETURNS TABLE(log_id uuid, trail jsonb, emptied jsonb, signature bytea)
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    SELECT o.log_id, o.trail, o.trail - audit_personal_columns() || '{"user_query_text": ""}', o.signature FROM audit_open o
+    WHERE o.trail ->> 'end_user' = ANY (who) OR (o.trail ->> 'query_id')::uuid = ANY (queries)
+    FOR UPDATE
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_personal_columns()
  RETURNS text[]
  LANGUAGE sql
@@ -711,13 +724,13 @@ DECLARE
 BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);  -- SET LOCAL: no role's own setting can weaken it
     IF opened IS NOT NULL THEN
-        INSERT INTO audit_open (log_id, opened_at, owner, spool, trail)
-        SELECT log_id, opened_at, owner, spool, trail FROM json_populate_recordset(NULL::audit_open, opened)
+        INSERT INTO audit_open (log_id, opened_at, owner, spool, trail, signature)
+        SELECT log_id, opened_at, owner, spool, trail, signature FROM json_populate_recordset(NULL::audit_open, opened)
         ON CONFLICT DO NOTHING;
     END IF;
     IF noted IS NOT NULL THEN
-        UPDATE audit_open SET trail = n.trail
-        FROM json_to_recordset(noted) AS n(log_id uuid, trail jsonb) WHERE audit_open.log_id = n.log_id;
+        UPDATE audit_open SET trail = n.trail, signature = n.signature
+        FROM json_to_recordset(noted) AS n(log_id uuid, trail jsonb, signature bytea) WHERE audit_open.log_id = n.log_id;
     END IF;
     IF closed IS NOT NULL THEN
         DELETE FROM audit_open WHERE log_id = ANY (ended);
@@ -888,6 +901,7 @@ CREATE VIEW public.audit_requests_by_day WITH (security_invoker=true) AS
     percentile_disc((0.5)::double precision) WITHIN GROUP (ORDER BY total_latency_ms) AS median_ms,
     max(total_latency_ms) AS slowest_ms
    FROM public.audit_logs
+  WHERE (endpoint <> 'heartbeat'::text)
   GROUP BY ((("timestamp" AT TIME ZONE 'UTC'::text))::date), outcome;
 CREATE VIEW public.audit_slow_requests WITH (security_invoker=true) AS
  SELECT "timestamp",
@@ -922,8 +936,8 @@ CREATE EVENT TRIGGER audit_refuse_drop ON sql_drop EXECUTE FUNCTION audit_guard.
 
 -- Owners
 ALTER FUNCTION public.audit_claim(text) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_empty_open(uuid,bytea) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_erase(json) OWNER TO affidavit_owner;
-ALTER FUNCTION public.audit_forget_open(text[],uuid[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_forget_sessions(text[],uuid[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_forget_turn(uuid) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_holds(json) OWNER TO affidavit_owner;
@@ -933,6 +947,7 @@ ALTER FUNCTION public.audit_keys_to_destroy(text[],uuid[],date,integer) OWNER TO
 ALTER FUNCTION public.audit_lock(text,boolean) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_make_month(date) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_open_to_empty(text[],uuid[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_personal_columns() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_change() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_evidence_change() OWNER TO affidavit_owner;
@@ -982,8 +997,8 @@ ALTER VIEW public.audit_slow_requests OWNER TO affidavit_owner;
 -- Rights
 GRANT EXECUTE ON FUNCTION public.audit_claim(text) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_claim(text) TO affidavit_engine;
+GRANT EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_erase(json) TO affidavit_archiver;
-GRANT EXECUTE ON FUNCTION public.audit_forget_open(text[],uuid[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_forget_turn(uuid) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_holds(json) TO affidavit_engine;
@@ -994,6 +1009,7 @@ GRANT EXECUTE ON FUNCTION public.audit_lock(text,boolean) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_lock(text,boolean) TO affidavit_sealer;
 GRANT EXECUTE ON FUNCTION public.audit_make_month(date) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) TO affidavit_archiver;
@@ -1036,14 +1052,18 @@ GRANT INSERT ON TABLE public.audit_logs TO affidavit_engine;
 GRANT SELECT ("timestamp") ON TABLE public.audit_logs TO affidavit_sealer;
 GRANT SELECT (leaf_hash) ON TABLE public.audit_logs TO affidavit_sealer;
 GRANT SELECT (log_id) ON TABLE public.audit_logs TO affidavit_sealer;
+GRANT SELECT (schema_version) ON TABLE public.audit_logs TO affidavit_sealer;
+GRANT SELECT (signature) ON TABLE public.audit_logs TO affidavit_sealer;
 GRANT SELECT ON TABLE public.audit_low_confidence TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_months TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_months TO affidavit_auditor;
 GRANT SELECT (log_id) ON TABLE public.audit_open TO affidavit_archiver;
 GRANT SELECT (opened_at) ON TABLE public.audit_open TO affidavit_archiver;
+GRANT SELECT ON TABLE public.audit_open TO affidavit_auditor;
 GRANT DELETE ON TABLE public.audit_open TO affidavit_engine;
 GRANT INSERT ON TABLE public.audit_open TO affidavit_engine;
 GRANT SELECT ON TABLE public.audit_open TO affidavit_engine;
+GRANT UPDATE (signature) ON TABLE public.audit_open TO affidavit_engine;
 GRANT UPDATE (trail) ON TABLE public.audit_open TO affidavit_engine;
 GRANT SELECT ON TABLE public.audit_origin TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_origin TO affidavit_auditor;
@@ -1104,8 +1124,8 @@ GRANT SELECT ON TABLE public.source_citations TO affidavit_engine;
 -- Functions that not everybody may call
 REVOKE EXECUTE ON FUNCTION audit_guard.refuse_drop() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_claim(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_erase(json) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION public.audit_forget_open(text[],uuid[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_forget_turn(uuid) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_holds(json) FROM PUBLIC;
@@ -1115,6 +1135,7 @@ REVOKE EXECUTE ON FUNCTION public.audit_keys_to_destroy(text[],uuid[],date,integ
 REVOKE EXECUTE ON FUNCTION public.audit_lock(text,boolean) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_make_month(date) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_personal_columns() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_sessions() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_tables() FROM PUBLIC;
@@ -1152,6 +1173,10 @@ COMMENT ON COLUMN public.audit_citations.page IS 'Page of the quotation.';
 COMMENT ON COLUMN public.audit_citations.url IS 'Address that readers were sent to.';
 COMMENT ON COLUMN public.audit_citations.index_generation IS 'Generation of the index that found it.';
 COMMENT ON COLUMN public.audit_logs.details IS 'What the request was about, if that is no filter of a search.';
+COMMENT ON COLUMN public.audit_logs.writer IS 'Process that wrote the record; it numbers its records in sequence.';
+COMMENT ON COLUMN public.audit_logs.sequence IS 'Number of the record among those of its writer, from 1.';
+COMMENT ON COLUMN public.audit_logs.heartbeat IS 'Of a heartbeat: up to which number the records of its writer must be there, and which could not be written.';
+COMMENT ON COLUMN public.audit_logs.signature IS 'Signature of the engine over log_id and leaf_hash: see audit/__init__.py.';
 COMMENT ON VIEW public.audit_low_confidence IS 'Answers that were given, and marked as of low confidence.';
 COMMENT ON COLUMN public.audit_low_confidence."timestamp" IS 'When it was asked.';
 COMMENT ON COLUMN public.audit_low_confidence.query_id IS 'Name of the request.';

@@ -17,7 +17,8 @@ from audit.proof.canonical import canonical_json
 from audit.proof.checkpoint import Checkpoint, Link, receipt_text, sign_note
 from audit.proof.keys import SigningKey
 from audit.proof.merkle import inclusion_proof, root
-from audit.proof.record import Row, Trail, commitments, hashed, leaf_hash, row_of
+from audit.proof.record import HashedRow, Row, Trail, commitments, hashed, leaf_hash, row_of
+from audit.proof.row_signature import signed
 
 FILE = Path(__file__).parent / "data" / "proofs.json"
 
@@ -25,6 +26,7 @@ _SPACE = UUID("5e0f0f0e-0000-4000-8000-000000000000")
 _MONTH = date(2026, 11, 1)
 _BEGIN = datetime(2026, 11, 18, 14, tzinfo=UTC)
 _ISSUED_AT = datetime(2026, 11, 18, 15, 0, 0, 250000, tzinfo=UTC)
+NUMBERED_FROM = 4
 
 
 def made(seed: str) -> SigningKey:
@@ -57,14 +59,28 @@ def row(place: int, **given: Any) -> Row:
         "citations": [{"n": 1, "excerpt": "so", "start": 12, "end": 14, "score": 0.83}],
         "filters": {"tags": [], "module": None},
     }  # fmt: skip
-    written = hashed(row_of(Trail(**(fields | given))), sha256(f"salt {place}".encode()).digest()).text
-    found: Row = json.loads(written)
+    trail = Trail(**({"schema_version": 3} | fields | given))
+    made = hashed(row_of(trail), sha256(f"salt {place}".encode()).digest())
+    found: Row = json.loads(made.text)
     return found | {"spooled": False, "erased_at": None}
+
+
+def signed_row(place: int, key: SigningKey = KEY, *, version: int = 4, **given: Any) -> Row:
+    numbered = {"writer": uuid5(_SPACE, "writer"), "sequence": place + 1} if version == NUMBERED_FROM else {}
+    found = row(place, schema_version=version, **numbered, **given)
+    return found | {"signature": signature_of(found, key)}
+
+
+def signature_of(found: Row, key: SigningKey = KEY) -> str:
+    made = signed(HashedRow('{"a":0}', leaf_hash(found)), found["log_id"], key)
+    return str(json.loads(made.text)["signature"])
 
 
 def proven(rows: list[Row], index: int, key: SigningKey = KEY, **given: Any) -> Bundle:
     leaves = [leaf_hash(item) for item in rows]
-    head = Checkpoint("affidavit/vectors", _MONTH, len(rows), root(leaves), _ISSUED_AT, given.get("previous"))
+    head = Checkpoint(
+        "affidavit/vectors", _MONTH, len(rows), root(leaves), _ISSUED_AT, given.get("previous"), given.get("signed_from")
+    )  # fmt: skip
     return Bundle(
         rows[index], index, inclusion_proof(leaves, index), sign_note(head, key), given.get("commitments")
     )
@@ -98,8 +114,80 @@ def good() -> Iterator[tuple[str, str, bytes]]:
     yield "of schema version 2 among newer ones", "VALID", bundle.encode(proven([*old[:3], *rows[3:]], 2))
     yield "a receipt", "UNSEALED", json.dumps(receipt(rows[1])).encode()
     yield "an answer", "UNSEALED", json.dumps({"answer": "…", "receipt": receipt(rows[1])}, indent=1).encode()
+    yield from _good_signed()
     elsewhere = receipt(rows[1]) | {"issued_at": "2026-11-18T16:00:00.25+01:00"}
     yield "a receipt's time written otherwise", "UNSEALED", json.dumps(elsewhere).encode()
+
+
+def _good_signed() -> Iterator[tuple[str, str, bytes]]:
+    rows = [signed_row(place) for place in range(5)]
+    link = Link(date(2026, 9, 1), 77, sha256(b"September").digest())
+    yield "signed", "VALID", bundle.encode(proven(rows, 3, signed_from=0))
+    yield "signed, on top of September", "VALID", bundle.encode(proven(rows, 3, signed_from=0, previous=link))
+    yield "signed, in a tree that does not say so", "VALID", bundle.encode(proven(rows, 3))
+    yield "signed by an earlier key", "VALID", bundle.encode(proven(rows, 3, ROTATED, signed_from=0))
+    beat = signed_row(4, endpoint="heartbeat", heartbeat={"through": 4, "unrecorded": [[2, 3]]})
+    yield "a heartbeat", "VALID", bundle.encode(proven([*rows[:4], beat], 4, signed_from=0))
+    erased = commitments(rows[3])
+    yield "signed, erased", "ERASED", bundle.encode(proven(rows, 3, signed_from=0, commitments=erased))
+    mixed = [row(0), row(1), *rows[2:]]
+    yield "from before rows were signed", "VALID", bundle.encode(proven(mixed, 1, signed_from=2))
+    yield "the first that is signed", "VALID", bundle.encode(proven(mixed, 2, signed_from=2))
+    drained = [*mixed[:2], signed_row(2, version=3), *rows[3:]]
+    yield (
+        "of schema version 3, signed when it was drained",
+        "VALID",
+        bundle.encode(proven(drained, 2, signed_from=2)),
+    )
+
+
+def _bad_signed() -> Iterator[tuple[str, bytes]]:
+    rows = [signed_row(place) for place in range(5)]
+
+    def with_row(found: Row, **given: Any) -> bytes:
+        return bundle.encode(proven([*rows[:3], found, rows[4]], 3, **({"signed_from": 0} | given)))
+
+    unsigned = {name: value for name, value in rows[3].items() if name != "signature"}
+    yield "a row without its signature", with_row(unsigned)
+    yield "a row without its signature, in a tree that does not say so", with_row(unsigned, signed_from=None)
+    yield "a row without its signature, below the line", with_row(unsigned, signed_from=4)
+    yield "a stranger's signature", with_row(signed_row(3, STRANGER))
+    yield "another row's signature", with_row(rows[3] | {"signature": rows[2]["signature"]})
+    yield "schema version 3 without a signature, above the line", with_row(row(3))
+    yield (
+        "schema version 2 without a signature, above the line",
+        with_row(row(3, schema_version=2), signed_from=3),
+    )
+    yield (
+        "schema version 3 with another row's signature",
+        with_row(row(3) | {"signature": rows[2]["signature"]}),
+    )
+    old = row(3) | {"signature": signature_of(rows[2])}
+    yield "schema version 3 with another row's signature, below the line", with_row(old, signed_from=5)
+    whole = rows[3]["signature"]
+    for name, spoiled in {
+        "in large digits": whole.upper().replace("\\X", "\\x"), "a byte shorter": whole[:-2], "a byte longer": whole + "00",
+        "of zeros": "\\x" + "00" * 68, "with another key's id": f"\\x{ROTATED.public.fingerprint.hex()}{whole[10:]}",
+        "without its key's id": f"\\x{whole[10:]}", "a number": 1, "with a bit changed": whole[:-1] + ("0" if whole[-1] != "0" else "1"),
+    }.items():  # fmt: skip
+        yield f"a row's signature {name}", with_row(rows[3] | {"signature": spoiled})
+    erased = proven([*rows[:3], unsigned, rows[4]], 3, signed_from=0, commitments=commitments(rows[3]))
+    yield "erased, without its signature", bundle.encode(erased)
+    note = proven(rows, 3, signed_from=0).note
+    for name, spoiled in {
+        "another line under the signature": note.replace("signed 0", "signed 4"),
+        "no line under the signature": note.replace("signed 0\n", ""),
+        "the line in other digits": note.replace("signed 0", "signed 00"),
+        "the line twice": note.replace("signed 0\n", "signed 0\nsigned 0\n"),
+    }.items():  # fmt: skip
+        yield (
+            name,
+            canonical_json(
+                json.loads(bundle.encode(proven(rows, 3, signed_from=0))) | {"checkpoint": spoiled}
+            )
+            + b"\n",
+        )
+    yield "a line beyond the size", bundle.encode(proven(rows, 3, signed_from=6))
 
 
 def receipt(of: Row, key: SigningKey = KEY) -> dict[str, str]:
@@ -118,7 +206,9 @@ def bad() -> Iterator[tuple[str, str, bytes]]:
     for name, spoiled in (*_changed(json.loads(file), rows), *_respelled(file), *_unlike(rows)):
         assert spoiled != file, name
         yield name, "TAMPERED", spoiled
-    for version in (1, 4, None, "3"):
+    for name, spoiled in _bad_signed():
+        yield name, "TAMPERED", spoiled
+    for version in (1, 5, None, "3", "4"):
         body = json.loads(file)
         body["row"]["schema_version"] = version
         yield f"schema version {version}", "CANNOT_TELL", canonical_json(body) + b"\n"
@@ -141,6 +231,7 @@ def _changed(body: dict[str, Any], rows: list[Row]) -> Iterator[tuple[str, bytes
         yield f"{name} null", in_row(**{name: None})
     yield "a column more", in_row(reason="none")
     yield "an older schema version", in_row(schema_version=2)
+    yield "a newer schema version", in_row(schema_version=4)
     yield "details of an older schema version", in_row(schema_version=2, details={})
     yield "a null column more", in_row(reason=None)
     yield "a column that says how it is kept", in_row(spooled=False)

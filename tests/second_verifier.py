@@ -28,7 +28,7 @@ SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 NOTE = re.compile(
     "(?P<signed>[\\x21-\\x7e]+/(?P<month>[0-9]{4}-[0-9]{2})\n(?P<size>[1-9][0-9]*)\n(?P<root>[^\n]+)\ntime (?P<time>[^\n]+)\n"
-    "(?:previous (?P<pmonth>[0-9]{4}-[0-9]{2}) [1-9][0-9]* (?P<proot>[^\n]+)\n)?)\n\u2014 affidavit (?P<signature>[^\n]+)\n"
+    "(?:previous (?P<pmonth>[0-9]{4}-[0-9]{2}) [1-9][0-9]* (?P<proot>[^\n]+)\n)?(?:signed (?P<from>0|[1-9][0-9]*)\n)?)\n\u2014 affidavit (?P<signature>[^\n]+)\n"
 )
 TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -73,11 +73,11 @@ def bundle(content: bytes, keys: dict[str, bytes]) -> str:
     row: dict[str, Value] = members["row"].is_
     if not {"log_id", "query_id", "timestamp", "schema_version"} <= set(row):
         raise BadError
-    if row["schema_version"].text not in {"2", "3"}:
+    if row["schema_version"].text not in {"2", "3", "4"}:
         return "CANNOT_TELL"
     check_row(row, erased)
     leaf = leaf_of(row, members["commitments"] if erased else None)
-    month, size, root = checkpoint(members["checkpoint"].is_, keys)
+    month, size, root, signed_from = checkpoint(members["checkpoint"].is_, keys)
     index = members["leaf_index"]
     if not re.fullmatch("0|[1-9][0-9]*", index.text) or int(index.text) >= size:
         raise BadError
@@ -88,7 +88,22 @@ def bundle(content: bytes, keys: dict[str, bytes]) -> str:
     beside = [digest(item.is_) for item in members["proof"].is_]
     if climbed(leaf, int(index.text), size, beside) != root:
         raise BadError
+    needs_signature = row["schema_version"].text == "4" or int(index.text) >= signed_from
+    if "signature" in row:
+        check_signature(row["signature"].is_, row["log_id"].is_, leaf, keys)
+    elif needs_signature:
+        raise BadError
     return "ERASED" if erased else "VALID"
+
+
+def check_signature(written: Any, log_id: str, leaf: bytes, keys: dict[str, bytes]) -> None:
+    if not isinstance(written, str) or not re.fullmatch(r"\\x[0-9a-f]{136}", written):
+        raise BadError
+    whole = bytes.fromhex(written[2:])
+    public = keys.get(f"affidavit+{whole[:4].hex()}")
+    message = f"affidavit row\n{log_id}\n{leaf.hex()}\n".encode()
+    if public is None or not is_signed(public, whole[4:], message):
+        raise BadError
 
 
 def check_row(row: dict[str, Value], erased: bool) -> None:
@@ -109,7 +124,8 @@ def check_row(row: dict[str, Value], erased: bool) -> None:
 
 
 def leaf_of(row: dict[str, Value], commitments: Value | None) -> bytes:
-    texts = {name: value.text for name, value in row.items() if name not in PERSONAL and name != "salt"}
+    kept = {"salt", "signature"}
+    texts = {name: value.text for name, value in row.items() if name not in PERSONAL | kept}
     if commitments is not None:
         if not isinstance(commitments.is_, dict) or not commitments.is_:
             raise BadError
@@ -144,7 +160,7 @@ def climbed(leaf: bytes, index: int, size: int, beside: list[bytes]) -> bytes:
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
-def checkpoint(note: Any, keys: dict[str, bytes]) -> tuple[str, int, bytes]:
+def checkpoint(note: Any, keys: dict[str, bytes]) -> tuple[str, int, bytes, float]:
     found = NOTE.fullmatch(note) if isinstance(note, str) else None
     if found is None or not is_time(found["time"]) or not is_month(found["month"]):
         raise BadError
@@ -156,7 +172,11 @@ def checkpoint(note: Any, keys: dict[str, bytes]) -> tuple[str, int, bytes]:
     public = keys.get(f"affidavit+{signature[:4].hex()}")
     if public is None or not is_signed(public, signature[4:], found["signed"].encode()):
         raise BadError
-    return found["month"], int(found["size"]), bytes64(found["root"], 32)
+    size = int(found["size"])
+    signed_from = float("inf") if found["from"] is None else int(found["from"])
+    if found["from"] is not None and signed_from > size:
+        raise BadError
+    return found["month"], size, bytes64(found["root"], 32), signed_from
 
 
 def receipt(content: bytes) -> dict[str, Any] | None:

@@ -147,7 +147,7 @@ def _select_commitments(
 
 def _rows_as_hashed(connection: psycopg.Connection, log_ids: list[str]) -> dict[str, Row]:
     statement = rows_statement(connection.execute(COLUMNS).fetchall(), "log_id = ANY(%s::uuid[])")
-    return {log_id: json.loads(text) for log_id, text in connection.execute(statement, (log_ids,))}
+    return {log_id: json.loads(text) for log_id, text, _ in connection.execute(statement, (log_ids,))}
 
 
 def _matching_commitments(texts: list[str] | None, row: Row | None, leaf: bytes) -> str | None:

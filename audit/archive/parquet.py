@@ -30,8 +30,9 @@ _LAST = [
     ("spooled", pa.bool_()), ("leaf_hash", pa.binary()), ("erased_at", _MOMENT), ("commitments", pa.string()),
     ("personal", pa.binary()),
 ]  # fmt: skip
+_SIGNATURE = ("signature", pa.binary())
 # No query filters by a range of these.
-_WITHOUT_STATISTICS = frozenset({"leaf_hash", "commitments", "personal"})
+_WITHOUT_STATISTICS = frozenset({"leaf_hash", "commitments", "personal", "signature"})
 _UNIQUE = _WITHOUT_STATISTICS | {"log_id", "query_id", "answer_id", "request_id", "timestamp", "leaf_index"}
 
 Texts = Sequence[str | None]
@@ -45,7 +46,13 @@ def plain(columns: Mapping[str, str]) -> dict[str, str]:
 def schema(columns: Mapping[str, str]) -> pa.Schema:
     """`KeyError` if a column is of a type that no record has."""
     typed = [(name, TYPES[kind]) for name, kind in plain(columns).items()]
-    return pa.schema([("leaf_index", pa.int64()), *typed, *_LAST])
+    signature = [_SIGNATURE] if has_signatures(columns) else []
+    return pa.schema([("leaf_index", pa.int64()), *typed, *_LAST, *signature])
+
+
+def has_signatures(columns: Mapping[str, str]) -> bool:
+    """Archives of versions that did not sign rows have no such column."""
+    return _SIGNATURE[0] in columns
 
 
 def batch(values: Mapping[str, Sequence[Any]], columns: Mapping[str, str]) -> pa.RecordBatch:
@@ -63,13 +70,18 @@ def lines(batch: pa.RecordBatch, texts_by_column: Mapping[str, Texts]) -> Iterat
     names = ("leaf_index", "commitments", "personal", "spooled")
     kept = [batch.column(name).to_pylist() for name in names]
     erased, rows = _moments(batch.column("erased_at")), objects(texts_by_column)
-    for index, commitments, box, spooled, erased_at, row in zip(*kept, erased, rows, strict=True):
+    is_signed = _SIGNATURE[0] in batch.schema.names
+    signatures = batch.column("signature").to_pylist() if is_signed else [None] * len(batch)
+    for index, commitments, box, spooled, erased_at, row, signature in zip(
+        *kept, erased, rows, signatures, strict=True
+    ):
         yield (
             f'{{"commitments":{commitments}'
             + (f',"erased_at":{erased_at}' if erased_at else "")
             + f',"leaf_index":{index}'
             + (f',"personal":"{base64.b64encode(box).decode()}"' if box is not None else "")
             + f',"row":{row}'
+            + (f',"signature":"{base64.b64encode(signature).decode()}"' if signature is not None else "")
             + (',"spooled":true}' if spooled else "}")
         )
 

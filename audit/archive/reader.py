@@ -71,6 +71,8 @@ def _decrypt_row(line: bytes, keys: Mapping[str, bytes]) -> tuple[Row, Mapping[s
     row = found.row | {"spooled": found.spooled, "leaf_hash": f"\\x{leaf.hex()}"}
     if found.erased_at:
         row["erased_at"] = found.erased_at
+    if found.signature:
+        row["signature"] = f"\\x{found.signature.hex()}"
     key = keys.get(found.log_id)
     if found.box and key:
         row |= open_box(found.box, key, found.log_id)

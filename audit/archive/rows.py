@@ -17,12 +17,14 @@ from audit.errors import ArchiveError, BundleError
 from audit.proof import archive_format, record
 from audit.proof.bundle import COLUMN, are_commitments, month_of
 from audit.proof.canonical import canonical_text
+from audit.proof.keys import PublicKey
 from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, UNHASHED, Row
+from audit.proof.row_signature import is_row_signed, must_be_signed
 
 RowKeys = Callable[[Sequence[str]], Mapping[str, bytes]]  # by log_id; erased records have none
 
 _REQUIRED_MEMBERS = {"commitments", "leaf_index", "row"}
-_OPTIONAL_MEMBERS = {"erased_at", "personal", "spooled"}
+_OPTIONAL_MEMBERS = {"erased_at", "personal", "signature", "spooled"}
 _REQUIRED_COLUMNS = {"log_id", "query_id", "timestamp", "schema_version"}
 _NEVER_NULL = ("leaf_index", "leaf_hash", "commitments", "spooled", "timestamp")  # in the convenience copy
 
@@ -43,6 +45,7 @@ class EvidenceLine(NamedTuple):
     box: bytes | None
     spooled: bool
     erased_at: str | None
+    signature: bytes | None
 
     @property
     def log_id(self) -> str:
@@ -109,10 +112,19 @@ def encode_records(kinds: Mapping[str, str], records: Records) -> EncodedRecords
     return EncodedRecords(archive_format.ZSTD.compress(lines.encode(), asbytes=True), leaves, batch)
 
 
-def check_lines(month: date, batch: tuple[Sequence[bytes], Mapping[str, bytes] | None]) -> list[LineResult]:
+class Signing(NamedTuple):
+    """The keys that may have signed a month's rows, and from which leaf on each row must be signed."""
+
+    public_keys: Sequence[PublicKey]
+    signed_from: int | None
+
+
+def check_lines(
+    month: date, signing: Signing, batch: tuple[Sequence[bytes], Mapping[str, bytes] | None]
+) -> list[LineResult]:
     """Check lines of a month's evidence, given with the keys of their boxes; None if no keys were given."""
     lines, keys = batch
-    return [_check_line(line, month, keys) for line in lines]
+    return [_check_line(line, month, signing, keys) for line in lines]
 
 
 def parse_line(line: bytes) -> tuple[EvidenceLine, bytes]:
@@ -139,8 +151,9 @@ def _line(body: Mapping[str, Any]) -> EvidenceLine:
     if isinstance(box, str) == isinstance(erased_at, str):
         raise ArchiveError("A record must have either a box or a time of erasure")
     content = archive_format.bytes_of(box) if isinstance(box, str) else None
+    signature = archive_format.bytes_of(str(body["signature"])) if "signature" in body else None
     return EvidenceLine(
-        index, body["row"], body["commitments"], content, body.get("spooled", False), erased_at
+        index, body["row"], body["commitments"], content, body.get("spooled", False), erased_at, signature
     )
 
 
@@ -157,7 +170,7 @@ def _check_members(body: object) -> None:
         raise ArchiveError("Its commitments are not those of personal columns")
 
 
-def _check_line(line: bytes, month: date, keys: Mapping[str, bytes] | None) -> LineResult:
+def _check_line(line: bytes, month: date, signing: Signing, keys: Mapping[str, bytes] | None) -> LineResult:
     digest = sha256(line).digest()
     try:
         found, leaf = parse_line(line)
@@ -174,7 +187,16 @@ def _check_line(line: bytes, month: date, keys: Mapping[str, bytes] | None) -> L
     except (ArchiveError, BundleError) as wrong:
         return place._replace(problem=str(wrong))
     is_erased = found.box is None or (keys is not None and not is_open)
-    return place._replace(is_open=is_open, is_erased=is_erased)
+    place = place._replace(is_open=is_open, is_erased=is_erased)
+    if not _is_vouched_for(found, leaf, signing):
+        return place._replace(problem="The engine did not sign this record")
+    return place
+
+
+def _is_vouched_for(line: EvidenceLine, leaf: bytes, signing: Signing) -> bool:
+    if line.signature is None:
+        return not must_be_signed(line.row["schema_version"], line.leaf_index, signing.signed_from)
+    return is_row_signed(line.signature, line.log_id, leaf, signing.public_keys)
 
 
 def _open_box(line: EvidenceLine, keys: Mapping[str, bytes] | None) -> bool:

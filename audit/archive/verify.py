@@ -13,7 +13,7 @@ from pathlib import Path
 
 from audit.archive import reader
 from audit.archive.reader import ArchiveSource
-from audit.archive.rows import LineResult, RowGroup, RowKeys, check_lines, read_row_group
+from audit.archive.rows import LineResult, RowGroup, RowKeys, Signing, check_lines, read_row_group
 from audit.archive.worker_process import in_order
 from audit.errors import ArchiveError, NoteError, VaultDamagedError, VaultError, WorkerEndedError
 from audit.progress import Progress
@@ -88,6 +88,7 @@ class _Archive:
     proven: bytearray = field(default_factory=bytearray)  # by leaf: 1 if the evidence has it as it was sealed
     digests: bytearray = field(default_factory=bytearray)  # of the evidence's lines, by leaf
     leaves: bytearray = field(default_factory=bytearray)  # recomputed from the evidence
+    signed_from: int | None = None  # as the checkpoint says
 
     def fetch(self) -> None:
         for place, name in enumerate(NAMES):
@@ -120,6 +121,7 @@ class _Archive:
         if KEYS in self.whole:
             self._check_keys()
         checkpoint = self._checkpoint()
+        self.signed_from = checkpoint.signed_from if checkpoint else None
         stated = (self.manifest.origin, self.manifest.month, self.manifest.rows, self.manifest.root)
         if checkpoint and stated != (checkpoint.origin, checkpoint.month, checkpoint.size, checkpoint.root):
             message = f"The checkpoint of {checkpoint.month:%Y-%m} and size {checkpoint.size} does not match the manifest"
@@ -216,7 +218,7 @@ class _Archive:
         path = self.folder / EVIDENCE
         seen, expected = bytearray(self.manifest.rows), 0
         lines = reader.read_lines(path) if path.exists() else iter(())
-        check = partial(check_lines, self.manifest.month)
+        check = partial(check_lines, self.manifest.month, Signing(self.public_keys, self.signed_from))
         try:
             for results in in_order(check, self._line_batches(lines, row_keys), alone=not self.is_signed):
                 for found in results:

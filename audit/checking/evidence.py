@@ -8,18 +8,21 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar
 
 import psycopg
 from psycopg import sql
 
-from audit.checking.inspection import Batch, Erasure, Leaf, MonthState
+from audit.checking.inspection import Batch, Erasure, Leaf, LogRow, MonthState, UnsealedRecord
+from audit.checking.signature_check import SignatureCheck, SignedRows, check_here
 from audit.errors import VaultDamagedError
 from audit.ledger.partitions import month_start, next_month, partition_name
+from audit.proof.keys import PublicKey
 from audit.proof.merkle import HASH_BYTES
+from audit.proof.record import Row
 from audit.vault import Vault
 
 BATCH_LEAVES = 1_000  # some 8 MB of records: enough to be fast, little enough to hold three of them
@@ -97,11 +100,14 @@ SELECT asked::text FROM unnest(%s::uuid[]) AS asked
 WHERE NOT EXISTS (SELECT FROM public.audit_row_keys k WHERE k.log_id = asked)
 """
 _UNSEALED = """
-SELECT log_id::text, timestamp FROM public.audit_logs r
+SELECT log_id::text, timestamp, leaf_hash, schema_version, {signed} FROM public.audit_logs r
 WHERE timestamp >= %s AND timestamp < %s AND NOT EXISTS (
     SELECT FROM public.audit_leaves l
     WHERE l.log_id = r.log_id AND l.month = date_trunc('month', r.timestamp AT TIME ZONE 'UTC')::date)
 """
+_SIGNED = "signature, writer::text, sequence, heartbeat"
+_UNSIGNED = "NULL::bytea, NULL::text, NULL::integer, NULL::jsonb"
+_OPEN = "SELECT trail, signature FROM public.audit_open WHERE signature IS NOT NULL"
 
 _ANCHOR = re.compile(
     r"anchors/(?P<month>[0-9]{4}-[0-9]{2})/(?:(?P<size>[0-9]{12})\.note|(?P<first>[0-9]{12})-(?P<last>[0-9]{12})\.leaves)"
@@ -137,8 +143,10 @@ class StoredEvidence:
     vault: Vault
     period: Period
     now: datetime
+    check_signatures: SignatureCheck = check_here
     _anchors: dict[date, "_MonthAnchors"] = field(default_factory=dict)
     _rows: bytes = b""
+    _is_signed: bool = True  # a log of an older version has no such columns
     _has_erasures: bool = False
     _states: dict[date, MonthState] = field(default_factory=dict)
 
@@ -148,8 +156,9 @@ class StoredEvidence:
         self.connection.autocommit = True
         self.connection.execute(_SESSION.encode(), prepare=False)
         columns = self.connection.execute(COLUMNS).fetchall()
+        self._is_signed = "signature" in {name for name, *_ in columns}
         where = "log_id = ANY(%s::uuid[]) AND timestamp >= %s AND timestamp < %s"
-        self._rows = rows_statement(columns, where)
+        self._rows = rows_statement(columns, where, "signature" if self._is_signed else "NULL::bytea")
         self._has_erasures = self._has_table("audit_erasures")
 
     def months(self) -> list[date]:
@@ -178,18 +187,35 @@ class StoredEvidence:
         found = self.connection.execute(_CHECKPOINT, (month, size)).fetchone()
         return found[0] if found else None
 
-    def batches(self, month: date, end: int) -> Iterator[Batch]:
+    def batches(self, month: date, end: int, keys: Sequence[PublicKey]) -> Iterator[Batch]:
+        """While one batch is verified, the signatures of the next are checked, and the one after that is read."""
         begins = range(0, end, BATCH_LEAVES)
-        return _prefetched(self._batch(month, begin, min(begin + BATCH_LEAVES, end)) for begin in begins)
+        read = _prefetched(self._batch(month, begin, min(begin + BATCH_LEAVES, end)) for begin in begins)
+        waiting: tuple[Batch, Future[SignedRows]] | None = None
+        with ThreadPoolExecutor(1) as checker:
+            for batch in read:
+                ready, waiting = waiting, (batch, checker.submit(self.check_signatures, batch.claims, keys))
+                if ready:
+                    yield replace(ready[0], signed=ready[1].result())
+            if waiting:
+                yield replace(waiting[0], signed=waiting[1].result())
 
     def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None:
         return self.connection.execute(_LEAVES_BEYOND, (month, end)).fetchone()
 
-    def unsealed(self) -> Iterator[tuple[str, datetime, bool]]:
+    def unsealed(self) -> Iterator[UnsealedRecord]:
+        statement = _UNSEALED.format(signed=_SIGNED if self._is_signed else _UNSIGNED).encode()
         with self.connection.cursor("unsealed") as cursor:
-            cursor.execute(_UNSEALED, (self.period.since, self.period.until))
-            for log_id, timestamp in cursor:
-                yield log_id, timestamp, timestamp < self.now - SEALED_WITHIN
+            cursor.execute(statement, (self.period.since, self.period.until))
+            for log_id, timestamp, *signed in cursor:
+                yield UnsealedRecord(log_id, timestamp, timestamp < self.now - SEALED_WITHIN, *signed)
+
+    def open_requests(self) -> Iterator[tuple[Row, bytes | None]]:
+        if self._is_signed:
+            yield from self.connection.execute(_OPEN)
+
+    def since(self, month: date) -> datetime:
+        return self.period.within(month).since
 
     def manifest(self, month: date) -> tuple[bytes | None, str]:
         """Read the recorded version, because a later one is not ours. An invalid key counts as a missing manifest."""
@@ -228,8 +254,8 @@ class StoredEvidence:
         period, whole = self.period.within(month), EVER.within(month)
         found = self.connection.execute(self._rows, (log_ids, period.since, period.until), binary=True)
         rows = defaultdict(list)
-        for log_id, text in found:
-            rows[log_id].append(text)
+        for log_id, *row in found:
+            rows[log_id].append(LogRow(*row))
         batch.rows = rows
         if period != whole:
             places = (log_ids, whole.since, whole.until, period.since, period.until)
@@ -339,14 +365,19 @@ def _list_anchors(vault: Vault) -> dict[date, _MonthAnchors]:
     return found
 
 
-def rows_statement(columns: Iterable[tuple[str, bool, str]], condition: str) -> bytes:
-    """SQL for ids and rows as JSON: all columns, including those added later, in the form in which they are hashed."""
+def rows_statement(
+    columns: Iterable[tuple[str, bool, str]], condition: str, signature: str = "NULL::bytea"
+) -> bytes:
+    """SQL for ids and rows as JSON: all columns, including those added later, in the form in which they are hashed.
+
+    And for the signature by itself, if it is wanted before the JSON is read.
+    """
     listed = sql.SQL(", ").join(
         sql.SQL(_TIME if is_time else "{} AS {}").format(sql.Identifier("l", name), sql.Identifier(alias))
         for name, is_time, alias in columns
     ).as_string()  # fmt: skip
     return (
-        f"SELECT r.log_id::text, row_to_json(r)::text FROM (SELECT {listed} FROM public.audit_logs l WHERE {condition}) r"  # noqa: S608
+        f"SELECT r.log_id::text, row_to_json(r)::text, {signature} FROM (SELECT {listed} FROM public.audit_logs l WHERE {condition}) r"  # noqa: S608
     ).encode()
 
 

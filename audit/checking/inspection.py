@@ -8,11 +8,12 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
+from audit.checking.numbering import Numbering
 from audit.errors import ArchiveError, NoteError
 from audit.progress import Progress
 from audit.proof.archive_format import open_manifest
@@ -20,10 +21,13 @@ from audit.proof.bundle import COLUMN, are_commitments
 from audit.proof.checkpoint import Checkpoint, Link, erasure_text, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import Frontier
-from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, Row, leaf_hash
-from audit.proof.verdict import Finding, Report, Verdict
+from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, SIGNED_FROM, Row, leaf_hash
+from audit.proof.row_signature import is_open_signed, is_row_signed, must_be_signed
+from audit.proof.verdict import PROVEN, Finding, Report, Verdict
 
 MonthState = Literal["attached", "archived", "missing"]
+NOT_SIGNED = "The engine did not sign this record"
+CLOCKS_DIFFER = timedelta(minutes=1)
 
 
 class Leaf(NamedTuple):
@@ -32,6 +36,27 @@ class Leaf(NamedTuple):
     leaf_index: int
     log_id: str
     leaf_hash: bytes
+
+
+class LogRow(NamedTuple):
+    """A row of audit_logs as JSON, and its signature."""
+
+    text: str
+    signature: bytes | None
+
+
+class UnsealedRecord(NamedTuple):
+    """A row of audit_logs without a leaf. It is late if the sealer has had time enough."""
+
+    log_id: str
+    timestamp: datetime
+    is_late: bool
+    leaf_hash: bytes
+    schema_version: int
+    signature: bytes | None
+    writer: str | None
+    sequence: int | None
+    heartbeat: Any
 
 
 class Erasure(NamedTuple):
@@ -66,12 +91,22 @@ class Batch:
     checkpoints: Mapping[int, str]  # by the tree's size
     anchors: Mapping[int, bytes]  # the vault's notes, by the tree's size
     anchored: Mapping[int, bytes]  # the vault's leaf hashes, by index
-    rows: Mapping[str, Sequence[str]]  # as JSON, by log_id
+    rows: Mapping[str, Sequence[LogRow]]  # by log_id
     outside_period: frozenset[str] = frozenset()  # records of the month outside of the period
     erasures: Mapping[str, Sequence["Erasure"]] = field(default_factory=dict)  # of erased records, by log_id
     keyless: frozenset[str] = frozenset()  # archived records without a key for their personal columns
     anchors_lost: Sequence[int] = ()  # recorded in the database, not in the vault
     anchors_damaged: Sequence[int] = ()  # their leaves in the vault are incomplete, or contradict each other
+
+    signed: frozenset[tuple[str, bytes | None]] = (
+        frozenset()
+    )  # log_id and signature, where one of the keys made that
+
+    @property
+    def claims(self) -> list[tuple[str, bytes, bytes | None]]:
+        """Of each record its id, the leaf that it must have (the vault's, if that has it) and its signature."""
+        sealed = {leaf.log_id: self.anchored.get(leaf.leaf_index, leaf.leaf_hash) for leaf in self.leaves}
+        return [(log_id, sealed[log_id], row.signature) for log_id, rows in self.rows.items() for row in rows]
 
 
 class LogEvidence(Protocol):
@@ -89,11 +124,21 @@ class LogEvidence(Protocol):
 
     def checkpoint(self, month: date, size: int) -> str | None: ...
 
-    def batches(self, month: date, end: int) -> Iterator[Batch]: ...
+    def batches(self, month: date, end: int, keys: Sequence[PublicKey]) -> Iterator[Batch]:
+        """Each with those of its records that one of these keys signed."""
+        ...
 
     def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None: ...
 
-    def unsealed(self) -> Iterator[tuple[str, datetime, bool]]: ...
+    def unsealed(self) -> Iterator[UnsealedRecord]: ...
+
+    def open_requests(self) -> Iterator[tuple[Row, bytes | None]]:
+        """What is known of the requests in progress, and its signature."""
+        ...
+
+    def since(self, month: date) -> datetime:
+        """The begin of the month, or of the period if that is in it."""
+        ...
 
     def manifest(self, month: date) -> tuple[bytes | None, str]:
         """An archived month's manifest in the vault, if there is one, and the digest that was recorded."""
@@ -106,20 +151,70 @@ def inspect(evidence: LogEvidence, keys: Sequence[PublicKey], progress: Progress
     if not keys:
         report.add(Finding(Verdict.CANNOT_TELL, "key", "There is no public key to check with"))
         return report
-    origins: set[str] = set()
+    heads, numbering, is_begun = _Heads(), Numbering(datetime.min.replace(tzinfo=UTC)), False
     for month in evidence.months():
-        inspected = _Month(month, evidence, keys, report, origins)
+        has_rows = evidence.is_in_period(month) and evidence.state(month) == "attached"
+        if not has_rows or not is_begun:
+            numbering.cut(evidence.since(month))
+        is_begun = has_rows
+        inspected = _Month(month, evidence, keys, report, heads, numbering)
         end = inspected.find_end()
-        for batch in evidence.batches(month, end):
+        for batch in evidence.batches(month, end, keys):
             inspected.add(batch)
             progress(f"{month:%Y-%m}", batch.end, end)
         inspected.finish(end)
-    _count_unsealed(evidence, report)
+    heads.finish(report)
+    _count_unsealed(evidence, keys, heads, numbering, report)
+    for trail, signature in evidence.open_requests():
+        if is_open_signed(signature, trail, keys):
+            numbering.add(trail | {"heartbeat": None}, datetime.fromisoformat(trail["timestamp"]))
+    numbering.finish(report)
     return report
 
 
-def _count_unsealed(evidence: LogEvidence, report: Report) -> None:
-    for log_id, timestamp, is_late in evidence.unsealed():
+@dataclass(slots=True)
+class _Heads:
+    """What the checkpoints of all months say of the whole log."""
+
+    origins: set[str] = field(default_factory=set)  # exactly one is right
+    signed_since: datetime | None = (
+        None  # when the first one was made that says from where on rows are signed
+    )
+    unsigned: dict[date, Checkpoint] = field(
+        default_factory=dict
+    )  # the newest of each month that does not say it
+
+    def add(self, head: Checkpoint) -> None:
+        self.origins.add(head.origin)
+        if head.signed_from is None:
+            self.unsigned[head.month] = head
+        else:
+            self.signed_since = min(self.signed_since or head.issued_at, head.issued_at)
+
+    def finish(self, report: Report) -> None:
+        """Once one says that rows are signed, every later one must. The clocks of two machines may differ a little."""
+        for month, head in self.unsigned.items():
+            if self.signed_since and head.issued_at > self.signed_since + CLOCKS_DIFFER:
+                message = (
+                    f"The checkpoint of size {head.size} does not say that records are signed, although an earlier one"
+                    " of the log does: an older version of the program made it, or somebody who has the signing key"
+                )
+                report.add(Finding(Verdict.TAMPERED, "checkpoint", message, month, head.size - 1))
+
+
+def _count_unsealed(
+    evidence: LogEvidence, keys: Sequence[PublicKey], heads: _Heads, numbering: Numbering, report: Report
+) -> None:
+    for record in evidence.unsealed():
+        log_id, timestamp, is_late, leaf, version, signature, *_ = record
+        may_lack_it = signature is None and version < SIGNED_FROM and heads.signed_since is None
+        if not may_lack_it and not is_row_signed(signature, log_id, leaf, keys):
+            month = timestamp.date().replace(day=1)
+            report.add(
+                Finding(Verdict.TAMPERED, "row", f"{NOT_SIGNED}, so it is not sealed", month, log_id=log_id)
+            )
+            continue
+        numbering.add(record._asdict(), timestamp)
         if is_late:
             message = (
                 "The record should have been sealed by now. If it arrived late, through the spool, it is sealed in a"
@@ -139,7 +234,9 @@ class _Month:
     evidence: LogEvidence
     keys: Sequence[PublicKey]
     report: Report
-    origins: set[str]  # of all checkpoints of the log: exactly one is right
+    heads: _Heads
+    numbering: Numbering
+    signed_from: int | None = None  # as its last checkpoint says
     # None once a leaf is lost: no later root can be computed
     tree: Frontier | None = field(default_factory=Frontier)
     agreed: int = 0  # the largest size at which the tree had the signed root
@@ -155,9 +252,13 @@ class _Month:
         anchored = self.evidence.anchors_from_last(self.month)
         notes = ((size, note.decode(errors="replace")) for size, note in anchored)
         unsigned: list[Finding] = []
-        end = max(
-            self._last_signed("checkpoint", stored, unsigned), self._last_signed("anchor", notes, unsigned)
+        heads = (
+            self._last_signed("checkpoint", stored, unsigned),
+            self._last_signed("anchor", notes, unsigned),
         )
+        end = max(head.size if head else 0 for head in heads)
+        told = [head.signed_from for head in heads if head and head.signed_from is not None]
+        self.signed_from = min(told, default=None)
         for finding in unsigned:
             if (
                 finding.leaf_index is not None and finding.leaf_index >= end
@@ -165,13 +266,15 @@ class _Month:
                 self.report.add(finding)
         return end
 
-    def _last_signed(self, what: str, notes: Iterable[tuple[int, str]], unsigned: list[Finding]) -> int:
+    def _last_signed(
+        self, what: str, notes: Iterable[tuple[int, str]], unsigned: list[Finding]
+    ) -> Checkpoint | None:
         for size, note in notes:
             found = self._opened(size, note, what)
             if isinstance(found, Checkpoint):
-                return found.size
+                return found
             unsigned.append(found)
-        return 0
+        return None
 
     def add(self, batch: Batch) -> None:
         for size in batch.anchors_lost:
@@ -258,21 +361,31 @@ class _Month:
         return self.evidence.is_in_period(self.month) and self.evidence.state(self.month) == "attached"
 
     def _check_columns(self, batch: Batch) -> None:
-        first = next(iter(batch.rows.values()), ["{}"])[0]
-        if strange := [name for name in json.loads(first) if not COLUMN.fullmatch(name)]:
+        first = next(iter(batch.rows.values()), [LogRow("{}", None)])[0]
+        if strange := [name for name in json.loads(first.text) if not COLUMN.fullmatch(name)]:
             self._add_finding(Verdict.TAMPERED, "month", f"The log has an unknown column, {strange[0]!r}")
 
-    def _check_rows(self, leaf: Leaf, sealed: bytes, rows: Sequence[str], batch: Batch) -> None:
+    def _check_rows(self, leaf: Leaf, sealed: bytes, rows: Sequence[LogRow], batch: Batch) -> None:
         self.report.checked += 1
         if len(rows) > 1:
             message = f"There are {len(rows)} records with the same id"
             self._add_finding(Verdict.TAMPERED, "row", message, leaf.leaf_index, leaf.log_id)
         for row in rows:
-            verdict, message = _judge(json.loads(row), sealed, batch.erasures.get(leaf.log_id, ()), self.keys)
+            body: Row = json.loads(row.text)
+            verdict, message = _judge(body, sealed, batch.erasures.get(leaf.log_id, ()), self.keys)
+            if verdict in PROVEN and not self._is_vouched_for(leaf, row, body, batch):
+                verdict, message = Verdict.TAMPERED, NOT_SIGNED
+            if verdict in PROVEN:
+                self.numbering.add(body, datetime.fromisoformat(body["timestamp"]))
             if verdict is Verdict.ERASED:
                 self.report.count("records were erased, and are proven")
             elif verdict is not Verdict.VALID:
                 self._add_finding(verdict, "row", message, leaf.leaf_index, leaf.log_id)
+
+    def _is_vouched_for(self, leaf: Leaf, row: LogRow, body: Row, batch: Batch) -> bool:
+        if row.signature is None:
+            return not must_be_signed(body["schema_version"], leaf.leaf_index, self.signed_from)
+        return (leaf.log_id, row.signature) in batch.signed
 
     def _check_forgotten(self, leaf: Leaf, erasures: Sequence[Erasure]) -> None:
         """A record without a key must have a signed erasure line; if not, a part of the archive is lost."""
@@ -305,11 +418,17 @@ class _Month:
         if isinstance(found, Finding):
             self.report.add(found)
             return
-        self.origins.add(found.origin)
-        if len(self.origins) > 1:
+        self.heads.add(found)
+        if found.signed_from != self.signed_from and not self._is_before_signing(found):
+            message = f"The {what} of size {size} does not say from where on records are signed as the last one does"
+            self._add_finding(Verdict.TAMPERED, what, message, size - 1)
+        if len(self.heads.origins) > 1:
             message = f"The {what} of size {size} belongs to another log, {found.origin}"
             self._add_finding(Verdict.TAMPERED, what, message, size - 1)
         self._check_root(found, what)
+
+    def _is_before_signing(self, head: Checkpoint) -> bool:
+        return head.signed_from is None and self.signed_from is not None and head.size <= self.signed_from
 
     def _opened(self, size: int, note: str, what: str) -> Checkpoint | Finding:
         try:

@@ -6,7 +6,7 @@ One report for `affidavit audit status`, so that an auditor sees in one place wh
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ from psycopg_pool import AsyncConnectionPool
 from audit.checking.evidence import EVER, Period
 from audit.checking.month_tiers import AUDITOR, Read, StoredMonth, find_losses, read_months
 from audit.ledger import partitions
+from audit.ledger.orphans import UNSIGNED_VERSIONS
 from audit.ledger.partitions import MONTHS_AHEAD, MONTHS_AHEAD_MIN, months_from, partition_name
 from audit.ledger.spool import ASIDE_FILE
+from audit.proof.keys import PublicKey
+from audit.proof.row_signature import is_open_signed, is_row_signed
 from audit.vault import Vault
 
 NEAR_GATE = 0.02  # this close to the threshold, another calibration could have decided the other way
@@ -39,7 +42,7 @@ SELECT to_char(timestamp AT TIME ZONE 'UTC', 'YYYY-MM') AS month, count(*) AS re
            AS failed,
        round(avg({_NEAR}::int) FILTER (WHERE outcome = 'answered'), 4)::float AS answers_near_gate,
        round(avg({_NEAR}::int) FILTER (WHERE outcome = 'refused'), 4)::float AS refusals_near_gate
-FROM audit_logs GROUP BY month ORDER BY month
+FROM audit_logs WHERE endpoint <> 'heartbeat' GROUP BY month ORDER BY month
 """  # noqa: S608  the number is a constant
 
 # A recursive loose index scan, month by month: there is a checkpoint for every few seconds.
@@ -50,7 +53,8 @@ WITH RECURSIVE months AS (
     SELECT (SELECT min(c.month) FROM audit_checkpoints c WHERE c.month > m.month) FROM months m WHERE m.month IS NOT NULL
 )
 SELECT to_char(months.month, 'YYYY-MM') AS month, sealed.tree_size, sealed.created_at AS sealed_at,
-       anchored.tree_size AS anchored_size, anchored.anchored_at, waiting.created_at AS waiting_since
+       anchored.tree_size AS anchored_size, anchored.anchored_at, waiting.created_at AS waiting_since,
+       sealed.note LIKE E'%\\nsigned %' AS rows_signed
 FROM months
 CROSS JOIN LATERAL (
     SELECT * FROM audit_checkpoints c WHERE c.month = months.month ORDER BY tree_size DESC LIMIT 1) sealed
@@ -79,6 +83,14 @@ WHERE NOT EXISTS (SELECT FROM audit_logs WHERE log_id = a.log_id)
 GROUP BY month ORDER BY month
 """
 _OPEN = "SELECT count(*), min(opened_at) FROM audit_open"
+# Of a version that did not sign rows, an unsigned row is no alarm until a checkpoint of the log says that rows are signed.
+_TO_CHECK = """
+SELECT log_id::text, leaf_hash, schema_version, signature FROM audit_logs l
+WHERE NOT EXISTS (SELECT FROM audit_leaves WHERE log_id = l.log_id) LIMIT 10000
+"""
+_OPEN_TO_CHECK = (
+    "SELECT log_id::text, trail, trail -> 'schema_version', signature FROM audit_open LIMIT 10000"
+)
 # Rows committed since the last checkpoint, with a margin for rows that arrived late, from a spool.
 _RECENTLY_UNSEALED = """
 SELECT count(*), coalesce(extract(epoch FROM now() - min(timestamp)), 0)::float FROM audit_logs l
@@ -117,16 +129,32 @@ class Status:
     spool: list[SpoolFile]
     months: list[StoredMonth]  # of all tiers
     lost: list[str]  # messages about missing months and files
+    not_ours: list[str] = field(
+        default_factory=list
+    )  # rows that nobody sealed and that the engine did not sign
+    open_not_ours: list[str] = field(default_factory=list)  # open requests that it did not sign
 
 
 async def read_status(
-    read: Read, vault: Vault, spool: Path | None, today: date, period: Period = EVER
+    read: Read,
+    vault: Vault,
+    spool: Path | None,
+    today: date,
+    period: Period = EVER,
+    public_keys: Sequence[PublicKey] | None = None,
 ) -> Status:
+    """Without public keys it cannot tell which rows the engine signed."""
     names = [name for (name,) in (await read(AUDITOR, _MONTHS))[1]]
     months = await read_months(read)
+    evidence = _named(*await read(AUDITOR, _EVIDENCE))
+    not_ours, open_not_ours = list[str](), list[str]()
+    if public_keys is not None:
+        from_now_on = any(head["rows_signed"] for head in evidence)
+        not_ours = _not_signed((await read(AUDITOR, _TO_CHECK))[1], public_keys, from_now_on=from_now_on)
+        open_not_ours = _not_opened((await read(AUDITOR, _OPEN_TO_CHECK))[1], public_keys)
     return Status(
         records=_named(*await read(AUDITOR, RECORDS)),
-        evidence=_named(*await read(AUDITOR, _EVIDENCE)),
+        evidence=evidence,
         partitions=names,
         months_ahead=sum(name > partition_name(today) for name in names),
         unsealed=Backlog(*(await read(AUDITOR, _UNSEALED))[1][0]),
@@ -135,7 +163,30 @@ async def read_status(
         spool=spool_files(spool) if spool else [],
         months=months,
         lost=await asyncio.to_thread(find_losses, [kept for kept in months if kept.overlaps(period)], vault),
+        not_ours=not_ours,
+        open_not_ours=open_not_ours,
     )
+
+
+def _not_signed(
+    rows: Sequence[tuple[Any, ...]], keys: Sequence[PublicKey], *, from_now_on: bool
+) -> list[str]:
+    """The ids of the rows that none of these keys signed; those of older versions too, if each is signed from now on."""
+    return [
+        log_id
+        for log_id, leaf, version, signature in rows
+        if not is_row_signed(signature, log_id, leaf, keys)
+        and (from_now_on or signature is not None or version not in UNSIGNED_VERSIONS)
+    ]
+
+
+def _not_opened(rows: Sequence[tuple[Any, ...]], keys: Sequence[PublicKey]) -> list[str]:
+    return [
+        log_id
+        for log_id, trail, version, signature in rows
+        if not is_open_signed(signature, trail, keys)
+        and (signature is not None or version not in UNSIGNED_VERSIONS)
+    ]
 
 
 def gaps(status: Status, now: datetime) -> list[str]:
@@ -146,9 +197,18 @@ def gaps(status: Status, now: datetime) -> list[str]:
             f"{count} leaves of {month} have no row, the first is {first}: run `affidavit audit verify`"
         )
     found += [words[0].upper() + words[1:] for words in status.lost]
-    found += _overdue(
-        status.unsealed, "records are not sealed: check that `affidavit audit seal` is running", now
-    )
+    found += [
+        f"{len(names)} {what}, the first is {min(names)}: somebody else can write to the database; run `affidavit audit verify`"
+        for names, what in (
+            (status.not_ours, "records were not signed by the engine and are not sealed"),
+            (status.open_not_ours, "open requests were not opened by the engine and stay open"),
+        )
+        if names
+    ]
+    if status.unsealed.count > len(status.not_ours):
+        found += _overdue(
+            status.unsealed, "records are not sealed: check that `affidavit audit seal` is running", now
+        )
     found += _overdue(
         status.open, "requests are still open: their process hangs or has died; restart the engine", now
     )
@@ -241,12 +301,13 @@ class LogGauges:
     months_ahead: int
     spool_entries: int
     spool_bytes: int
+    refused_rows: int
 
 
 async def read_log_gauges(
-    pool: AsyncConnectionPool, read: Read, spool: Path | None, today: date
+    pool: AsyncConnectionPool, read: Read, spool: Path | None, today: date, refused_rows: int
 ) -> LogGauges:
-    """Cheap for a log of any length, because they are polled every few seconds."""
+    """Cheap for a log of any length, because they are polled every few seconds. This process's sealer counts what it refuses."""
     files = await asyncio.to_thread(spool_files, spool) if spool else []
     async with pool.connection() as connection:
         (open_records, _) = await (await connection.execute(_OPEN)).fetchone() or (0, None)
@@ -258,4 +319,5 @@ async def read_log_gauges(
         months_ahead=await partitions.count_months_ahead(pool, today),
         spool_entries=sum(file.entries for file in files),
         spool_bytes=sum(file.size_bytes for file in files if file.entries),
+        refused_rows=refused_rows,
     )

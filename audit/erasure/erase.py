@@ -27,8 +27,9 @@ from audit.erasure.target import ErasureTarget
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from audit.ledger.spool import ASIDE_FILE
 from audit.proof.checkpoint import erasure_text
-from audit.proof.keys import Signer
+from audit.proof.keys import PublicKey, Signer
 from audit.proof.record import Row, Trail, commitments, leaf_hash
+from audit.proof.row_signature import is_open_signed, sign_open
 
 BATCH_ROWS = 1_000  # some 8 MB of records
 KEYS_BATCH = 10_000  # each has a line of 300 bytes
@@ -44,7 +45,8 @@ _KEYS = "SELECT * FROM audit_keys_to_destroy(%s::text[], %s::uuid[], %s, %s)"
 _ERASE = "SELECT audit_erase(%s::json)"
 _TURNS = "SELECT audit_turns(%s::text[])"
 _OPEN = "SELECT audit_open_of(%s::text[], %s::uuid[], %s)"
-_FORGET_OPEN = "SELECT audit_forget_open(%s::text[], %s::uuid[])"
+_OPEN_TO_EMPTY = "SELECT * FROM audit_open_to_empty(%s::text[], %s::uuid[])"
+_EMPTY_OPEN = "SELECT audit_empty_open(%s, %s)"
 _FORGET_SESSIONS = "SELECT audit_forget_sessions(%s::text[], %s::uuid[])"
 _FORGET_TURN = "SELECT audit_forget_turn(%s)"
 _LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %s, true)"
@@ -108,6 +110,7 @@ class Eraser:
 
     pool: AsyncConnectionPool
     key: Signer
+    public_keys: Callable[[], Sequence[PublicKey]]
     spool: Path | None
     within_s: float
     monotonic: Callable[[], float]
@@ -244,7 +247,7 @@ class Eraser:
         done = erasure.done
         async with self._transaction() as connection:
             names, queries = list(target.names), target.queries
-            done.open = await _scalar(connection, _FORGET_OPEN, names, queries)
+            done.open = await self._empty_open(connection, names, queries)
             done.conversations = await _scalar(connection, _FORGET_SESSIONS, names, list(turns))
             if target.query_id:
                 done.conversations += await _scalar(connection, _FORGET_TURN, target.query_id)
@@ -258,6 +261,18 @@ class Eraser:
                 " if another machine has their last entries in its spool, erase again when that machine is back"
             )
         return found.refused
+
+    async def _empty_open(
+        self, connection: psycopg.AsyncConnection, names: Sequence[str], queries: Sequence[UUID]
+    ) -> int:
+        """Empties open records, and signs what is left of those that the engine signed."""
+        found = await (await connection.execute(_OPEN_TO_EMPTY, (names, queries))).fetchall()
+        keys = self.public_keys() if found else ()
+        for log_id, trail, emptied, signature in found:
+            is_ours = is_open_signed(signature, trail, keys)
+            again = sign_open(emptied, self.key) if is_ours else None
+            await connection.execute(_EMPTY_OPEN, (log_id, again))
+        return len(found)
 
     async def _erase_batch(
         self, rows: Sequence[Row], keys: Sequence[tuple[Any, ...]], erasure: _Erasure

@@ -2,12 +2,24 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal, Self
+from typing import Any, Literal, Self
 from uuid import UUID
 
-from audit.proof.record import HashedRow, Row, Trail, bytes_of, leaf_hash, row_of, text_of
+from audit.proof.keys import Signer
+from audit.proof.record import (
+    SIGNED_FROM,
+    HashedRow,
+    Row,
+    Trail,
+    bytes_of,
+    leaf_hash,
+    row_of,
+    storable,
+    text_of,
+)  # fmt: skip
+from audit.proof.row_signature import sign_open, signed
 
 Step = Literal["opened", "noted", "closed"]
 
@@ -22,18 +34,19 @@ class Entry:
     is_spooled: bool = False
 
     @classmethod
-    def opened(cls, trail: Trail, owner: int, spool: UUID | None) -> Self:
-        row = row_of(trail)
-        known = {"log_id": row["log_id"], "opened_at": row["timestamp"], "owner": owner, "trail": row}
-        return cls("opened", row["log_id"], text_of(known | {"spool": str(spool) if spool else None}))
+    def opened(cls, trail: Trail, owner: int, spool: UUID | None, key: Signer) -> Self:
+        known = _known(trail, key)
+        about = {"opened_at": known["trail"]["timestamp"], "owner": owner, "spool": spool and str(spool)}
+        return cls("opened", known["log_id"], text_of(known | about))
 
     @classmethod
-    def noted(cls, trail: Trail) -> Self:
-        row = row_of(trail)
-        return cls("noted", row["log_id"], text_of({"log_id": row["log_id"], "trail": row}))
+    def noted(cls, trail: Trail, key: Signer) -> Self:
+        known = _known(trail, key)
+        return cls("noted", known["log_id"], text_of(known))
 
     @classmethod
     def closed(cls, log_id: UUID, row: HashedRow) -> Self:
+        """The row, which must be signed already."""
         return cls("closed", str(log_id), row.text)
 
     @classmethod
@@ -45,6 +58,21 @@ class Entry:
 
     def line(self) -> str:
         return f"{self.kind} {self.log_id} {self.text}"
+
+    def signed_if_old(self, key: Signer) -> "Entry":
+        """An entry that a version left in the spool which did not sign yet, signed now: the spool is ours alone."""
+        try:
+            body: Row = json.loads(self.text)
+            row = body.get("trail", body)
+            is_old = "signature" not in body and row["schema_version"] < SIGNED_FROM
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return self  # for the database to refuse
+        if not is_old:
+            return self
+        if self.kind == "closed":
+            leaf = bytes_of(row["leaf_hash"])
+            return replace(self, text=signed(HashedRow(self.text, leaf), self.log_id, key).text)
+        return replace(self, text=json.dumps(body | {"signature": f"\\x{sign_open(row, key).hex()}"}))
 
     def timestamp(self) -> str:
         """The time of its row, which decides its month."""
@@ -76,6 +104,11 @@ def _check_step(body: Row, kind: Step) -> None:
         raise ValueError("No record")  # noqa: TRY004
     if kind == "opened":
         int(body["owner"]), datetime.fromisoformat(body["opened_at"])
+
+
+def _known(trail: Trail, key: Signer) -> dict[str, Any]:
+    row = storable(row_of(trail))
+    return {"log_id": row["log_id"], "trail": row, "signature": f"\\x{sign_open(row, key).hex()}"}
 
 
 def ids(entries: Sequence[Entry], kind: Step) -> list[str]:

@@ -10,7 +10,7 @@ import base64
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import partial
@@ -33,12 +33,14 @@ from audit.ledger import spool as spools
 from audit.ledger.database_writer import DatabaseWriter, weaknesses
 from audit.ledger.entry import Entry
 from audit.ledger.group_commit import GroupCommit, PendingWrite
+from audit.ledger.numbers import RecordNumbers
 from audit.ledger.orphans import UNACKNOWLEDGED, LivenessLock, Orphans
 from audit.ledger.spool import Spool
 from audit.ledger.write_probe import PROBE_CHARACTERS, Taker, WriteProbe
 from audit.proof.checkpoint import receipt_text
-from audit.proof.keys import Signer
-from audit.proof.record import SALT_BYTES, HashedRow, Receipt, Trail, hashed, row_of
+from audit.proof.keys import PublicKey, Signer
+from audit.proof.record import SALT_BYTES, HashedRow, Receipt, Row, Trail, hashed, row_of
+from audit.proof.row_signature import signed
 
 LOCK_S = 10.0  # a database that takes longer to grant a free lock counts as unavailable
 GRACE_S = 1.0  # a living process whose connection was lost has its lock again by then
@@ -71,6 +73,7 @@ class Ledger:
         key: Signer,
         clock: Callable[[], datetime],
         *,
+        public_keys: Callable[[], Sequence[PublicKey]],
         within_s: float,
         spooling: SpoolSettings | None = None,
         clock_behind_max: timedelta = partitions.BEHIND_MAX,
@@ -96,13 +99,14 @@ class Ledger:
         self._probing = DatabaseWriter(pool.conninfo)
         self._probe = WriteProbe(self._try_database, self._spool.probe if self._spool else None)
         self._alive = LivenessLock(pool.conninfo, self._owner)
-        self._orphans = Orphans(self._owner, self._spool)
+        self._orphans = Orphans(self._owner, self._spool, key, public_keys)
         self._living: set[UUID] = set()
         self._doubtful: dict[Entry, Trail] = {}  # given up while the database was committing their end
         self._opened: set[UUID] = set()  # those whose open record is durable
         self._refused: dict[
             str, Entry
         ] = {}  # given up while the spool was taking their end: their rows instead
+        self._numbers = RecordNumbers(uuid4())
         self._weaknesses: list[str] = []
         self._months_made_on: date | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -138,12 +142,13 @@ class Ledger:
         """Write ahead: from here on the request is on record, whatever happens to this process."""
         self._living.add(trail.log_id)
         spool = self._spool.identity if self._spool else None
-        await self._durable(lambda: Entry.opened(trail, self._owner, spool))
+        with self._numbered(trail):
+            await self._durable(lambda: Entry.opened(trail, self._owner, spool, self._key))
         self._opened.add(trail.log_id)
 
     async def note(self, trail: Trail) -> None:
         """Make durable what happened since the record was opened, before the client sees it."""
-        await self._durable(lambda: Entry.noted(trail))
+        await self._durable(lambda: Entry.noted(trail, self._key))
 
     async def close(self, trail: Trail, issued_at: datetime) -> Receipt:
         """Write the row, once and for ever. An answer may leave only after this.
@@ -154,11 +159,12 @@ class Ledger:
         row: list[HashedRow] = []
 
         def entry() -> Entry:
-            row.append(_hashed(trail))
+            row.append(self._signed(row_of(trail), trail.log_id))
             return Entry.closed(trail.log_id, row[0])
 
         try:
-            await self._durable(entry, ending=trail)
+            with self._numbered(trail):
+                await self._durable(entry, ending=trail)
         finally:
             # A record that could not be closed becomes an orphan, although this process lives.
             self._living.discard(trail.log_id)
@@ -167,6 +173,38 @@ class Ledger:
         signature = self._key.sign(receipt_text(trail.log_id, leaf_hash, issued_at))
         text = base64.b64encode(signature).decode()
         return Receipt(trail.log_id, leaf_hash, issued_at, self._key.key_id, text)
+
+    async def beat(self, trail: Trail, clock: Callable[[], datetime]) -> None:
+        """A heartbeat. While records wait in the spool it goes there too, so that it never comes before them."""
+        trail.heartbeat = self._numbers.heartbeat()
+        if self.is_spooling:
+            self._by_spool.add(str(trail.log_id))
+        await self.open(trail)
+        await self.close(trail, clock())
+        self._numbers.forget(trail.heartbeat)
+
+    @contextlib.contextmanager
+    def _numbered(self, trail: Trail) -> Iterator[None]:
+        """Gives the record its number, once; if it cannot even be opened, a heartbeat will say so."""
+        numbers = self._numbers
+        if trail.writer == numbers.writer and trail.sequence is not None:
+            is_first = trail.sequence in numbers.failed
+        else:
+            trail.writer, trail.sequence, is_first = numbers.writer, numbers.next(), True
+        number = trail.sequence
+        if not is_first:
+            yield
+            return
+        numbers.opening.add(number)
+        try:
+            yield
+        except BaseException:
+            numbers.failed.add(number)
+            raise
+        else:
+            numbers.failed.discard(number)
+        finally:
+            numbers.opening.discard(number)
 
     async def maintain(self) -> int:
         """Periodic maintenance: check durability, make months ahead, drain abandoned spools, close orphans."""
@@ -269,6 +307,14 @@ class Ledger:
         finally:
             self._has_spooled.set()  # also after a timeout: the entry may be on disk all the same
 
+    def _unacknowledged(self, trail: Trail) -> Entry:
+        """The row of a request whose end was recorded, but too late for its client."""
+        row = self._signed(row_of(trail) | UNACKNOWLEDGED, trail.log_id)
+        return replace(Entry.closed(trail.log_id, row), is_spooled=True)
+
+    def _signed(self, row: Row, log_id: UUID) -> HashedRow:
+        return signed(hashed(row, secrets.token_bytes(SALT_BYTES)), log_id, self._key)
+
     def _put_in_spool(self, entry: Entry) -> PendingWrite:
         if self._spooling is None:
             raise TransientWriteError("No spool is configured")
@@ -279,7 +325,7 @@ class Ledger:
         """The client gets 503. If a commit that has begun ends well even so, the log says what the client was told."""
         in_spool = attempt.in_spool
         if in_spool and not in_spool.withdraw() and not in_spool.done.done() and ending:
-            self._refused[str(ending.log_id)] = _unacknowledged(ending)
+            self._refused[str(ending.log_id)] = self._unacknowledged(ending)
         if attempt.in_database and not attempt.in_database.withdraw() and ending:
             self._doubtful[attempt.in_database.entry] = ending
 
@@ -303,7 +349,7 @@ class Ledger:
         """Drains the files of dead processes."""
         for path in spools.abandoned_files(spool.folder):
             for piece in spools.batches(path):
-                await spools.deliver(piece, self._draining, path)
+                await spools.deliver(piece, self._draining, path, self._key)
                 await self._report_loss(path, piece.bytes_missing)
             spools.remove(path)
         for path, bytes_missing in spools.lost_files(spool.folder):
@@ -346,7 +392,7 @@ class Ledger:
             self._refused.get(entry.log_id, entry) if entry.kind == "closed" else entry
             for entry in piece.entries
         ]
-        await spools.deliver(replace(piece, entries=told), self._draining, spool.path)
+        await spools.deliver(replace(piece, entries=told), self._draining, spool.path, self._key)
         self._is_database_down = False
         spool.mark_drained(piece)
         await self._report_loss(spool.path, piece.bytes_missing)
@@ -359,7 +405,8 @@ class Ledger:
         """Writes all of a record, and takes it back."""
         text = secrets.token_hex(PROBE_CHARACTERS // 2)
         asked = self._event("probe", "", outcome="recorded", llm_prompt=text)
-        entries = [Entry.opened(asked, self._owner, None), Entry.closed(asked.log_id, _hashed(asked))]
+        row = self._signed(row_of(asked), asked.log_id)
+        entries = [Entry.opened(asked, self._owner, None, self._key), Entry.closed(asked.log_id, row)]
         with contextlib.suppress(WithdrawnError):
             await self._probing.write(entries, _withdraw)
 
@@ -408,17 +455,6 @@ class _Attempt:
 
 def _withdraw() -> None:
     raise WithdrawnError
-
-
-def _hashed(trail: Trail) -> HashedRow:
-    return hashed(row_of(trail), secrets.token_bytes(SALT_BYTES))
-
-
-def _unacknowledged(trail: Trail) -> Entry:
-    """The row of a request whose end was recorded, but too late for its client."""
-    row = row_of(trail) | UNACKNOWLEDGED
-    spooled = Entry.closed(trail.log_id, hashed(row, secrets.token_bytes(SALT_BYTES)))
-    return replace(spooled, is_spooled=True)
 
 
 async def _supervise(loop: Loop) -> None:

@@ -6,12 +6,15 @@ A process lives while the database has a session of its name (a lease), under a 
 while it holds the lock on its spool file: a connection can be lost without its process. No lock of the database serves as
 a lease: readers can take an advisory one, and all others need a transaction that would stay open for days. The end of a
 request may be in the spool of the machine that died, so others wait for that machine before they close its requests.
+
+Only what the engine signed when it was opened is closed with its signature: anybody who owns the database could open a request.
 """
 
 import asyncio
 import contextlib
+import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -21,19 +24,24 @@ from psycopg.conninfo import make_conninfo
 from audit.ledger.database_writer import WRITE, arguments, is_archived
 from audit.ledger.entry import Entry
 from audit.ledger.spool import Spool, has_lost_entries, is_alive
-from audit.proof.record import SALT_BYTES, hashed
+from audit.proof.keys import PublicKey, Signer
+from audit.proof.record import SALT_BYTES, SCHEMA_VERSIONS, SIGNED_FROM, Row, hashed
+from audit.proof.row_signature import is_open_signed, signed
 
 LOCK_PAUSE_S = 0.05  # between two retries to connect
 FOREIGN_S = 3600  # a machine that has not come back by then has lost its spool
+READ_MAX = 10_000  # far more than a machine has in progress; the others come next time
 FORGOTTEN_S = 30  # no request takes that long: one of ours that is still open was lost between two states
+UNSIGNED_VERSIONS = {version for version in SCHEMA_VERSIONS if version < SIGNED_FROM}
 
 # The rows are locked, so that of several starts at once each closes what no other does.
 _ABANDONED = """
-SELECT log_id, owner, trail FROM audit_open WHERE
+SELECT log_id, owner, trail, signature FROM audit_open WHERE (
     (owner <> %(owner)s AND (spool IS NULL OR spool = %(spool)s OR opened_at < clock_timestamp() - %(foreign)s * interval '1 s')
      AND 'affidavit lease ' || to_hex(owner) <> ALL (ARRAY(SELECT audit_sessions())))
     OR (owner = %(owner)s AND log_id <> ALL (%(living)s)
-        AND opened_at < clock_timestamp() - %(forgotten)s * interval '1 s')
+        AND opened_at < clock_timestamp() - %(forgotten)s * interval '1 s'))
+    AND log_id <> ALL (%(forged)s) LIMIT %(most)s
 FOR UPDATE SKIP LOCKED
 """
 _FORGET = "DELETE FROM audit_open WHERE log_id = %s"
@@ -43,6 +51,8 @@ _UNCONFIRMED = "The end of this request could not be recorded in time, so its cl
 UNACKNOWLEDGED = {
     "outcome": "not_acknowledged", "success": False, "http_status": 503, "error_type": "audit", "error_message": _UNCONFIRMED,
 }  # fmt: skip
+
+log = logging.getLogger(__name__)
 
 
 class LivenessLock:
@@ -72,9 +82,14 @@ class LivenessLock:
 class Orphans:
     """Finds requests without a live process, and closes those that it finds twice."""
 
-    def __init__(self, owner: int, spool: Spool | None) -> None:
+    def __init__(
+        self, owner: int, spool: Spool | None, key: Signer, public_keys: Callable[[], Sequence[PublicKey]]
+    ) -> None:
         self._owner = owner
         self._spool = spool
+        self._key = key
+        self._public_keys = public_keys
+        self._forged: set[UUID] = set()
         self.seen: frozenset[UUID] = frozenset()
 
     async def close(self, connection: psycopg.AsyncConnection, living: Collection[UUID]) -> int:
@@ -82,26 +97,38 @@ class Orphans:
         closed = 0
         async with connection.transaction():
             orphans = await self._orphans(connection, living)
-            for log_id, row in orphans.items():
+            for log_id, (row, is_signed) in orphans.items():
                 if log_id in self.seen:
-                    closed += await _close(connection, log_id, row)
+                    closed += await _close(connection, log_id, row, self._key if is_signed else None)
         self.seen = frozenset(orphans)
         return closed
 
     async def _orphans(
         self, connection: psycopg.AsyncConnection, living: Collection[UUID]
-    ) -> dict[UUID, dict[str, Any]]:
+    ) -> dict[UUID, tuple[Row, bool]]:
         values = {
             "owner": self._owner, "spool": self._spool and self._spool.identity, "living": list(living),
-            "foreign": FOREIGN_S, "forgotten": FORGOTTEN_S,
+            "foreign": FOREIGN_S, "forgotten": FORGOTTEN_S, "forged": list(self._forged), "most": READ_MAX,
         }  # fmt: skip
         cursor = await connection.execute(_ABANDONED, values)
-        found = await cursor.fetchall()
-        return {
-            log_id: self._ended(trail, owner) for log_id, owner, trail in found if not self._is_here(owner)
-        }
+        found = [row for row in await cursor.fetchall() if not self._is_here(row[1])]
+        orphans = await asyncio.to_thread(self._ours, found) if found else {}
+        self._report_forged({log_id for log_id, *_ in found} - orphans.keys())
+        return orphans
 
-    def _ended(self, trail: dict[str, Any], owner: int) -> dict[str, Any]:
+    def _ours(self, found: Sequence[tuple[UUID, int, Any, bytes | None]]) -> dict[UUID, tuple[Row, bool]]:
+        """Those that the engine signed; and those of a version that did not sign, whose rows are not signed either."""
+        keys = self._public_keys()
+        ours = {}
+        for log_id, owner, trail, signature in found:
+            if not isinstance(trail, dict) or trail.get("log_id") != str(log_id):
+                continue
+            is_signed = is_open_signed(signature, trail, keys)
+            if is_signed or (signature is None and trail.get("schema_version") in UNSIGNED_VERSIONS):
+                ours[log_id] = (self._ended(trail, owner), is_signed)
+        return ours
+
+    def _ended(self, trail: Row, owner: int) -> Row:
         """The row of an orphan. One of ours was refused while this process lived: its client has the status that is recorded."""
         row = {name: value for name, value in trail.items() if value is not None} | {"success": False}
         if owner == self._owner and row["outcome"] == "open":
@@ -109,13 +136,21 @@ class Orphans:
         is_lost = self._spool is not None and has_lost_entries(self._spool.folder, owner)
         return row | {"outcome": "abandoned", "error_message": _LOST if is_lost else _DIED}
 
+    def _report_forged(self, forged: set[UUID]) -> None:
+        if forged and not self._forged:
+            log.error(
+                "%s open requests were not opened by the engine and stay open, the first is %s. Run `affidavit audit status`.",
+                len(forged), min(forged),
+            )  # fmt: skip
+        self._forged |= forged
+
     def _is_here(self, owner: int) -> bool:
         return owner != self._owner and self._spool is not None and is_alive(self._spool.folder, owner)
 
 
-async def _close(connection: psycopg.AsyncConnection, log_id: UUID, row: dict[str, Any]) -> int:
-    entry = Entry.closed(log_id, hashed(row, secrets.token_bytes(SALT_BYTES)))
+async def _close(connection: psycopg.AsyncConnection, log_id: UUID, row: Row, key: Signer | None) -> int:
     try:
+        entry = _entry_of(log_id, row, key)
         async with connection.transaction():
             await connection.execute(WRITE, arguments([entry]))
     except psycopg.errors.UniqueViolation:  # it has its row: only the open record was left
@@ -128,3 +163,8 @@ async def _close(connection: psycopg.AsyncConnection, log_id: UUID, row: dict[st
     else:
         return 1
     return 0
+
+
+def _entry_of(log_id: UUID, row: Row, key: Signer | None) -> Entry:
+    made = hashed(row, secrets.token_bytes(SALT_BYTES))
+    return Entry.closed(log_id, signed(made, log_id, key) if key else made)

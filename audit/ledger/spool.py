@@ -25,6 +25,7 @@ from typing import Self
 from audit.errors import ArchivedMonthError, MissingMonthError, PermanentWriteError, TransientWriteError
 from audit.ledger.database_writer import DatabaseWriter
 from audit.ledger.entry import Entry, check, compacted
+from audit.proof.keys import Signer
 from audit.vault import sync_folder
 
 READ_MAX = 256  # entries drained in one batch
@@ -221,9 +222,9 @@ def set_aside(folder: Path, lines: Sequence[bytes]) -> None:
     sync_folder(folder)
 
 
-async def deliver(piece: SpoolBatch, to: DatabaseWriter, path: Path) -> None:
+async def deliver(piece: SpoolBatch, to: DatabaseWriter, path: Path, key: Signer) -> None:
     """Write a batch to the database. Entries that it will never take become dead letters; `TransientWriteError` asks for a retry."""
-    entries, folder = compacted(piece.entries), path.parent
+    entries, folder = [entry.signed_if_old(key) for entry in compacted(piece.entries)], path.parent
     try:
         await to.write(entries)
     except (PermanentWriteError, MissingMonthError):

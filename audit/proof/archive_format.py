@@ -23,7 +23,8 @@ from audit.proof.canonical import canonical_json, read_line
 from audit.proof.keys import PublicKey, SigningKey
 from audit.proof.record import PERSONAL, commitments_of, joined
 
-FORMAT = "affidavit archive 1"
+FORMAT = "affidavit archive 2"
+UNSIGNED_FORMAT = "affidavit archive 1"  # of versions that did not sign rows: their archives stay valid
 SPECIFICATION_FILE = Path(__file__).with_suffix(".md")
 
 EVIDENCE, PARQUET, LEAVES = "evidence.jsonl.zst", "rows.parquet", "leaves"
@@ -93,7 +94,7 @@ class Manifest:
 def sign_manifest(exported: Exported, files: Mapping[str, StoredFile], key: SigningKey) -> bytes:
     """The last file of an archive: the archive exists once it is written."""
     body = {
-        "format": FORMAT, "origin": exported.origin, "month": f"{exported.month:%Y-%m}", "rows": exported.rows,
+        "format": _format_of(exported.columns), "origin": exported.origin, "month": f"{exported.month:%Y-%m}", "rows": exported.rows,
         "root": exported.root.hex(), "schema_versions": list(exported.schema_versions),
         "columns": [list(column) for column in exported.columns.items()], "code_version": exported.code_version, "key_id": key.key_id,
         "files": {name: asdict(files[name]) for name in NAMES},
@@ -107,16 +108,22 @@ def open_manifest(content: bytes) -> Manifest:
     if len(content) > MANIFEST_BYTES_MAX:
         raise ArchiveError("The manifest is larger than any of ours")
     body = read_line(content, "The manifest", ArchiveError)
-    if body.keys() != _FIELDS or body["format"] != FORMAT:
+    if body.keys() != _FIELDS or body["format"] not in {FORMAT, UNSIGNED_FORMAT}:
         raise ArchiveError(f"The manifest does not have exactly the fields of “{FORMAT}”")
     if not _has_types(body) or body["rows"] < 1:
         raise ArchiveError("A field of the manifest has a value of the wrong type")
+    if body["format"] != _format_of(dict(body["columns"])):
+        raise ArchiveError("The manifest's columns are not those of its format")
     unsigned = {name: value for name, value in body.items() if name != "signature"}
     return Manifest(
         body["origin"], date.fromisoformat(f"{body['month']}-01"), body["rows"], bytes.fromhex(body["root"]),
         body["schema_versions"], dict(body["columns"]), body["code_version"], _files(body["files"], body["month"]),
         body["key_id"], bytes_of(body["signature"]), _signed_text(unsigned),
     )  # fmt: skip
+
+
+def _format_of(columns: Mapping[str, str]) -> str:
+    return FORMAT if "signature" in columns else UNSIGNED_FORMAT
 
 
 def object_key(month: date, name: str, digest: str) -> str:

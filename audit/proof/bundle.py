@@ -24,6 +24,7 @@ _IN_ROW = {"log_id", "query_id", "timestamp", "schema_version"}
 COLUMN = re.compile(r"[a-z][a-z0-9_]*")  # a name is hashed as it is: other characters could hide something
 HASH = re.compile(r"[0-9a-f]{64}")
 SALT = re.compile(r"\\x[0-9a-f]{64}")
+SIGNATURE = re.compile(r"\\x[0-9a-f]{136}")
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2})-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 
 
@@ -87,7 +88,8 @@ def month_of(row: Mapping[str, Any]) -> date:
 
 
 def _left_out(*, is_erased: bool) -> frozenset[str]:
-    return UNHASHED | PERSONAL if is_erased else UNHASHED - {"salt"}
+    left_out = UNHASHED - {"signature"}
+    return left_out | PERSONAL if is_erased else left_out - {"salt"}
 
 
 def _check_row(row: Row, *, is_erased: bool) -> None:
@@ -97,12 +99,18 @@ def _check_row(row: Row, *, is_erased: bool) -> None:
         raise BundleError("The record has an invalid column name")
     if None in row.values():
         raise BundleError("A proof must not contain columns without a value")
-    if not is_erased and not (isinstance(row.get("salt"), str) and SALT.fullmatch(row["salt"])):
+    if not is_erased and not _is_text(SALT, row.get("salt")):
         raise BundleError("The record's salt is missing")
+    if "signature" in row and not _is_text(SIGNATURE, row["signature"]):
+        raise BundleError("The record's signature is not 68 bytes")
     month_of(row)
     for name in ("log_id", "query_id"):
         if not _is_id(row[name]):
             raise BundleError(f"The record's {name} is not a UUID")
+
+
+def _is_text(pattern: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
 def _is_id(value: object) -> bool:

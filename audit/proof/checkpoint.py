@@ -5,6 +5,7 @@ affidavit/5f0c…/2026-11                            the log and its month
 qGzX…=                                             its root, base64
 time 2026-11-18T14:00:00.000000Z                   when it was signed
 previous 2026-10 90210 zNq8…=                      the latest earlier month's last head, if there is one
+signed 0                                           from this leaf on every row is signed, if any is
 
 — affidavit q83vEg…                                key id and signature over all lines above the empty one
 """
@@ -31,6 +32,7 @@ _NOTE = re.compile(
     (?P<root>[A-Za-z0-9+/]+=*)\n
     time[ ](?P<time>[0-9TZ:.-]+)\n
     (?:previous[ ](?P<earlier>[0-9]{4}-[0-9]{2})[ ](?P<earlier_size>[1-9][0-9]{0,17})[ ](?P<earlier_root>[A-Za-z0-9+/]+=*)\n)?
+    (?:signed[ ](?P<signed_from>0|[1-9][0-9]{0,17})\n)?
     )\n—[ ]"""
     rf"{NAME}[ ](?P<signature>[A-Za-z0-9+/]+=*)\n",
     re.VERBOSE,
@@ -46,7 +48,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A month's head at one moment. `previous` is the last head of the latest earlier month that has any."""
+    """A month's head at one moment. `previous` is the last head of the latest earlier month that has any.
+
+    From the leaf `signed_from` on, every row is signed by the engine; None: by a version that did not sign rows.
+    """
 
     origin: str
     month: date
@@ -54,6 +59,7 @@ class Checkpoint:
     root: bytes
     issued_at: datetime
     previous: Link | None = None
+    signed_from: int | None = None
 
     @property
     def link(self) -> Link:
@@ -98,6 +104,8 @@ def _text(checkpoint: Checkpoint) -> str:
     ]
     if previous := checkpoint.previous:
         lines.append(f"previous {previous.month:{_MONTH}} {previous.size} {_base64(previous.root)}")
+    if checkpoint.signed_from is not None:
+        lines.append(f"signed {checkpoint.signed_from}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -122,9 +130,12 @@ def _parsed(found: re.Match[str]) -> Checkpoint:
         issued_at = datetime.strptime(found["time"], _TIME).replace(tzinfo=UTC)
     except ValueError as wrong:
         raise NoteError(str(wrong)) from None
-    return Checkpoint(
-        found["origin"], month, int(found["size"]), _bytes(found["root"], HASH_BYTES), issued_at, previous
-    )
+    signed_from = int(found["signed_from"]) if found["signed_from"] else None
+    size = int(found["size"])
+    if signed_from is not None and signed_from > size:
+        raise NoteError("Its rows are signed from a leaf on that it does not have")
+    root = _bytes(found["root"], HASH_BYTES)
+    return Checkpoint(found["origin"], month, size, root, issued_at, previous, signed_from)
 
 
 def _month(text: str) -> date:

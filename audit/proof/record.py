@@ -18,8 +18,9 @@ from uuid import UUID
 
 from audit.proof.canonical import canonical_text
 
-SCHEMA_VERSION = 3
-SCHEMA_VERSIONS = (2, SCHEMA_VERSION)  # known rules; 3 added `details`, which no row of version 2 has
+SCHEMA_VERSION = 4
+SCHEMA_VERSIONS = (2, 3, SCHEMA_VERSION)  # known rules; 3 added `details`, and 4 what numbers and signs a row
+SIGNED_FROM = 4  # from this version on every row is signed
 SALT_BYTES = 32  # 256 bits: nobody guesses it, so a commitment cannot be reversed by trying values
 
 Json = dict[str, Any] | list[Any]
@@ -34,7 +35,7 @@ PERSONAL = frozenset(
 )  # fmt: skip
 
 # How the row is stored, not what happened: these columns may change without invalidating the proof.
-UNHASHED = frozenset({"spooled", "salt", "leaf_hash", "erased_at"})
+UNHASHED = frozenset({"spooled", "salt", "leaf_hash", "erased_at", "signature"})
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -107,6 +108,10 @@ class Trail:
     released_text: str | None = None
     instruction_like: list[str] | None = None
     details: Json | None = None
+    writer: UUID | None = None
+    sequence: int | None = None
+    heartbeat: Json | None = None
+    signature: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +152,16 @@ def row_of(trail: Trail) -> Row:
 
 
 def text_of(row: Row) -> str:
-    """The row as JSON that PostgreSQL can hold: U+0000 and halves of surrogate pairs become U+FFFD."""
-    text = _encoded(row)
-    return text if _is_storable(text) else _encoded(_replaced(row))
+    """The row as JSON that PostgreSQL can hold."""
+    return _encoded(storable(row))
+
+
+def storable(row: Row) -> Row:
+    """The row as PostgreSQL can hold it: U+0000 and halves of surrogate pairs become U+FFFD."""
+    if _is_storable(_encoded(row)):
+        return row
+    replaced: Row = _replaced(row)
+    return replaced
 
 
 def hashed(row: Row, salt: bytes) -> HashedRow:

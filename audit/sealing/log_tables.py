@@ -25,10 +25,21 @@ SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', 
        set_config('idle_in_transaction_session_timeout', '10s', true)
 """
 _UNSEALED = """
-SELECT log_id, timestamp, leaf_hash FROM audit_logs l
+SELECT log_id, timestamp, leaf_hash, schema_version, signature FROM audit_logs l
 WHERE timestamp >= %(moment)s AND timestamp < %(until)s AND (timestamp, log_id) > (%(moment)s, %(log_id)s)
   AND octet_length(leaf_hash) = 32 AND NOT EXISTS (SELECT FROM audit_leaves s WHERE s.log_id = l.log_id)
 ORDER BY timestamp, log_id LIMIT %(count)s
+"""
+_SEALED = "SELECT log_id FROM audit_leaves WHERE log_id = ANY(%s)"
+# The newest checkpoint of each month, found by stepping through the index from month to month.
+_NEWEST = """
+WITH RECURSIVE months AS (
+    SELECT max(month) AS month FROM audit_checkpoints
+    UNION ALL
+    SELECT (SELECT max(c.month) FROM audit_checkpoints c WHERE c.month < m.month) FROM months m WHERE m.month IS NOT NULL
+)
+SELECT (SELECT note FROM audit_checkpoints c WHERE c.month = m.month ORDER BY tree_size DESC LIMIT 1)
+FROM months m WHERE month IS NOT NULL
 """
 _INSERT_KEY = """
 INSERT INTO audit_keys (key_id, public_key, created_at) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING
@@ -43,10 +54,17 @@ class UnsealedRow:
     log_id: UUID
     timestamp: datetime
     leaf_hash: bytes
+    schema_version: int
+    signature: bytes | None
 
     @property
     def month(self) -> date:
         return self.timestamp.astimezone(UTC).date().replace(day=1)
+
+    @property
+    def place(self) -> tuple[datetime, UUID]:
+        """Its primary key, in the order in which rows are searched."""
+        return self.timestamp, self.log_id
 
 
 @asynccontextmanager
@@ -74,6 +92,16 @@ async def unsealed_rows(
 ) -> list[UnsealedRow]:
     wanted = {"moment": after[0], "log_id": after[1], "until": until, "count": count}
     return [UnsealedRow(*row) for row in await fetch(connection, _UNSEALED, wanted)]
+
+
+async def not_sealed(connection: AsyncConnection, rows: Sequence[UnsealedRow]) -> list[UnsealedRow]:
+    """Those that no other sealer has sealed meanwhile."""
+    sealed = {log_id for (log_id,) in await fetch(connection, _SEALED, ([row.log_id for row in rows],))}
+    return [row for row in rows if row.log_id not in sealed]
+
+
+async def newest_notes(connection: AsyncConnection) -> list[str]:
+    return [note for (note,) in await fetch(connection, _NEWEST)]
 
 
 async def stored_leaves(
@@ -106,8 +134,10 @@ class LogCheckpoints:
             ((origin,),) = await fetch(connection, "SELECT origin FROM audit_origin")
         self._origin = origin  # only once it is committed, so that a lost connection is tried again
 
-    def sign(self, tree: Link, issued_at: datetime, previous: Link | None) -> str:
-        checkpoint = Checkpoint(self._origin, tree.month, tree.size, tree.root, issued_at, previous)
+    def sign(self, tree: Link, issued_at: datetime, previous: Link | None, signed_from: int | None) -> str:
+        checkpoint = Checkpoint(
+            self._origin, tree.month, tree.size, tree.root, issued_at, previous, signed_from
+        )
         return sign_note(checkpoint, self.key)
 
     def open(self, month: date, size: int, note: str) -> Checkpoint:

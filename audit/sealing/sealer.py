@@ -4,7 +4,7 @@ Order is assigned after the commit: an id or a time says nothing about when a tr
 loses rows. A row without a leaf is unsealed. Several sealers may run; two primary keys (a leaf's index, a row's id) let
 only one of them win, and the lock merely spares the others the work.
 
-If the stored tree is not what was signed, that month is sealed no further. Nothing is repaired here: an auditor must
+Only rows that the engine signed are sealed: see admission.py. If the stored tree is not what was signed, that month is sealed no further. Nothing is repaired here: an auditor must
 see what happened.
 """
 
@@ -14,24 +14,30 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from uuid import UUID
 
 from psycopg_pool import AsyncConnectionPool
 
 from audit.errors import TreeMismatchError, UnfamiliarKeyError
 from audit.ledger.partitions import month_start, next_month
 from audit.proof.keys import PublicKey, SigningKey
+from audit.sealing import log_tables
+from audit.sealing.admission import RowAdmission, of_older_versions
 from audit.sealing.anchors import VaultAnchors
-from audit.sealing.log_tables import TRY_LOCK, WAIT_FOR_LOCK, LogCheckpoints, unsealed_rows
-from audit.sealing.tree_growth import NIL, TreeGrowth
+from audit.sealing.log_tables import TRY_LOCK, WAIT_FOR_LOCK, LogCheckpoints, UnsealedRow
+from audit.sealing.tree_growth import TreeGrowth
 from audit.vault import Vault
 
 RECENT = timedelta(minutes=15)  # the full search finds rows that commit later than that
 FULL_SHARE = 20  # one twentieth of the time may go into the full search
+PAGE_ROWS = 1_000  # read at once: few enough to hold up no request
+BATCH_ROWS = 10_000  # in one transaction: a backlog is worked off without holding the lock for long
 LAST_S = 3.0  # an orderly stop waits so long for its last round; the next start seals what that misses
 
 log = logging.getLogger(__name__)
 
 _BEFORE_ALL, _AFTER_ALL = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+_NIL = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class Sealer:
     monotonic: Callable[[], float]
     failures: dict[date, str] = field(default_factory=dict)
     _unfamiliar: dict[date, str] = field(default_factory=dict)
+    _is_signed: bool = False  # whether the log has a tree whose rows are signed
+    _searched_s: float = 0.0
     _full_at_s: float = 0.0
     _anchor_at_s: float = 0.0
     _trouble: str = ""
@@ -61,6 +69,7 @@ class Sealer:
     def __post_init__(self) -> None:
         self._checkpoints = LogCheckpoints(self.key, self.public_keys)
         self._trees = TreeGrowth(self.pool, self._checkpoints, self.vault, self.clock)
+        self.admission = RowAdmission(self.public_keys)
         self._anchors = VaultAnchors(self.pool, self._checkpoints, self.vault, self.clock)
 
     @contextlib.asynccontextmanager
@@ -93,7 +102,8 @@ class Sealer:
     async def _round(self) -> None:
         is_full = self.monotonic() >= self._full_at_s
         await self._seal(_BEFORE_ALL if is_full else self.clock() - RECENT, TRY_LOCK)
-        if self.monotonic() >= self._anchor_at_s:
+        if self.monotonic() >= self._anchor_at_s or self._trees.has_new_line:
+            self._trees.has_new_line = False
             await self._anchor(TRY_LOCK)
             self._anchor_at_s = self.monotonic() + self.anchor_every_s
 
@@ -121,27 +131,55 @@ class Sealer:
         for month in self._unfamiliar:
             self.failures.pop(month, None)
         await self._checkpoints.register(self.pool, self.clock())
-        at, sealed, searched_s = (since, NIL), 0, 0.0
+        old: int | None = 0
+        if not self._is_signed and not await self._trees.is_signed():
+            old = await self._search(_BEFORE_ALL, lock, is_signed=False)
+            if old is None:
+                return 0
+        self._is_signed, self._searched_s = True, 0.0
+        sealed = await self._search(since, lock, is_signed=True)
+        if since == _BEFORE_ALL:
+            self._full_at_s = self.monotonic() + (FULL_SHARE - 1) * self._searched_s
+        return (old or 0) + (sealed or 0)
+
+    async def _search(self, since: datetime, lock: str, *, is_signed: bool) -> int | None:
+        """Seal the rows that are signed, or those of older versions, which are not; None if another sealer is at work."""
+        at, sealed = (since, _NIL), 0
         while True:
             began_s = self.monotonic()
-            async with self.pool.connection() as connection:
-                found = await unsealed_rows(connection, at, _AFTER_ALL, 1)
-            searched_s += self.monotonic() - began_s
-            if not found:
+            rows, at = await self._next(at, is_signed=is_signed)
+            self._searched_s += self.monotonic() - began_s
+            if not rows:
                 break
-            month = found[0].month
-            if month in self.failures:
-                at = (month_start(next_month(month)), NIL)
-                continue
-            with self._stopping(month):
-                rows = await self._trees.seal_batch(month, at, lock)
-                if rows is None:
-                    return sealed
-                sealed += len(rows)
-                at = (rows[-1].timestamp, rows[-1].log_id) if rows else at
-        if since == _BEFORE_ALL:
-            self._full_at_s = self.monotonic() + (FULL_SHARE - 1) * searched_s
+            with self._stopping(rows[0].month):
+                count = await self._trees.seal_batch(rows[0].month, rows, lock, is_signed=is_signed)
+                if count is None:
+                    return None
+                sealed += count
+        if is_signed:
+            self.admission.end_pass(is_full=since == _BEFORE_ALL)
         return sealed
+
+    async def _next(
+        self, at: tuple[datetime, UUID], *, is_signed: bool
+    ) -> tuple[list[UnsealedRow], tuple[datetime, UUID]]:
+        """The next rows of one month that may be sealed, and where the search goes on; no rows: there are no more."""
+        found: list[UnsealedRow] = []
+        while len(found) < BATCH_ROWS:
+            async with self.pool.connection() as connection:
+                page = await log_tables.unsealed_rows(
+                    connection, at, _AFTER_ALL, min(PAGE_ROWS, BATCH_ROWS - len(found))
+                )
+            if not page or (found and page[0].month != found[0].month):
+                break
+            month = page[0].month
+            if month in self.failures:
+                at = (month_start(next_month(month)), _NIL)
+                continue
+            rows = [row for row in page if row.month == month]
+            found += await self.admission.signed(rows) if is_signed else of_older_versions(rows)
+            at = rows[-1].place
+        return found, at
 
     async def _anchor(self, lock: str) -> int:
         """Anchor the newest checkpoint of every month; returns the number of anchors written."""

@@ -5,26 +5,21 @@ leaves from the log, and a recursion over the leaves read back from their table.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from uuid import UUID
 
 from psycopg import AsyncConnection
 from psycopg.errors import UniqueViolation
 from psycopg_pool import AsyncConnectionPool
 
 from audit.errors import TreeMismatchError
-from audit.ledger.partitions import month_start, next_month
 from audit.proof import merkle
 from audit.proof.checkpoint import Link
 from audit.proof.merkle import Frontier
 from audit.sealing import log_tables
 from audit.sealing.log_tables import LogCheckpoints, UnsealedRow, fetch, stored_leaves
 from audit.vault import Vault
-
-BATCH_ROWS = 10_000  # one transaction: a backlog is worked off without holding the lock for long
-NIL = UUID(int=0)
 
 _LOCK = "seal"  # one sealer works at a time; the others do not wait for it
 
@@ -56,9 +51,10 @@ class _Tree:
     frontier: Frontier = field(default_factory=Frontier)
     chunks: list[bytes] = field(default_factory=list)
     note: str = ""
+    signed_from: int | None = None  # as in its last checkpoint
 
     def copy(self) -> "_Tree":
-        return _Tree(self.frontier.copy(), self.chunks.copy(), self.note)
+        return _Tree(self.frontier.copy(), self.chunks.copy(), self.note, self.signed_from)
 
 
 @dataclass(slots=True)
@@ -69,12 +65,28 @@ class TreeGrowth:
     checkpoints: LogCheckpoints
     vault: Vault
     clock: Callable[[], datetime]
+    has_new_line: bool = False  # a month says since its newest checkpoint from where on its rows are signed
     _trees: dict[date, _Tree] = field(default_factory=dict)
 
+    async def is_signed(self) -> bool:
+        """Whether a checkpoint of the log says that its rows are signed. The vault is asked too: the database could forget."""
+        async with self.pool.connection() as connection:
+            notes = await log_tables.newest_notes(connection)
+        return says_signed(notes) or await asyncio.to_thread(self._is_signed_in_vault)
+
+    def _is_signed_in_vault(self) -> bool:
+        newest = {
+            key.split("/")[1]: key for key in sorted(self.vault.keys("anchors/")) if key.endswith(".note")
+        }
+        return says_signed(self.vault.get(key).decode(errors="replace") for key in newest.values())
+
     async def seal_batch(
-        self, month: date, after: tuple[datetime, UUID], lock: str
-    ) -> list[UnsealedRow] | None:
-        """The rows that became leaves; None if another sealer is at work."""
+        self, month: date, rows: Sequence[UnsealedRow], lock: str, *, is_signed: bool
+    ) -> int | None:
+        """The number of rows that became leaves; None if another sealer is at work.
+
+        Rows that are not signed are those of older versions, and none once a checkpoint says that rows are signed.
+        """
         if month not in self._trees:
             self._trees[month] = await self._rebuild(month)
         tree = self._trees[month].copy()
@@ -82,16 +94,17 @@ class TreeGrowth:
             async with log_tables.transaction(self.pool) as connection:
                 if not await log_tables.take_lock(connection, lock, _LOCK):
                     return None
+                if not is_signed and says_signed(await log_tables.newest_notes(connection)):
+                    return None
                 await self._catch_up(connection, month, tree)
-                # Rows of earlier months may have come meanwhile.
-                begin, end = max(after, (month_start(month), NIL)), month_start(next_month(month))
-                rows = await log_tables.unsealed_rows(connection, begin, end, BATCH_ROWS)
-                if rows:
-                    await self._extend(connection, month, tree, rows)
+                new = await log_tables.not_sealed(connection, rows)
+                if new:
+                    await self._extend(connection, month, tree, new, is_signed=is_signed)
         except UniqueViolation:  # another sealer was faster: our transaction is undone
             return None
+        self.has_new_line |= tree.signed_from != self._trees[month].signed_from
         self._trees[month] = tree
-        return rows
+        return len(new)
 
     async def _rebuild(self, month: date) -> _Tree:
         """The month's tree from its leaves. No lock is held meanwhile, because it takes long for many."""
@@ -134,10 +147,16 @@ class TreeGrowth:
         checkpoint = self.checkpoints.open(month, size, note)
         if not await _read_back(connection, month, tree, size) == tree.frontier.root() == checkpoint.root:
             raise TreeMismatchError(f"{month:%Y-%m}: the first {size} leaves are not those that were signed")
-        tree.note = note
+        tree.note, tree.signed_from = note, checkpoint.signed_from
 
     async def _extend(
-        self, connection: AsyncConnection, month: date, tree: _Tree, rows: Sequence[UnsealedRow]
+        self,
+        connection: AsyncConnection,
+        month: date,
+        tree: _Tree,
+        rows: Sequence[UnsealedRow],
+        *,
+        is_signed: bool,
     ) -> None:
         first, sealed_at = tree.frontier.size, self.clock()
         for row in rows:
@@ -151,8 +170,14 @@ class TreeGrowth:
             )
         earlier = await fetch(connection, _EARLIER, (month,))
         previous = self.checkpoints.open(*earlier[0]).link if earlier else None
-        tree.note = self.checkpoints.sign(Link(month, size, root), sealed_at, previous)
+        if is_signed and tree.signed_from is None:
+            tree.signed_from = first
+        tree.note = self.checkpoints.sign(Link(month, size, root), sealed_at, previous, tree.signed_from)
         await connection.execute(_INSERT_CHECKPOINT, (month, size, tree.note, sealed_at))
+
+
+def says_signed(notes: Iterable[str]) -> bool:
+    return any("\nsigned " in note for note in notes)
 
 
 async def _read_back(connection: AsyncConnection, month: date, tree: _Tree, size: int) -> bytes:

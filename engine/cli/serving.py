@@ -105,7 +105,10 @@ async def _serve_here(
     ready: Callable[[], None], stop: asyncio.Event, metrics_folder: Path | None = None,
 ) -> bool:  # fmt: skip
     """Serves in this process, once `started` opens the door. False if the server did not start."""
-    async with wiring.open_house(settings, database) as house:
+    async with (
+        wiring.open_house(settings, database) as house,
+        wiring.heartbeat_of(house.engine.ledger).beating(),
+    ):
         app = create_app(lambda: contextlib.nullcontext(house), metrics_folder)
         config = uvicorn.Config(
             app, ws="none", lifespan="on", log_config=None, access_log=False, server_header=False,

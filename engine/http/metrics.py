@@ -37,6 +37,7 @@ FAMILIES = {
     "affidavit_open_records": ("gauge", "Requests in progress, or interrupted, that have no row yet."),
     "affidavit_unsealed_rows": ("gauge", "Rows that are not sealed yet."),
     "affidavit_unsealed_age_seconds": ("gauge", "Age of the oldest unsealed row."),
+    "affidavit_refused_rows": ("gauge", "Rows that the sealer of this process refuses, because the engine did not sign them."),
     "affidavit_months_ahead": ("gauge", "Monthly partitions created ahead."),
     "affidavit_spool_entries": ("gauge", "Records in the spool of this machine, waiting for the database."),
     "affidavit_spool_bytes": ("gauge", "Size of the spool."),
@@ -159,6 +160,7 @@ def _gauges(gauges: LogGauges) -> dict[str, Series]:
         "affidavit_months_ahead": gauges.months_ahead,
         "affidavit_spool_entries": gauges.spool_entries,
         "affidavit_spool_bytes": gauges.spool_bytes,
+        "affidavit_refused_rows": gauges.refused_rows,
     }
     return {family: {family: float(value)} for family, value in values.items()}
 

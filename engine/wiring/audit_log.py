@@ -19,14 +19,17 @@ from psycopg_pool import AsyncConnectionPool
 from audit.archive.month_table import read_row_keys
 from audit.checking.evidence import EVER, Period, StoredEvidence
 from audit.checking.prover import Prover
+from audit.checking.signature_check import SignatureProcess
 from audit.checking.status import LogGauges, Status, read_log_gauges, read_status
 from audit.definitions.comparison import Difference, differences
 from audit.erasure.erase import Eraser
+from audit.errors import KeyFileError
 from audit.ledger import partitions
 from audit.ledger.database_writer import weaknesses
+from audit.ledger.heartbeat import Heartbeat
 from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.progress import Progress
-from audit.proof.keys import read_public_keys
+from audit.proof.keys import PublicKey, read_public_keys
 from audit.sealing.sealer import Sealer
 from engine.admission.keys import ApiKeys
 from engine.admission.operator_events import OperatorEvents
@@ -49,19 +52,18 @@ CHECK_S = 5.0  # a cold index worker starts well within it
 @asynccontextmanager
 async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[Sealer]:
     key, audit = signing_key_of(settings), settings.audit
-    public_keys = partial(read_public_keys, public_keys_file(settings))
     async with database.pool("affidavit_sealer") as pool:
         yield Sealer(
-            pool, key, public_keys, vault_of(settings),
+            pool, key, public_keys_of(settings), vault_of(settings),
             seal_every_s=audit.seal_every_s, anchor_every_s=audit.anchor_every_s, clock=now, monotonic=time.monotonic,
         )  # fmt: skip
 
 
 @asynccontextmanager
-async def sealing(settings: Settings, database: Database) -> AsyncIterator[None]:
+async def sealing(settings: Settings, database: Database) -> AsyncIterator[Sealer]:
     """A background task that seals rows until the end of the block, and a last time at its end."""
     async with open_sealer(settings, database) as sealer, sealer.running():
-        yield
+        yield sealer
 
 
 @asynccontextmanager
@@ -81,7 +83,7 @@ async def open_ledger(database: Database) -> AsyncIterator[Ledger]:
     async with database.pool("affidavit_engine", has_autocommit=True) as pool:
         settings = database.settings
         ledger = Ledger(
-            pool, signing_key_of(settings), now, within_s=CHECK_S,
+            pool, signing_key_of(settings), now, public_keys=public_keys_of(settings), within_s=CHECK_S,
             clock_behind_max=settings.audit.clock_behind_max,
         )  # fmt: skip
         try:
@@ -96,9 +98,13 @@ def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
     folder = _spool_folder(settings)
     spooling = SpoolSettings(folder, settings.audit.spool_bytes_max) if folder else None
     return Ledger(
-        pool, signing_key_of(settings), now, within_s=settings.budget.audit_s, spooling=spooling,
-        clock_behind_max=settings.audit.clock_behind_max,
+        pool, signing_key_of(settings), now, public_keys=public_keys_of(settings), within_s=settings.budget.audit_s,
+        spooling=spooling, clock_behind_max=settings.audit.clock_behind_max,
     )  # fmt: skip
+
+
+def heartbeat_of(ledger: Ledger) -> Heartbeat:
+    return Heartbeat(ledger, now, uuid4)
 
 
 @asynccontextmanager
@@ -124,8 +130,8 @@ async def open_eraser_within(database: Database, within_s: float) -> AsyncIterat
     wait_s = settings.budget.audit_s
     async with databases.open_lazily(database.url, ARCHIVER, size_max=2, wait_s=wait_s) as pool:
         eraser = Eraser(
-            pool, signing_key_of(settings), _spool_folder(settings), within_s=within_s, monotonic=time.monotonic,
-            new_id=uuid4,
+            pool, signing_key_of(settings), public_keys_of(settings), _spool_folder(settings), within_s=within_s,
+            monotonic=time.monotonic, new_id=uuid4,
         )  # fmt: skip
         try:
             yield eraser
@@ -144,7 +150,7 @@ def archiver_of(
         reading=partial(reading, database.url, ARCHIVER),
         vault=vault_of(settings),
         key=signing_key_of(settings),
-        public_keys=partial(read_public_keys, public_keys_file(settings)),
+        public_keys=public_keys_of(settings),
         seal=partial(_try_seal, settings, database),
         event=operator_events_of(database).event,
         folder=settings.data_dir / "archiving",
@@ -170,8 +176,8 @@ async def _try_seal(settings: Settings, database: Database) -> bool:
 @contextmanager
 def open_evidence(settings: Settings, database: Database, period: Period) -> Iterator[StoredEvidence]:
     """The evidence for a verifier, read in the auditor's role."""
-    with reading(database.url, AUDITOR) as connection:
-        evidence = StoredEvidence(connection, vault_of(settings), period, now())
+    with reading(database.url, AUDITOR) as connection, SignatureProcess() as process:
+        evidence = StoredEvidence(connection, vault_of(settings), period, now(), process.check)
         evidence.begin()
         yield evidence
 
@@ -235,11 +241,24 @@ async def count_months_ahead(database: Database, today: date) -> int:
 
 
 async def status_of(settings: Settings, database: Database, period: Period = EVER) -> Status:
-    return await read_status(database.read, vault_of(settings), _spool_folder(settings), now().date(), period)
+    try:
+        keys = public_keys_of(settings)()
+    except KeyFileError:
+        keys = None
+    spool = _spool_folder(settings)
+    return await read_status(database.read, vault_of(settings), spool, now().date(), period, keys)
 
 
-async def log_gauges_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> LogGauges:
-    return await read_log_gauges(pool, database.read, _spool_folder(settings), now().date())
+async def log_gauges_of(
+    settings: Settings, database: Database, pool: AsyncConnectionPool, sealer: Sealer | None
+) -> LogGauges:
+    refused_rows = len(sealer.admission.refused) if sealer else 0
+    return await read_log_gauges(pool, database.read, _spool_folder(settings), now().date(), refused_rows)
+
+
+def public_keys_of(settings: Settings) -> Callable[[], list[PublicKey]]:
+    """Reads the file each time: another process may have rotated the key."""
+    return partial(read_public_keys, public_keys_file(settings))
 
 
 def _spool_folder(settings: Settings) -> Path | None:

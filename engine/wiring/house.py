@@ -12,6 +12,8 @@ from uuid import uuid4
 from psycopg_pool import AsyncConnectionPool
 
 from audit.ledger import partitions
+from audit.ledger.ledger import Ledger
+from audit.sealing.sealer import Sealer
 from engine.admission.flood import FloodCounter
 from engine.admission.keys import ApiKeys, KeyUses
 from engine.admission.operator_events import OperatorEvents
@@ -59,7 +61,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         library = StoredLibrary(pool)
         index = closed_by(stack, providers.index_of(settings))
         watched = await _watched(settings, database, index, stack)
-        engine = await _open_engine(settings, database, pool, library, watched, stack)
+        engine, sealer = await _open_engine(settings, database, pool, library, watched, stack)
         sessions = Sessions(pool, settings.sessions.purge_days, uuid4)
         house = House(
             engine=engine,
@@ -74,7 +76,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             proxies=TrustedProxies.named(settings.server.trusted_proxies),
             prover=await enter(audit_log.open_prover(database)),
             public_keys=partial(public_keys_of, settings),
-            log_gauges=partial(audit_log.log_gauges_of, settings, database, pool),
+            log_gauges=partial(audit_log.log_gauges_of, settings, database, pool, sealer),
             sessions=sessions if settings.sessions.enabled else None,
             eraser=await enter(audit_log.open_eraser_within(database, audit_log.ERASING_S)),
             operator_events=OperatorEvents(lambda: nullcontext(engine.ledger), now, uuid4),
@@ -101,8 +103,8 @@ async def _open_engine(
     stored: StoredLibrary,
     index: Searchable,
     stack: AsyncExitStack,
-) -> Engine:
-    """The parts of a request. The stack closes them in the reverse order."""
+) -> tuple[Engine, Sealer | None]:
+    """The parts of a request, and the sealer. The stack closes them in the reverse order."""
     embedder = closed_by(stack, providers.embedder_of(settings))
     reranker = providers.reranker_of(settings)
     if reranker:
@@ -116,13 +118,9 @@ async def _open_engine(
     keyring = closed_by(stack, CachedKeyring(keys, breaker, uses))
     library = closed_by(stack, CachedLibrary(stored, breaker))
     library.preload([book.book_id for book in await stored.books()])
-    if settings.audit.seal_in_serve:
-        await stack.enter_async_context(audit_log.sealing(settings, database))
-    ledger = audit_log.ledger_of(settings, pool)
-    await ledger.start()
-    stack.push_async_callback(ledger.stop)
+    ledger, sealer = await _start_log(settings, database, pool, stack)
     within_s = settings.budget.audit_s
-    return Engine(
+    engine = Engine(
         keyring=keyring,
         flood=closed_by(stack, FloodCounter(ledger, now, time.monotonic, within_s=within_s)),
         limiter=closed_by(stack, providers.limiter_of(settings)),
@@ -144,6 +142,24 @@ async def _open_engine(
         new_id=uuid4,
         monotonic=time.monotonic,
     )
+    return engine, sealer
+
+
+async def _start_log(
+    settings: Settings, database: Database, pool: AsyncConnectionPool, stack: AsyncExitStack
+) -> tuple[Ledger, Sealer | None]:
+    """The ledger starts first: what a version left open that did not sign rows must be closed before the first seal.
+
+    And it stops first, so that the last seal has all its rows.
+    """
+    ledger, sealer = audit_log.ledger_of(settings, pool), None
+    await ledger.start()
+    try:
+        if settings.audit.seal_in_serve:
+            sealer = await stack.enter_async_context(audit_log.sealing(settings, database))
+    finally:
+        stack.push_async_callback(ledger.stop)
+    return ledger, sealer
 
 
 async def _load_used(embedders: Mapping[str, Embedder], library: StoredLibrary) -> None:

@@ -9,7 +9,6 @@ from uuid import uuid4
 import psycopg
 
 from audit.archive.archiver import Archiver
-from engine import wiring
 from engine.admission.operator_events import OperatorEvents
 from engine.storage.database import ARCHIVER, changing, reading
 from engine.wiring import now
@@ -31,7 +30,7 @@ def archiver_of(log: SealedLog, **given: Any) -> Archiver:
         key=log.key,
         public_keys=lambda: log.keys,
         seal=seal,
-        event=OperatorEvents(partial(wiring.open_ledger, log.database), now, uuid4).event,
+        event=OperatorEvents(log.open_ledger, now, uuid4).event,
         folder=log.folder / "archiving",
         warm=timedelta(days=365),
         grace=NO_GRACE,

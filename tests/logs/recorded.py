@@ -9,7 +9,9 @@ from uuid import UUID
 
 import psycopg
 
+from audit.proof.keys import Signer
 from audit.proof.record import SALT_BYTES, Row, Trail, hashed, row_of
+from audit.proof.row_signature import signed
 
 _READ = """
 SELECT row_to_json(found) FROM (
@@ -19,9 +21,12 @@ SELECT row_to_json(found) FROM (
 """
 
 
-def write(connection: psycopg.Connection, *trails: Trail) -> Row:
-    """Insert them, each with a salt and its hash; the last one as it was written."""
-    texts = [hashed(row_of(trail), secrets.token_bytes(SALT_BYTES)).text for trail in trails]
+def write(connection: psycopg.Connection, *trails: Trail, key: Signer | None = None) -> Row:
+    """Insert them, each with a salt, its hash and, with a key, its signature; the last one as it was written."""
+    made = [hashed(row_of(trail), secrets.token_bytes(SALT_BYTES)) for trail in trails]
+    if key:
+        made = [signed(each, trail.log_id, key) for each, trail in zip(made, trails, strict=True)]
+    texts = [each.text for each in made]
     rows: list[Row] = [
         json.loads(text) | {"spooled": trail.spooled} for text, trail in zip(texts, trails, strict=True)
     ]

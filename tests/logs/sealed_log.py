@@ -20,7 +20,7 @@ from audit.erasure.erase import Eraser, ErasureReport, Event
 from audit.erasure.target import ErasureTarget
 from audit.ledger.ledger import Ledger
 from audit.proof.keys import PublicKey, SigningKey, public_file, read_public_keys
-from audit.proof.record import Row, Trail
+from audit.proof.record import SIGNED_FROM, Row, Trail
 from audit.proof.verdict import Finding, Report
 from audit.sealing.sealer import Sealer
 from audit.vault import FolderVault, Vault
@@ -62,7 +62,10 @@ def whole_trail(month: date, place: int, **given: Any) -> Trail:
         "limit_decision": "admitted", "prompt_sha256": "0", "settings_sha256": "1", "code_version": "2",
         "calibration_kind": "self", "best_score": 2 / 3, "filter_message": "ü", "rerank": "r",
         "released_text": "s", "instruction_like": ["question", "ab"], "details": {"sql": "SELECT 1"},
+        "writer": uuid4(), "sequence": 1, "heartbeat": {"through": 0, "unrecorded": []},
     }  # fmt: skip
+    if given.get("schema_version", SIGNED_FROM) < SIGNED_FROM:
+        given = {"writer": None, "sequence": None, "heartbeat": None} | given
     return Trail(**(fields | given))
 
 
@@ -88,10 +91,13 @@ class SealedLog:
     def log_id(self, month: date, index: int) -> str:
         return str(self.rows[month, index]["log_id"])
 
-    def write(self, month: date, *places: int, **given: Any) -> None:
+    def write(self, month: date, *places: int, is_signed: bool | None = None, **given: Any) -> None:
+        """As the engine of the time of their schema version; or signed all the same, as when a spool was drained."""
+        is_new = given.get("schema_version", SIGNED_FROM) >= SIGNED_FROM
+        key = self.key if is_signed or is_new else None
         with psycopg.connect(self.url) as connection:
             for place in places:
-                self.rows[month, place] = write(connection, whole_trail(month, place, **given))
+                self.rows[month, place] = write(connection, whole_trail(month, place, **given), key=key)
 
     async def seal(self, key: SigningKey | None = None, vault: Vault | None = None) -> dict[date, str]:
         """What could not be sealed, and why."""
@@ -126,15 +132,22 @@ class SealedLog:
         self, within_s: float = 5.0, spool: Path | None = None, clock: Clock = now
     ) -> AsyncIterator[tuple[Eraser, Event]]:
         async with (
-            self.database.pool("affidavit_engine", has_autocommit=True) as writing,
+            self.open_ledger() as ledger,
             self.database.pool("affidavit_archiver", has_autocommit=True) as pool,
         ):
-            ledger = Ledger(writing, self.key, now, within_s=5.0)
-            await ledger.start()
             operator_events = OperatorEvents(lambda: nullcontext(ledger), clock, uuid4)
-            eraser = Eraser(pool, self.key, spool, within_s=within_s, monotonic=time.monotonic, new_id=uuid4)
+            eraser = Eraser(
+                pool, self.key, lambda: self.keys, spool, within_s=within_s, monotonic=time.monotonic, new_id=uuid4
+            )  # fmt: skip
+            yield eraser, partial(operator_events.event, "audit erase")
+
+    @asynccontextmanager
+    async def open_ledger(self) -> AsyncIterator[Ledger]:
+        async with self.database.pool("affidavit_engine", has_autocommit=True) as pool:
+            ledger = Ledger(pool, self.key, now, public_keys=lambda: self.keys, within_s=5.0)
+            await ledger.start()
             try:
-                yield eraser, partial(operator_events.event, "audit erase")
+                yield ledger
             finally:
                 await ledger.stop()
 

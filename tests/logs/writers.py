@@ -22,8 +22,9 @@ def ledger_on(
     pool: AsyncConnectionPool, folder: Path | None = None, *, bytes_max: int = MEBIBYTE, within_s: float = 5.0
 ) -> Ledger:
     return Ledger(
-        pool, KEY, now, within_s=within_s, spooling=SpoolSettings(folder, bytes_max) if folder else None
-    )
+        pool, KEY, now, public_keys=lambda: [KEY.public], within_s=within_s,
+        spooling=SpoolSettings(folder, bytes_max) if folder else None,
+    )  # fmt: skip
 
 
 def trail(**fields: Any) -> Trail:

@@ -243,7 +243,7 @@ def writing(log: SealedLog) -> Iterator[list[UUID]]:
         with psycopg.connect(log.url, autocommit=True, options="-c lock_timeout=1s") as connection:
             while not is_over.is_set():
                 trail = Trail(log_id=uuid4(), query_id=uuid4(), timestamp=now(), endpoint="test")
-                write(connection, trail)
+                write(connection, trail, key=log.key)
                 written.append(trail.log_id)
 
     with ThreadPoolExecutor(1) as other:
@@ -697,7 +697,7 @@ async def test_what_comes_after_its_month_has_left_is_set_aside_loudly_and_holds
         (trail := whole_trail(FEBRUARY, 99)).log_id, hashed(row_of(trail), b"\x07" * SALT_BYTES)
     )
     to = DatabaseWriter(make_conninfo(log.url, options="-c role=affidavit_engine"))
-    await deliver(SpoolBatch([late_one, there_already, timely], [], 0), to, tmp_path)
+    await deliver(SpoolBatch([late_one, there_already, timely], [], 0), to, tmp_path, log.key)
     await to.close()
     assert (tmp_path / ASIDE_FILE).read_bytes() == line_of(late_one)
     assert f"Record {late_one.log_id} came after its month was archived" in caplog.text
@@ -716,8 +716,8 @@ def deployed(database: Database, tmp_path: Path) -> Iterator[dict[str, str]]:
     with migrated_database(database) as made:
         with psycopg.connect(made.url) as inside:
             make_months(inside, [JANUARY, now().date()])
-            write(inside, *(whole_trail(JANUARY, place) for place in range(3)))
-        SigningKey.create(tmp_path / "signing.key")
+            key = SigningKey.create(tmp_path / "signing.key")
+            write(inside, *(whole_trail(JANUARY, place) for place in range(3)), key=key)
         yield {"DATABASE_URL": made.url, "AFFIDAVIT_ARCHIVE__GRACE_DAYS": "0"}
 
 

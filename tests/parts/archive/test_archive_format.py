@@ -1,11 +1,13 @@
 """An archive proves itself, and whatever was done to it is found and located."""
 
 import asyncio
+import base64
 import io
 import json
 import math
 import os
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -45,7 +47,8 @@ from audit.proof.archive_format import (
 )
 from audit.proof.canonical import canonical_json
 from audit.proof.keys import SigningKey
-from audit.proof.record import PERSONAL, Row
+from audit.proof.record import PERSONAL, HashedRow, Row
+from audit.proof.row_signature import signed
 from audit.proof.verdict import Report, Verdict
 from engine import settings as settings_file
 from engine.cli import main
@@ -126,6 +129,9 @@ class Archive:
         pq.write_table(rows, sink, compression="zstd", **options)
         return self.having(PARQUET, sink.getvalue())
 
+    def leaf(self, index: int) -> bytes:
+        return self.content[LEAVES][32 * index : 32 * (index + 1)]
+
     def having(self, name: str, content: bytes) -> "Archive":
         return replace(self, content=self.content | {name: content})
 
@@ -149,7 +155,7 @@ async def log(database: Database, tmp_path_factory: pytest.TempPathFactory) -> A
     async with sealed_log(database, tmp_path_factory.mktemp("archived")) as made:
         made.write(FEBRUARY, -5)
         await made.seal()
-        made.write(FEBRUARY, 90, schema_version=2, details=None)
+        made.write(FEBRUARY, 90, schema_version=2, details=None, is_signed=True)
         await made.seal()
         await made.erase(ErasureTarget(query_id=UUID(made.rows[FEBRUARY, ERASED]["query_id"])))
         made.keep()
@@ -173,7 +179,7 @@ def found(report: Report) -> set[tuple[str, str, int | None]]:
 def test_an_archive_proves_itself_without_any_key_of_a_row(february: Archive) -> None:
     report = february.verify(is_opened=False)
     assert (report.verdict, report.checked, report.findings) == (Verdict.VALID, ROWS, [])
-    assert february.exported.schema_versions == [2, 3]
+    assert february.exported.schema_versions == [2, 4]
     assert report.counted == {KEYLESS: 1}
 
 
@@ -222,7 +228,7 @@ def test_the_convenience_copy_has_the_rows_of_the_log(february: Archive, log: Se
 
 
 TEXTS = {
-    "log_id", "query_id", "answer_id", "session_id", "index_generation", "instruction_like",
+    "log_id", "query_id", "answer_id", "session_id", "index_generation", "instruction_like", "writer", "heartbeat",
 }  # fmt: skip
 
 
@@ -560,12 +566,12 @@ def test_without_a_public_key_nothing_can_be_told(february: Archive) -> None:
 def test_a_stranger_cannot_sign_an_archive_nor_its_checkpoint(february: Archive) -> None:
     held, place = february.put()
     report = verify_archive(held, place, None, [STRANGER.public], None, quiet)
-    assert {each.what for each in report.findings} == {"file", "checkpoint"}
+    assert {each.what for each in report.findings} == {"file", "checkpoint", "row"}
 
 
 def test_a_record_of_another_schema_version_cannot_be_told(february: Archive) -> None:
     lines = february.lines
-    lines[5] = changed(lines[5], schema_version=4)
+    lines[5] = changed(lines[5], schema_version=5)
     assert ("CANNOT_TELL", "row", 5) in found(february.with_lines(lines).verify(february.key))
 
 
@@ -690,7 +696,7 @@ EXPORTS: dict[str, tuple[str, str]] = {
     ),
     "a key gone": ("DELETE FROM audit_row_keys WHERE log_id = %(log_id)s", "no key"),
     "half erased": ("UPDATE audit_logs SET salt = NULL WHERE log_id = %(log_id)s", "neither complete nor erased"),
-    "another schema version": ("UPDATE audit_logs SET schema_version = 4 WHERE log_id = %(log_id)s", "cannot hash"),
+    "another schema version": ("UPDATE audit_logs SET schema_version = 5 WHERE log_id = %(log_id)s", "cannot hash"),
     "no checkpoint": ("DELETE FROM audit_checkpoints WHERE month = '2025-02-01'", "nothing of it is sealed"),
     "an older checkpoint": (
         "DELETE FROM audit_checkpoints WHERE month = '2025-02-01' AND tree_size = 14", "these must be equal",
@@ -750,3 +756,49 @@ def test_verify_takes_a_folder_a_file_or_a_key(
         "MISSING",
     ]
     assert not (data / "postgres").exists()
+
+
+def without_signatures(archive: Archive) -> Archive:
+    """As a version wrote it that did not sign rows."""
+    columns = {name: kind for name, kind in archive.exported.columns.items() if name != "signature"}
+    lines = [{name: value for name, value in line.items() if name != "signature"} for line in archive.lines]
+    old = replace(archive, exported=replace(archive.exported, columns=columns)).with_lines(lines)
+    return old.with_rows(old.rows.drop_columns(["signature"]), row_group_size=parquet.GROUP_ROWS)
+
+
+# Seen red with a `must_be_signed` that is always true.
+async def test_an_archive_of_before_rows_were_signed_stays_valid(database: Database, tmp_path: Path) -> None:
+    async with sealed_log(database, tmp_path) as log:
+        log.attack("TRUNCATE audit_logs, audit_leaves, audit_checkpoints, audit_anchors")
+        shutil.rmtree(tmp_path / "vault")
+        log.write(JANUARY, *range(4), schema_version=3)
+        assert await log.seal() == {}
+        old = without_signatures(exported(log, JANUARY, tmp_path / "out"))
+    held, place = old.put()
+    assert b'"affidavit archive 1"' in held[place]
+    report = old.verify()
+    assert (report.verdict, report.checked, report.findings) == (Verdict.VALID, 4, [])
+
+
+# Seen red with `_is_vouched_for` that is always true.
+@pytest.mark.parametrize("how", ["none", "another record's", "a stranger's"])
+def test_a_record_of_an_archive_without_a_valid_signature_is_found(february: Archive, how: str) -> None:
+    lines = february.lines
+    if how == "none":
+        del lines[5]["signature"]
+    elif how == "another record's":
+        lines[5]["signature"] = lines[6]["signature"]
+    else:
+        made = signed(HashedRow('{"a":0}', february.leaf(5)), lines[5]["row"]["log_id"], STRANGER)
+        lines[5]["signature"] = base64.b64encode(
+            bytes.fromhex(json.loads(made.text)["signature"][2:])
+        ).decode()
+    report = february.with_lines(lines).verify()
+    assert ("TAMPERED", "row", 5) in found(report)
+    assert "The engine did not sign this record" in {finding.words for finding in report.findings}
+
+
+def test_an_archive_that_claims_to_be_of_before_does_not_get_rid_of_its_signatures(february: Archive) -> None:
+    report = without_signatures(february).verify()
+    assert report.verdict is Verdict.TAMPERED
+    assert ("TAMPERED", "row", 0) in found(report)

@@ -29,6 +29,7 @@ from audit.ledger.spool import ASIDE_FILE, Spool, line_of
 from audit.proof import archive_format
 from audit.proof.canonical import canonical_text
 from audit.proof.record import PERSONAL, Trail, commitments, hashed, row_of
+from audit.proof.row_signature import is_open_signed, signed
 from audit.proof.verdict import Verdict
 from engine import wiring
 from engine.house import House
@@ -88,7 +89,7 @@ async def add_theirs(log: SealedLog) -> None:
         make_months(connection, [now().date()])
         for place in ERASED_LEAVES:
             trail = whole_trail(FEBRUARY, 100 + place, **personal(CANARY))
-            log.rows[FEBRUARY, 100 + place] = write(connection, trail)
+            log.rows[FEBRUARY, 100 + place] = write(connection, trail, key=log.key)
     assert await log.seal() == {}
 
 
@@ -293,7 +294,7 @@ async def test_a_line_of_an_erasure_without_all_that_stands_for_the_record_is_re
 
 async def test_what_is_not_sealed_is_not_erased(log: SealedLog) -> None:
     with psycopg.connect(log.url) as connection:
-        write(connection, whole_trail(FEBRUARY, 200, **personal(CANARY)))
+        write(connection, whole_trail(FEBRUARY, 200, **personal(CANARY)), key=log.key)
     async with log.erasing(within_s=0.5) as (eraser, event):
         with pytest.raises(
             ErasureTooEarlyError, match="1 of the records are not sealed yet, so nothing was erased"
@@ -304,7 +305,7 @@ async def test_what_is_not_sealed_is_not_erased(log: SealedLog) -> None:
 
 async def test_a_record_that_is_sealed_while_it_is_waited_for_is_erased(log: SealedLog) -> None:
     with psycopg.connect(log.url) as connection:
-        write(connection, whole_trail(FEBRUARY, 200, **personal(CANARY)))
+        write(connection, whole_trail(FEBRUARY, 200, **personal(CANARY)), key=log.key)
     async with log.erasing(within_s=20) as (eraser, event):
         erasing = asyncio.create_task(eraser.erase(ErasureTarget(spellings(NAMED)), "a wish", event))
         assert await log.seal() == {}
@@ -343,7 +344,7 @@ async def test_what_is_written_meanwhile_is_neither_lost_nor_half_erased(log: Se
         count = 0
         while not stop.is_set():
             with psycopg.connect(log.url) as connection:
-                write(connection, whole_trail(FEBRUARY, 300 + count, **personal(CANARY)))
+                write(connection, whole_trail(FEBRUARY, 300 + count, **personal(CANARY)), key=log.key)
             assert await log.seal() == {}
             count += 1
         return count
@@ -519,7 +520,7 @@ async def test_who_claims_a_session_of_another_does_not_take_it_along(log: Seale
     await conversation(log, uuid4(), victim["query_id"])
     with psycopg.connect(log.url) as connection:
         made = whole_trail(FEBRUARY, 400, end_user=NAMED, session_id=UUID(victim["session_id"]))
-        write(connection, made)
+        write(connection, made, key=log.key)
     assert await log.seal() == {}
     done = await log.erase(ErasureTarget(spellings(NAMED)))
     assert (done.records, done.conversations) == (3, 0)
@@ -538,7 +539,7 @@ async def test_of_a_conversation_one_turn_is_forgotten(log: SealedLog) -> None:
 def open_record(log: SealedLog) -> Trail:
     """Of a process of another machine."""
     trail = whole_trail(FEBRUARY, 500, outcome="open", timestamp=now(), **personal(CANARY))
-    entry = Entry.opened(trail, owner=1, spool=uuid4())
+    entry = Entry.opened(trail, owner=1, spool=uuid4(), key=log.key)
     with psycopg.connect(log.url) as connection:
         connection.execute("SELECT audit_write(%s::json, NULL, '{}', NULL)", (f"[{entry.text}]",))
     return trail
@@ -552,7 +553,8 @@ async def test_what_is_open_and_never_ends_is_emptied_and_said(log: SealedLog) -
     assert (done.records, done.open) == (2, 1)
     assert "another machine" in done.left[0]
     assert found(log, CANARY, READER) <= {"pg_statistic"}
-    ((trail,),) = ask(log, "SELECT trail FROM audit_open")
+    ((trail, signature),) = ask(log, "SELECT trail, signature FROM audit_open")
+    assert is_open_signed(signature, trail, log.keys)
     assert (trail["user_query_text"], "end_user" in trail, trail["endpoint"]) == ("", False, "/v1/query")
 
 
@@ -560,7 +562,8 @@ async def test_what_is_open_and_ends_is_waited_for(log: SealedLog) -> None:
     trail = open_record(log)
 
     async def end() -> None:
-        closed = Entry.closed(trail.log_id, hashed(row_of(replace(trail, outcome="answered")), b"\1" * 32))
+        row = hashed(row_of(replace(trail, outcome="answered")), b"\1" * 32)
+        closed = Entry.closed(trail.log_id, signed(row, trail.log_id, log.key))
         with psycopg.connect(log.url) as connection:
             connection.execute(
                 "SELECT audit_write(NULL, NULL, %s, %s::json)",
@@ -826,9 +829,13 @@ def test_wrong_usage_is_said_before_anything_is_done(arguments: tuple[str, ...],
 
 def test_personal_data_is_found_and_its_words_are_not_repeated(log: SealedLog) -> None:
     with psycopg.connect(log.url) as connection:
-        made = write(connection, whole_trail(FEBRUARY, 700, user_query_text="Mail jane@example.org, please."))
+        made = write(
+            connection,
+            whole_trail(FEBRUARY, 700, user_query_text="Mail jane@example.org, please."),
+            key=log.key,
+        )
         basis = {"basis": "letter of jane@example.org"}
-        event = write(connection, whole_trail(FEBRUARY, 701, user_query_text="", details=basis))
+        event = write(connection, whole_trail(FEBRUARY, 701, user_query_text="", details=basis), key=log.key)
     told = affidavit("audit", "pii", "--json", data_dir=log.folder, DATABASE_URL=log.url)
     assert told.returncode == 1, told.stderr
     assert "jane" not in told.stdout

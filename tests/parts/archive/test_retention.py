@@ -72,7 +72,7 @@ async def test_a_second_run_finds_nothing_to_do(log: SealedLog) -> None:
 async def test_many_records_go_batch_by_batch_each_with_its_event(log: SealedLog) -> None:
     with psycopg.connect(log.url) as connection:
         trails = [whole_trail(FEBRUARY, -10_000 + place) for place in range(BATCH_ROWS + 10)]
-        write(connection, *trails)
+        write(connection, *trails, key=log.key)
     assert await log.seal() == {}
     done = await end_retention(log, LIMIT)
     assert done.records == BATCH_ROWS + 20

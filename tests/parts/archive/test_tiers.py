@@ -172,7 +172,7 @@ def write_month(log: SealedLog, month: date, when: datetime) -> None:
         total_latency_ms=None, repeat_count=number, filters={"module": number, "a": 1.5, "é": "ü\t"}, spooled=True,
     )  # fmt: skip
     with psycopg.connect(log.url) as connection:
-        write(connection, answered, refused, away)
+        write(connection, answered, refused, away, key=log.key)
 
 
 @pytest.fixture(scope="module")

@@ -211,9 +211,10 @@ async def test_what_is_not_anchored_for_a_minute_is_a_gap(
     found = await status_of(log)
     assert found.evidence == [
         {"month": "2031-01", "tree_size": 9, "sealed_at": NOW - timedelta(seconds=1), "anchored_size": 3,
-         "anchored_at": NOW - timedelta(seconds=80), "waiting_since": NOW - timedelta(seconds=70)},
+         "anchored_at": NOW - timedelta(seconds=80), "waiting_since": NOW - timedelta(seconds=70),
+         "rows_signed": False},
         {"month": "2031-02", "tree_size": 4, "sealed_at": NOW - timedelta(seconds=300), "anchored_size": 4,
-         "anchored_at": NOW - timedelta(seconds=290), "waiting_since": None},
+         "anchored_at": NOW - timedelta(seconds=290), "waiting_since": None, "rows_signed": False},
     ]  # fmt: skip
     (gap,) = gaps(found, NOW)
     assert gap.startswith("2031-01 has not been anchored since")
@@ -250,7 +251,7 @@ async def test_the_command_exits_1_when_a_gap_is_found(
     write(disturbed, row(NOW - timedelta(minutes=2), "answered", 0.9))
     said = run(shelf_settings)
     assert said.returncode == 1
-    assert "\nGAP           25 records are not sealed" in said.stdout
+    assert "\nGAP           25 records were not signed by the engine" in said.stdout
 
 
 async def test_what_waits_in_the_spool_is_counted(log: Database, tmp_path: Path) -> None:

@@ -22,11 +22,12 @@ from audit.errors import LedgerUnavailableError
 from audit.ledger import partitions
 from audit.ledger.ledger import Ledger
 from audit.proof.record import COLUMNS, Trail, leaf_hash, row_of
+from audit.proof.row_signature import is_row_signed, sign_open
 from engine.storage.database import Database
 from engine.wiring import now
 from tests.conftest import ROOT, Records
 from tests.databases import scratch_log
-from tests.logs.writers import ledger_on, open_records, rebuilt, trail
+from tests.logs.writers import KEY, ledger_on, open_records, rebuilt, trail
 
 CANARY = "canary-81c6b2"
 ENGINE = "affidavit_engine"
@@ -139,7 +140,8 @@ async def test_a_row_says_what_the_trail_said(ledger: Ledger, rows: Records) -> 
     asked = whole_trail()
     await ledger.close(asked, now())
     (row,) = rows.of(asked.query_id)
-    kept = {"salt", "leaf_hash"}
+    kept = {"salt", "leaf_hash", "signature"}
+    assert is_row_signed(row["signature"], str(asked.log_id), row["leaf_hash"], [KEY.public])
     assert {name: row[name] for name in COLUMNS if name not in kept} == {
         name: getattr(asked, name) for name in COLUMNS if name not in kept
     }
@@ -455,8 +457,8 @@ async def test_a_record_of_a_missing_month_does_not_keep_the_engine_from_startin
     with psycopg.connect(log.url) as connection:
         for left in (months_gone, this_month):
             connection.execute(
-                "INSERT INTO audit_open (log_id, opened_at, owner, trail) VALUES (%s, %s, 4711, %s)",
-                (left.log_id, left.timestamp, body(row_of(left))),
+                "INSERT INTO audit_open (log_id, opened_at, owner, trail, signature) VALUES (%s, %s, 4711, %s, %s)",
+                (left.log_id, left.timestamp, body(row_of(left)), sign_open(row_of(left), KEY)),
             )
     try:
         await started_elsewhere(log)

@@ -4,6 +4,7 @@ import itertools
 import shutil
 import threading
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from uuid import UUID
 
@@ -13,7 +14,10 @@ from psycopg import errors
 
 from audit import auditor
 from audit.erasure.target import ErasureTarget
+from audit.proof.checkpoint import Checkpoint, sign_note
 from audit.proof.keys import SigningKey
+from audit.proof.merkle import root
+from audit.proof.record import bytes_of
 from audit.proof.verdict import Verdict
 from engine.errors import ConfigurationError
 from engine.settings import HOUSE
@@ -204,6 +208,20 @@ def detach(url: str, *, is_interrupted: bool) -> None:
             connection.execute(f"ALTER TABLE audit_logs DETACH PARTITION {JANUARYS} CONCURRENTLY".encode())
 
 
+def seal_as_before(log: SealedLog, month: date) -> None:
+    """As a version that did not sign rows sealed the first two of a month."""
+    rows = [log.rows[month, place] for place in range(2)]
+    leaves = [bytes_of(row["leaf_hash"]) for row in rows]
+    with psycopg.connect(log.url) as connection:
+        (origin,) = connection.execute("SELECT origin FROM audit_origin").fetchone() or ("",)
+        for index, (row, leaf) in enumerate(zip(rows, leaves, strict=True)):
+            connection.execute(
+                "INSERT INTO audit_leaves VALUES (%s, %s, %s, %s, now())", (month, index, row["log_id"], leaf)
+            )
+        note = sign_note(Checkpoint(origin, month, 2, root(leaves), now()), log.key)
+        connection.execute("INSERT INTO audit_checkpoints VALUES (%s, 2, %s, now())", (month, note))
+
+
 # Seen red with the column added to the log alone: nothing of a detached month could be erased any more.
 @pytest.mark.parametrize("is_interrupted", [False, True], ids=["detached", "half detached"])
 async def test_records_of_schema_version_2_are_proven_and_erased_as_before(
@@ -221,7 +239,8 @@ async def test_records_of_schema_version_2_are_proven_and_erased_as_before(
         make_months(connection, (JANUARY, FEBRUARY, now().date()))
     for month in (JANUARY, FEBRUARY):
         log.write(month, 0, 1, schema_version=2, details=None)
-    assert await log.seal() == {}
+    for month in (JANUARY, FEBRUARY):
+        seal_as_before(log, month)
     proof = await log.prove(log.rows[JANUARY, 0])
     detach(url, is_interrupted=is_interrupted)
     log.database.migrate()

@@ -70,12 +70,14 @@ ALLOWED = {
     "audit_leaves": {SEALER: "SELECT INSERT", AUDITOR: "SELECT", ARCHIVER: "SELECT"},
     "audit_locks": {},
     "audit_logs": {
-        ENGINE: "INSERT", SEALER: "SELECT(leaf_hash,log_id,timestamp)", AUDITOR: "SELECT", ARCHIVER: "SELECT",
+        ENGINE: "INSERT", SEALER: "SELECT(leaf_hash,log_id,schema_version,signature,timestamp)", AUDITOR: "SELECT", ARCHIVER: "SELECT",
     },
     "audit_logs_YYYY_MM": {AUDITOR: "SELECT", ARCHIVER: "SELECT"},
     "audit_low_confidence": {AUDITOR: "SELECT"},
     "audit_months": {AUDITOR: "SELECT", ARCHIVER: "SELECT"},
-    "audit_open": {ENGINE: "SELECT INSERT UPDATE(trail) DELETE", ARCHIVER: "SELECT(log_id,opened_at)"},
+    "audit_open": {
+        ENGINE: "SELECT INSERT UPDATE(signature,trail) DELETE", AUDITOR: "SELECT", ARCHIVER: "SELECT(log_id,opened_at)",
+    },
     "audit_origin": {SEALER: "SELECT", AUDITOR: "SELECT", ARCHIVER: "SELECT"},
     "audit_pepper": {ARCHIVER: "SELECT"},
     "audit_questions": {AUDITOR: "SELECT"},
@@ -103,7 +105,7 @@ ALLOWED = {
 CALLED_BY: dict[str, list[str] | None] = {
     "audit_claim": [ARCHIVER, ENGINE],
     "audit_erase": [ARCHIVER],
-    "audit_forget_open": [ARCHIVER],
+    "audit_empty_open": [ARCHIVER],
     "audit_forget_sessions": [ARCHIVER],
     "audit_forget_turn": [ARCHIVER],
     "audit_holds": [ENGINE],
@@ -113,6 +115,7 @@ CALLED_BY: dict[str, list[str] | None] = {
     "audit_lock": [ARCHIVER, ENGINE, SEALER],
     "audit_make_month": [ENGINE],
     "audit_open_of": [ARCHIVER],
+    "audit_open_to_empty": [ARCHIVER],
     "audit_personal_columns": None,
     "audit_sessions": [ARCHIVER, ENGINE],
     "audit_tables": None,

@@ -26,11 +26,12 @@ from audit.ledger.entry import Entry
 from audit.ledger.ledger import Ledger
 from audit.ledger.spool import ASIDE_FILE, Spool
 from audit.proof.record import Trail, hashed, leaf_hash, row_of
+from audit.proof.row_signature import sign_open
 from engine.storage.database import Database
 from engine.wiring import now
 from tests.conftest import ROOT, Records
 from tests.databases import scratch_log
-from tests.logs.writers import MEBIBYTE, ledger_on, open_records, rebuilt, trail
+from tests.logs.writers import KEY, MEBIBYTE, ledger_on, open_records, rebuilt, trail
 
 ENGINE = "affidavit_engine"
 ARRIVED_S = 10
@@ -341,9 +342,15 @@ async def test_the_orphans_of_another_machine_wait_for_it(
     with psycopg.connect(log.url) as connection:
         for left, age in ((recent, "0 s"), (old, "2 h")):
             connection.execute(
-                "INSERT INTO audit_open (log_id, opened_at, owner, spool, trail)"
-                " VALUES (%s, now() - %s::interval, 4711, %s, %s)",
-                (left.log_id, age, uuid4(), psycopg.types.json.Jsonb(row_of(left))),
+                "INSERT INTO audit_open (log_id, opened_at, owner, spool, trail, signature)"
+                " VALUES (%s, now() - %s::interval, 4711, %s, %s, %s)",
+                (
+                    left.log_id,
+                    age,
+                    uuid4(),
+                    psycopg.types.json.Jsonb(row_of(left)),
+                    sign_open(row_of(left), KEY),
+                ),
             )
     async with writing(log, tmp_path) as ledger:
         await ledger.maintain()

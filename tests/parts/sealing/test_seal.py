@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -23,7 +24,10 @@ from psycopg_pool import AsyncConnectionPool
 from audit.proof.checkpoint import Checkpoint, open_note, sign_note
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.proof.merkle import Frontier
-from audit.sealing import anchors, log_tables, tree_growth
+from audit.proof.record import HashedRow, bytes_of
+from audit.proof.row_signature import signed
+from audit.sealing import anchors, log_tables
+from audit.sealing import sealer as sealer_module
 from audit.sealing.sealer import FULL_SHARE, Sealer, SealingResult
 from audit.sealing.tree_growth import TreeGrowth
 from audit.vault import FolderVault
@@ -36,6 +40,7 @@ from tests.command_line import affidavit
 from tests.conftest import CAMPAIGN_ROUNDS, ROOT
 from tests.databases import empty_database, migrated_database
 from tests.logs.recorded import make_months
+from tests.logs.writers import KEY
 
 NOVEMBER, OCTOBER, AUGUST = date(2026, 11, 1), date(2026, 10, 1), date(2026, 8, 1)
 AT = datetime(2026, 11, 18, 14, tzinfo=UTC)
@@ -46,8 +51,9 @@ WRITERS, SEALERS = 4, 3
 DELAY_S = 10.0
 
 _INSERT = """
-INSERT INTO audit_logs (log_id, query_id, user_query_text, timestamp, endpoint, outcome, schema_version, leaf_hash)
-VALUES (%(log_id)s, %(log_id)s, '', %(at)s, 'test', 'refused', 2, sha256(%(log_id)s::text::bytea))
+INSERT INTO audit_logs (
+    log_id, query_id, user_query_text, timestamp, endpoint, outcome, schema_version, leaf_hash, signature)
+VALUES (%(log_id)s, %(log_id)s, '', %(at)s, 'test', 'refused', 4, %(leaf_hash)s, %(signature)s)
 """
 
 
@@ -74,7 +80,10 @@ async def pool(url: str) -> AsyncIterator[AsyncConnectionPool]:
 
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
+    """Its public file has the key that the rows are signed with, too."""
     SigningKey.create(tmp_path / "signing.key")
+    public = public_file(tmp_path / "signing.key")
+    public.write_text(f"{KEY.public}\n{public.read_text()}")
     return tmp_path / "signing.key"
 
 
@@ -100,11 +109,18 @@ def start(pool: AsyncConnectionPool, key_file: Path, vault: FolderVault) -> Star
     return started
 
 
+def signed_row(log_id: UUID, at: datetime) -> dict[str, Any]:
+    """A row as the engine writes it, as far as a sealer can tell."""
+    leaf = sha256(str(log_id).encode()).digest()
+    row = json.loads(signed(HashedRow('{"a":0}', leaf), log_id, KEY).text)
+    return {"log_id": log_id, "at": at, "leaf_hash": leaf, "signature": bytes_of(row["signature"])}
+
+
 def write(url: str, *moments: datetime) -> list[UUID]:
     log_ids = [uuid4() for _ in moments]
     with psycopg.connect(url) as connection:
         for log_id, at in zip(log_ids, moments, strict=True):
-            connection.execute(_INSERT, {"log_id": log_id, "at": at})
+            connection.execute(_INSERT, signed_row(log_id, at))
     return log_ids
 
 
@@ -205,7 +221,7 @@ async def test_what_commits_later_with_an_earlier_time_and_id_is_sealed_all_the_
 ) -> None:
     sealer = start()
     with psycopg.connect(url) as slow:
-        slow.execute(_INSERT, {"log_id": UUID(int=1), "at": AT})
+        slow.execute(_INSERT, signed_row(UUID(int=1), AT))
         (later,) = write(url, AT + timedelta(seconds=5))
         await sealer.seal_once()
         assert sealed_ids(url) == [later]
@@ -217,7 +233,7 @@ async def test_what_commits_later_with_an_earlier_time_and_id_is_sealed_all_the_
 
 async def test_a_rolled_back_row_takes_no_place(url: str, start: Start, key_file: Path) -> None:
     with psycopg.connect(url) as gone:
-        gone.execute(_INSERT, {"log_id": uuid4(), "at": AT})
+        gone.execute(_INSERT, signed_row(uuid4(), AT))
         write(url, AT)
         gone.rollback()
     await start().seal_once()
@@ -227,7 +243,7 @@ async def test_a_rolled_back_row_takes_no_place(url: str, start: Start, key_file
 async def test_batches_and_chunks_leave_no_seam(
     url: str, start: Start, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree_growth, "BATCH_ROWS", 7)
+    monkeypatch.setattr(sealer_module, "BATCH_ROWS", 7)
     monkeypatch.setattr(log_tables, "CHUNK_LEAVES", 4)
     monkeypatch.setattr(anchors, "ANCHOR_LEAVES", 10)
     sealer = start()
@@ -412,7 +428,7 @@ async def test_sealers_that_race_give_each_row_one_place(
     has_lock: bool, url: str, start: Start, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the lock, all that keeps them apart are the primary keys."""
-    monkeypatch.setattr(tree_growth, "BATCH_ROWS", 3)
+    monkeypatch.setattr(sealer_module, "BATCH_ROWS", 3)
     sealers = [start() for _ in range(4)]
     stop = asyncio.Event()
     with contextlib.nullcontext() if has_lock else no_lock(monkeypatch):
@@ -443,7 +459,8 @@ async def test_after_a_rotation_old_and_new_sealers_go_on_with_one_another_s_wor
         assert sealer.failures == {}
     check_all(url, key_file)
     keys = fetch(url, "SELECT public_key FROM audit_keys")
-    assert {key for (key,) in keys} == {str(key) for key in read_public_keys(public_file(key_file))}
+    known = {str(key) for key in read_public_keys(public_file(key_file))}
+    assert {key for (key,) in keys} == known - {str(KEY.public)}
 
 
 async def test_a_head_signed_by_a_stranger_is_not_extended(url: str, start: Start, tmp_path: Path) -> None:
@@ -628,6 +645,7 @@ WRITER = """
 import random, select, sys, time, uuid
 from datetime import UTC, datetime, timedelta
 import psycopg
+from tests.parts.sealing.test_seal import signed_row
 
 url, insert, seed = sys.argv[1:]
 chance = random.Random(int(seed))
@@ -637,7 +655,7 @@ with psycopg.connect(url) as connection:
         rows = []
         for _ in range(chance.randint(1, 4)):
             rows.append(uuid.UUID(int=chance.getrandbits(128), version=4))
-            connection.execute(insert, {"log_id": rows[-1], "at": datetime.now(UTC) - late})
+            connection.execute(insert, signed_row(rows[-1], datetime.now(UTC) - late))
             time.sleep(chance.choice([0, 0, 0.01, 0.1, chance.uniform(0, 2)]))
         if chance.random() < 0.1:
             connection.rollback()

@@ -80,7 +80,7 @@ def test_a_histogram_is_cumulative_and_its_buckets_stand_in_order() -> None:
 
 
 async def look() -> LogGauges:
-    return LogGauges(1, 2, 3.5, 4, 5, 6)
+    return LogGauges(1, 2, 3.5, 4, 5, 6, 7)
 
 
 # Seen red with a page of this process's figures alone.
