@@ -28,6 +28,7 @@ Modules
         sealer           background loop: seal, anchor, retry
         tree_growth      appends leaves and signs the new head
         anchors          copies signed heads into the vault
+        signers          the keys that have signed this log
         log_tables       queries, locks and checkpoints of this log
     checking/            verifies a whole log
         inspection       the verifier (pure)

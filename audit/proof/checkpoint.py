@@ -79,6 +79,15 @@ def open_note(note: str, public_keys: Iterable[PublicKey]) -> Checkpoint:
     return checkpoint
 
 
+def signer_of(note: str) -> str:
+    """The id of the key that claims to have signed it. The signature is not checked."""
+    found = _NOTE.fullmatch(note)
+    if found is None:
+        raise NoteError("This is not a checkpoint in the format of a signed note")
+    fingerprint = _bytes(found["signature"], ID_BYTES + _SIGNATURE_BYTES)[:ID_BYTES]
+    return f"{NAME}+{fingerprint.hex()}"
+
+
 def receipt_text(log_id: UUID, leaf_hash: str, issued_at: datetime) -> bytes:
     """The bytes that a receipt's signature covers; the leaf's hash as hexadecimal digits."""
     return f"affidavit receipt\n{log_id}\n{leaf_hash}\n{_time(issued_at)}\n".encode()

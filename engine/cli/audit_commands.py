@@ -26,10 +26,11 @@ from audit.progress import Progress
 from audit.proof.archive_format import MANIFEST
 from audit.proof.keys import PublicKey, read_public_keys
 from audit.proof.verdict import PROVEN, Report
+from audit.sealing.signers import KnownSigner
 from engine import signing, wiring
 from engine.cli import output
 from engine.cli.output import CSV, FROM, JSON, TO, Arguments, Command, argument, say
-from engine.errors import ConfigurationError
+from engine.errors import AffidavitError, ConfigurationError
 from engine.settings import Settings
 from engine.storage.database import Database
 
@@ -127,13 +128,37 @@ async def _seal_once(settings: Settings, arguments: Arguments) -> int:
 async def key(settings: Settings, arguments: Arguments) -> int:
     """Print the public keys that verify this installation's signatures, newest last; --new creates a signing key."""
     if arguments.new:
+        lost = [] if signing.has_signing_key(settings) else await _signers(settings)
         signing.make_signing_key(settings)
+        _say_what_is_lost(lost, _public_keys(settings, arguments), signing.public_keys_file(settings))
         say(
             "The new signing key is in use from now on. Restart running processes: they still sign with the old one."
         )
     keys = [str(known) for known in _public_keys(settings, arguments)]
     print(json.dumps(keys) if arguments.json else "\n".join(keys))
     return 0
+
+
+async def _signers(settings: Settings) -> list[KnownSigner]:
+    try:
+        async with wiring.open_database(settings) as database:
+            return wiring.signers_of(database)
+    except AffidavitError as failure:
+        say(
+            f"WARNING: {failure}. If it was signed before, keep the public keys: they verify what is signed so far."
+        )
+    return []
+
+
+def _say_what_is_lost(signers: list[KnownSigner], public: list[PublicKey], file: Path) -> None:
+    """A rotation without the old key at hand: nothing signed is lost, but who still has the old key can sign with it."""
+    for signer in signers:
+        say(f"LOST: the private key of {signer.key_id}, which signed this log. Whoever has a copy can still sign with it:"
+            " tell your auditors from when on its signatures do not count.")  # fmt: skip
+        if signer.key_id not in {key.key_id for key in public}:
+            say(f"LOST: its public key. Without it nothing that it signed can be verified, and its months are not sealed"
+                f" any further. Add its line at the top of {file}, from a backup or from an auditor's copy."
+                f" The database says it is {signer.public_key or 'unknown'}: compare the two.")  # fmt: skip
 
 
 async def verify(settings: Settings, arguments: Arguments) -> int:

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from audit.checking.status import OVERDUE, spool_files
 from audit.errors import KeyFileError
@@ -259,12 +260,11 @@ async def _generator(settings: Settings, _: Database) -> VaultState:
     return "ok", f"{settings.providers.generator}: {generator.description}"
 
 
-async def _signing_key(settings: Settings, _: Database) -> VaultState:
+async def _signing_key(settings: Settings, database: Database) -> VaultState:
     path = settings.data_dir / settings.audit.signing_key_file
+    signers = wiring.signers_of(database)
     if not path.exists():
-        if not settings.database.url.get_secret_value():
-            return "ok", "created at first use"
-        return "missing", f"{path} does not exist: run `affidavit audit key --new`"
+        return _missing_key(settings, path, [signer.key_id for signer in signers])
     try:
         key, public = SigningKey.load(path), read_public_keys(public_file(path))
     except KeyFileError as wrong:
@@ -272,7 +272,23 @@ async def _signing_key(settings: Settings, _: Database) -> VaultState:
     if key.public not in public:
         words = f"{public_file(path)} lacks {key.public}, so its signatures cannot be verified"
         return "failed", f"{words}: add it as the last line"
+    listed = {known.key_id for known in public}
+    if lost := [signer.key_id for signer in signers if signer.is_newest and signer.key_id not in listed]:
+        words = f"{public_file(path)} lacks {lost[0]}, which signed this log's newest head, so nothing more is sealed"
+        return "failed", f"{words}: restore its line from a backup, or from an auditor's copy"
     return "ok", f"{key.key_id}, {len(public)} public keys in {public_file(path).name}"
+
+
+def _missing_key(settings: Settings, path: Path, signers: list[str]) -> VaultState:
+    if signers:
+        words = f"{path} is missing, but {', '.join(signers)} signed this log"
+        return (
+            "failed",
+            f"{words}: restore it from a backup; if it is lost for good, run `affidavit audit key --new`",
+        )
+    if not settings.database.url.get_secret_value():
+        return "ok", "created at first use"
+    return "missing", f"{path} does not exist: run `affidavit audit key --new`"
 
 
 async def _sealing(settings: Settings, database: Database) -> VaultState:

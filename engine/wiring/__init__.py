@@ -18,6 +18,7 @@ from engine.wiring.audit_log import (
     operator_events_of,
     sealing,
     shipped_definitions,
+    signers_of,
     status_of,
     weaknesses_of,
 )
@@ -34,9 +35,10 @@ from engine.wiring.house import open_database, open_house
 from engine.wiring.providers import LIMITERS, embedder_of, generator_of, now, vault_of
 
 __all__ = [
-    "LIMITERS", "SAMPLE_BOOK", "SAMPLE_TITLE", "archiver_of", "check_clock", "count_months_ahead", "differences_of",
-    "embedder_of", "gate_of", "generator_of", "ledger_of", "make_months", "make_months_ahead", "now", "open_database",
-    "open_eraser", "open_evidence", "open_house", "open_ingest", "open_keys", "open_ledger", "open_prover", "open_registry",
-    "open_repair", "open_sealer", "open_sessions", "open_tiers", "operator_events_of", "sealing",
-    "shipped_definitions", "status_of", "vault_of", "weaknesses_of",
+    "LIMITERS", "SAMPLE_BOOK", "SAMPLE_TITLE", "archiver_of", "check_clock", "count_months_ahead",
+    "differences_of", "embedder_of", "gate_of", "generator_of", "ledger_of", "make_months",
+    "make_months_ahead", "now", "open_database", "open_eraser", "open_evidence", "open_house", "open_ingest",
+    "open_keys", "open_ledger", "open_prover", "open_registry", "open_repair", "open_sealer", "open_sessions",
+    "open_tiers", "operator_events_of", "sealing", "shipped_definitions", "signers_of", "status_of",
+    "vault_of", "weaknesses_of",
 ]  # fmt: skip

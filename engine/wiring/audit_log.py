@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from audit.archive.month_table import read_row_keys
@@ -26,11 +27,12 @@ from audit.ledger import partitions
 from audit.ledger.database_writer import weaknesses
 from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.progress import Progress
-from audit.proof.keys import read_public_keys
+from audit.proof.keys import SigningKey, read_public_keys
 from audit.sealing.sealer import Sealer
+from audit.sealing.signers import KnownSigner, find_signers
 from engine.admission.keys import ApiKeys
 from engine.admission.operator_events import OperatorEvents
-from engine.errors import ConfigurationError
+from engine.errors import ConfigurationError, StatementError
 from engine.settings import HOUSE, Settings
 from engine.signing import public_keys_file, signing_key_of
 from engine.storage import database as databases
@@ -44,11 +46,12 @@ if TYPE_CHECKING:
 ERASING_S = 1.5  # of a request's five seconds, for records that are still on their way
 PATIENCE_S = 20.0  # the same at a terminal: a request ends within five seconds, and is sealed within ten
 CHECK_S = 5.0  # a cold index worker starts well within it
+CONNECT_S = 10
 
 
 @asynccontextmanager
 async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[Sealer]:
-    key, audit = signing_key_of(settings), settings.audit
+    key, audit = _signing_key(database), settings.audit
     public_keys = partial(read_public_keys, public_keys_file(settings))
     async with database.pool("affidavit_sealer") as pool:
         yield Sealer(
@@ -81,7 +84,7 @@ async def open_ledger(database: Database) -> AsyncIterator[Ledger]:
     async with database.pool("affidavit_engine", has_autocommit=True) as pool:
         settings = database.settings
         ledger = Ledger(
-            pool, signing_key_of(settings), now, within_s=CHECK_S,
+            pool, _signing_key(database), now, within_s=CHECK_S,
             clock_behind_max=settings.audit.clock_behind_max,
         )  # fmt: skip
         try:
@@ -95,8 +98,10 @@ def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
     """With an empty spool_dir there is no spool: while the database is unavailable, no question is answered."""
     folder = _spool_folder(settings)
     spooling = SpoolSettings(folder, settings.audit.spool_bytes_max) if folder else None
+    assert isinstance(pool.conninfo, str)
+    key = _signing_key(Database(pool.conninfo, settings))
     return Ledger(
-        pool, signing_key_of(settings), now, within_s=settings.budget.audit_s, spooling=spooling,
+        pool, key, now, within_s=settings.budget.audit_s, spooling=spooling,
         clock_behind_max=settings.audit.clock_behind_max,
     )  # fmt: skip
 
@@ -124,8 +129,8 @@ async def open_eraser_within(database: Database, within_s: float) -> AsyncIterat
     wait_s = settings.budget.audit_s
     async with databases.open_lazily(database.url, ARCHIVER, size_max=2, wait_s=wait_s) as pool:
         eraser = Eraser(
-            pool, signing_key_of(settings), _spool_folder(settings), within_s=within_s, monotonic=time.monotonic,
-            new_id=uuid4,
+            pool, _signing_key(database), _spool_folder(settings), within_s=within_s,
+            monotonic=time.monotonic, new_id=uuid4,
         )  # fmt: skip
         try:
             yield eraser
@@ -143,7 +148,7 @@ def archiver_of(
         connect=partial(databases.changing, database.url, ARCHIVER),
         reading=partial(reading, database.url, ARCHIVER),
         vault=vault_of(settings),
-        key=signing_key_of(settings),
+        key=_signing_key(database),
         public_keys=partial(read_public_keys, public_keys_file(settings)),
         seal=partial(_try_seal, settings, database),
         event=operator_events_of(database).event,
@@ -240,6 +245,21 @@ async def status_of(settings: Settings, database: Database, period: Period = EVE
 
 async def log_gauges_of(settings: Settings, database: Database, pool: AsyncConnectionPool) -> LogGauges:
     return await read_log_gauges(pool, database.read, _spool_folder(settings), now().date())
+
+
+def _signing_key(database: Database) -> SigningKey:
+    return signing_key_of(database.settings, lambda: [signer.key_id for signer in signers_of(database)])
+
+
+def signers_of(database: Database) -> list[KnownSigner]:
+    """The keys that have signed the log, the newest first."""
+    try:
+        with psycopg.connect(database.url, connect_timeout=CONNECT_S) as connection:
+            return find_signers(connection, vault_of(database.settings))
+    except psycopg.Error as failure:
+        raise StatementError(
+            f"The database does not say who signed this log: {type(failure).__name__}"
+        ) from None
 
 
 def _spool_folder(settings: Settings) -> Path | None:

@@ -19,6 +19,7 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.cli.doctor import examine
 from engine.storage.database import Database
+from tests.databases import migrated_database
 from tests.logs.recorded import write
 
 LOGIN = "durability_login"
@@ -176,10 +177,15 @@ async def test_doctor_says_if_the_log_of_a_server_would_repeat_rows(
         superuser.execute(f"ALTER DATABASE affidavit RESET {name}".encode())
 
 
-async def test_doctor_looks_after_the_signing_key(own: Database) -> None:
-    path = own.settings.data_dir / own.settings.audit.signing_key_file
-    path.unlink(missing_ok=True)
-    public_file(path).unlink(missing_ok=True)
+@pytest.fixture
+def unsigned(own: Database, tmp_path: Path) -> Iterator[Database]:
+    """A log that nobody has signed, with a data folder of its own."""
+    with migrated_database(own) as made:
+        yield Database(made.url, settings_file.load({}, data_dir=tmp_path))
+
+
+async def test_doctor_looks_after_the_signing_key(unsigned: Database) -> None:
+    own, path = unsigned, unsigned.settings.data_dir / unsigned.settings.audit.signing_key_file
     assert await of_doctor(own, "signing key") == ("ok", "created at first use")
     key = SigningKey.ensured(path)
     assert await of_doctor(own, "signing key") == ("ok", f"{key.key_id}, 1 public keys in signing.key.pub")
@@ -189,8 +195,6 @@ async def test_doctor_looks_after_the_signing_key(own: Database) -> None:
     path.chmod(0o644)
     state, words = await of_doctor(own, "signing key")
     assert (state, "can be read by others" in words) == ("failed", True)
-    path.unlink()
-    public_file(path).unlink()
 
 
 async def test_doctor_says_what_waits_in_the_spool(own: Database) -> None:
