@@ -14,13 +14,16 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from uuid import UUID
 
 from psycopg_pool import AsyncConnectionPool
 
 from audit.errors import TreeMismatchError, UnfamiliarKeyError
 from audit.ledger.partitions import month_start, next_month
+from audit.proof.checkpoint import HistoryBreak
 from audit.proof.keys import PublicKey, SigningKey
 from audit.sealing.anchors import VaultAnchors
+from audit.sealing.breaks import HistoryBreaks, break_counts
 from audit.sealing.log_tables import TRY_LOCK, WAIT_FOR_LOCK, LogCheckpoints, unsealed_rows
 from audit.sealing.tree_growth import NIL, TreeGrowth
 from audit.vault import Vault
@@ -57,10 +60,12 @@ class Sealer:
     _full_at_s: float = 0.0
     _anchor_at_s: float = 0.0
     _trouble: str = ""
+    _broken: dict[date, int] = field(default_factory=dict)  # how many breaks each month's history has
 
     def __post_init__(self) -> None:
         self._checkpoints = LogCheckpoints(self.key, self.public_keys)
-        self._trees = TreeGrowth(self.pool, self._checkpoints, self.vault, self.clock)
+        self._breaks = HistoryBreaks(self.pool, self._checkpoints, self.vault, self.clock)
+        self._trees = TreeGrowth(self.pool, self._checkpoints, self._breaks, self.clock)
         self._anchors = VaultAnchors(self.pool, self._checkpoints, self.vault, self.clock)
 
     @contextlib.asynccontextmanager
@@ -89,6 +94,10 @@ class Sealer:
         """Seal and anchor everything that is committed now."""
         rows = await self._seal(_BEFORE_ALL, WAIT_FOR_LOCK)
         return SealingResult(rows, await self._anchor(WAIT_FOR_LOCK))
+
+    async def declare_break(self, month: date, basis: str, event: UUID) -> HistoryBreak:
+        """An operator's statement after a failover or a restore; sealing of the month goes on after it, in every process."""
+        return await self._breaks.declare(month, basis, event)
 
     async def _round(self) -> None:
         is_full = self.monotonic() >= self._full_at_s
@@ -121,6 +130,7 @@ class Sealer:
         for month in self._unfamiliar:
             self.failures.pop(month, None)
         await self._checkpoints.register(self.pool, self.clock())
+        await self._forget_broken()
         at, sealed, searched_s = (since, NIL), 0, 0.0
         while True:
             began_s = self.monotonic()
@@ -142,6 +152,17 @@ class Sealer:
         if since == _BEFORE_ALL:
             self._full_at_s = self.monotonic() + (FULL_SHARE - 1) * searched_s
         return sealed
+
+    async def _forget_broken(self) -> None:
+        """A month whose history was stated to be broken is read anew, and sealed again."""
+        broken = await break_counts(self.pool)
+        for month in broken:
+            if broken[month] != self._broken.get(month):
+                self.failures.pop(month, None)
+                self._full_at_s = 0.0  # its rows may be older than a round looks
+                self._trees.forget(month)
+                self._anchors.forget(month)
+        self._broken = broken
 
     async def _anchor(self, lock: str) -> int:
         """Anchor the newest checkpoint of every month; returns the number of anchors written."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import psycopg
 
+from audit.anchored import list_anchors
 from audit.errors import NoteError
 from audit.proof.checkpoint import signer_of
 from audit.vault import Vault
@@ -35,8 +36,10 @@ def find_signers(connection: psycopg.Connection, vault: Vault) -> list[KnownSign
 
 
 def _newest_anchors(vault: Vault) -> list[str]:
-    newest = max((key for key in vault.keys("anchors/") if key.endswith(".note")), default=None)
-    return [vault.get(newest).decode(errors="replace")] if newest else []
+    months = list_anchors(vault)
+    chains = [months[month].chain() for month in sorted(months)]
+    newest = [chain.key(chain.sizes[-1]) for chain in chains if chain.sizes][-1:]
+    return [vault.get(key).decode(errors="replace") for key in newest]
 
 
 def _signer(note: str) -> str:

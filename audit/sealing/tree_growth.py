@@ -4,7 +4,6 @@ It signs only a tree that extends the last checkpoint and whose root two paths a
 leaves from the log, and a recursion over the leaves read back from their table. So a bit flip in memory is detected before it is signed.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -20,21 +19,12 @@ from audit.proof import merkle
 from audit.proof.checkpoint import Link
 from audit.proof.merkle import Frontier
 from audit.sealing import log_tables
+from audit.sealing.breaks import HistoryBreaks, break_lines
 from audit.sealing.log_tables import LogCheckpoints, UnsealedRow, fetch, stored_leaves
-from audit.vault import Vault
 
 BATCH_ROWS = 10_000  # one transaction: a backlog is worked off without holding the lock for long
 NIL = UUID(int=0)
 
-_LOCK = "seal"  # one sealer works at a time; the others do not wait for it
-
-# One statement, so that both are of one moment: the month's last checkpoint, and whether there is a leaf after it.
-_LAST = """
-SELECT coalesce(c.tree_size, 0), coalesce(c.note, ''), EXISTS (
-    SELECT FROM audit_leaves WHERE month = %(month)s AND leaf_index >= coalesce(c.tree_size, 0))
-FROM (SELECT) AS always LEFT JOIN LATERAL (
-    SELECT tree_size, note FROM audit_checkpoints WHERE month = %(month)s ORDER BY tree_size DESC LIMIT 1) c ON true
-"""
 _EARLIER = """
 SELECT month, tree_size, note FROM audit_checkpoints WHERE month < %s ORDER BY month DESC, tree_size DESC LIMIT 1
 """
@@ -46,7 +36,6 @@ FROM unnest(%b::uuid[], %b::bytea[]) WITH ORDINALITY AS rows(log_id, leaf_hash, 
 _INSERT_CHECKPOINT = (
     "INSERT INTO audit_checkpoints (month, tree_size, note, created_at) VALUES (%s, %s, %s, %s)"
 )
-_NOTE = "SELECT note FROM audit_checkpoints WHERE month = %s AND tree_size = %s"
 
 
 @dataclass(slots=True)
@@ -67,7 +56,7 @@ class TreeGrowth:
 
     pool: AsyncConnectionPool
     checkpoints: LogCheckpoints
-    vault: Vault
+    breaks: HistoryBreaks
     clock: Callable[[], datetime]
     _trees: dict[date, _Tree] = field(default_factory=dict)
 
@@ -80,7 +69,7 @@ class TreeGrowth:
         tree = self._trees[month].copy()
         try:
             async with log_tables.transaction(self.pool) as connection:
-                if not await log_tables.take_lock(connection, lock, _LOCK):
+                if not await log_tables.take_lock(connection, lock, log_tables.SEALING):
                     return None
                 await self._catch_up(connection, month, tree)
                 # Rows of earlier months may have come meanwhile.
@@ -93,33 +82,21 @@ class TreeGrowth:
         self._trees[month] = tree
         return rows
 
+    def forget(self, month: date) -> None:
+        """Its history was broken: nothing that was read before counts."""
+        self._trees.pop(month, None)
+
     async def _rebuild(self, month: date) -> _Tree:
         """The month's tree from its leaves. No lock is held meanwhile, because it takes long for many."""
         tree = _Tree()
-        await self._compare_with_vault(month)
+        await self.breaks.check(month)
         async with self.pool.connection() as connection:
             await self._catch_up(connection, month, tree)
         return tree
 
-    async def _compare_with_vault(self, month: date) -> None:
-        """Checks that the log contains everything anchored: sealing a restored older copy would create a second history."""
-        keys = await asyncio.to_thread(self.vault.keys, f"anchors/{month:%Y-%m}/")
-        newest = max((key for key in keys if key.endswith(".note")), default=None)
-        if newest is None:
-            return
-        anchored = await asyncio.to_thread(self.vault.get, newest)
-        size = int(newest.rpartition("/")[2].removesuffix(".note"))
-        async with self.pool.connection() as connection:
-            stored = await fetch(connection, _NOTE, (month, size))
-        if [(anchored.decode(),)] != stored:
-            raise TreeMismatchError(
-                f"{month:%Y-%m}: the vault holds a checkpoint of size {size} that the database does not hold;"
-                " an older copy of the database may have been restored"
-            )
-
     async def _catch_up(self, connection: AsyncConnection, month: date, tree: _Tree) -> None:
         """Take over what other sealers did, if it extends our tree and is what they signed."""
-        ((size, note, is_more),) = await fetch(connection, _LAST, {"month": month})
+        size, note, is_more = await log_tables.last_head(connection, month)
         if is_more:
             raise TreeMismatchError(
                 f"{month:%Y-%m}: there are leaves after its last checkpoint, of size {size}"
@@ -151,7 +128,8 @@ class TreeGrowth:
             )
         earlier = await fetch(connection, _EARLIER, (month,))
         previous = self.checkpoints.open(*earlier[0]).link if earlier else None
-        tree.note = self.checkpoints.sign(Link(month, size, root), sealed_at, previous)
+        breaks = await break_lines(connection, self.checkpoints, month)
+        tree.note = self.checkpoints.sign(Link(month, size, root), sealed_at, previous, breaks)
         await connection.execute(_INSERT_CHECKPOINT, (month, size, tree.note, sealed_at))
 
 

@@ -3,6 +3,7 @@
 Each opens its connections in the one role whose rights it needs.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,11 +21,18 @@ from psycopg_pool import AsyncConnectionPool
 from audit.archive.month_table import read_row_keys
 from audit.checking.evidence import EVER, Period, StoredEvidence
 from audit.checking.prover import Prover
-from audit.checking.status import LogGauges, Status, read_log_gauges, read_status
+from audit.checking.status import (
+    RECENT_ANCHORS,
+    LogGauges,
+    Status,
+    find_foreign_vault,
+    read_log_gauges,
+    read_status,
+)
 from audit.definitions.comparison import Difference, differences
 from audit.erasure.erase import Eraser
 from audit.ledger import partitions
-from audit.ledger.database_writer import weaknesses
+from audit.ledger.database_writer import failover_losses, weaknesses
 from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.progress import Progress
 from audit.proof.keys import SigningKey, read_public_keys
@@ -269,3 +277,20 @@ def _spool_folder(settings: Settings) -> Path | None:
 async def weaknesses_of(database: Database) -> list[str]:
     async with database.pool("affidavit_engine", 1) as pool, pool.connection() as connection:
         return await weaknesses(connection)
+
+
+async def failover_losses_of(database: Database) -> str:
+    async with database.pool("affidavit_engine", 1) as pool, pool.connection() as connection:
+        return await failover_losses(connection)
+
+
+async def foreign_vault_of(settings: Settings, database: Database) -> str:
+    """What is wrong if this vault is not the one that the log's anchors were written into; empty if all is well."""
+    anchors = (await database.read(AUDITOR, RECENT_ANCHORS))[1]
+    return await asyncio.to_thread(find_foreign_vault, vault_of(settings), [key for (key,) in anchors])
+
+
+async def warnings_at_start(settings: Settings, database: Database) -> list[str]:
+    """What does not stop the engine, but can cost records or their proof."""
+    found = (await failover_losses_of(database), await foreign_vault_of(settings, database))
+    return [warning for warning in found if warning]
