@@ -65,6 +65,7 @@ async def examine(settings: Settings, database: Database) -> list[CheckResult]:
         "clock": _clock,
         "database": _database,
         "durability": _durability,
+        "replication": _replication,
         "server log": _server_log,
         "migrations": _migrations,
         "roles": _roles,
@@ -74,6 +75,7 @@ async def examine(settings: Settings, database: Database) -> list[CheckResult]:
         "spool": _spool,
         "signing key": _signing_key,
         "sealing": _sealing,
+        "anchors": _anchors,
         "embedder": _embedder,
         "index": _index,
         "books": _books,
@@ -126,6 +128,11 @@ async def _durability(_: Settings, database: Database) -> VaultState:
     if found:
         return "failed", " ".join(found)
     return "ok", "acknowledged records survive a power cut"
+
+
+async def _replication(_: Settings, database: Database) -> VaultState:
+    lost = await wiring.failover_losses_of(database)
+    return ("failed", lost) if lost else ("ok", "no standby that could take over without the last records")
 
 
 async def _server_log(_: Settings, database: Database) -> VaultState:
@@ -308,6 +315,11 @@ async def _sealing(settings: Settings, database: Database) -> VaultState:
     last = status.evidence[-1]
     state = f"{last['month']}: {last['tree_size']} sealed, {last['anchored_size'] or 0} anchored"
     return "ok", f"{state}, last at {last['sealed_at']:%Y-%m-%d %H:%M:%S} UTC"
+
+
+async def _anchors(settings: Settings, database: Database) -> VaultState:
+    wrong = await wiring.foreign_vault_of(settings, database)
+    return ("failed", wrong) if wrong else ("ok", "the vault holds the log's last anchors")
 
 
 DOCTOR_COMMANDS: dict[str, Command] = {"doctor": Command(doctor, "affidavit doctor", (JSON,))}
