@@ -38,11 +38,12 @@ bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/resu
 
 bench-peers: $(PEERS)/.ready  ## Installs other frameworks, which `make bench` then compares with (once)
 
-check: $(READY)  ## Format, lint, types, layers
+check: $(READY)  ## Format, lint, types, layers, licences
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m supply.licences
 
 format: $(READY)  ## Rewrite the code as `make check` wants it
 	@$(BIN)/ruff format .

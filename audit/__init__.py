@@ -3,6 +3,7 @@ r"""One durable record for each request, and the proof of it. Imports neither `e
 Modules
     auditor              offline verifier of one record; `python -m audit.auditor` (pure)
     vault                write-once storage, and its local folder
+    anchored             what the vault holds of the trees: anchors, breaks
     worker               worker processes: framing, deadline, heartbeat
     progress             progress callback of long commands
     errors               the exception tree of audit (pure)
@@ -32,11 +33,14 @@ Modules
         admission        which rows may be sealed: those that the engine signed
         tree_growth      appends leaves and signs the new head
         anchors          copies signed heads into the vault
+        breaks           signed statements that a failover or a restore lost leaves
+        signers          the keys that have signed this log
         log_tables       queries, locks and checkpoints of this log
     checking/            verifies a whole log
         inspection       the verifier (pure)
         numbering        finds numbered records that are gone (pure)
         signature_check  checks rows' signatures in a second process
+        lost_history     checks a break of a month's history (pure)
         evidence         data access for it
         prover           builds the proof of one record
         quotations       cuts recorded quotations again
@@ -121,6 +125,7 @@ The rest of this text specifies everything that a second verifier needs. `tests/
         previous <YYYY-MM> <size> <base64>        the last checkpoint of the latest earlier month; omitted if there is none
         signed <index>                            every leaf of the month from this index on, which is at most the size, is of
                                                   a row that is signed; omitted by versions that did not sign rows
+        break <kept> <lost> <hex>                 one for each break of the month's history before it (10), in their order
                                                   (an empty line)
         — affidavit <base64(id's 4 bytes ‖ signature's 64 bytes)>
 
@@ -169,6 +174,25 @@ The rest of this text specifies everything that a second verifier needs. `tests/
     `anchors/<YYYY-MM>/<size, 12 digits>.note` is the note, and `anchors/<YYYY-MM>/<from>-<to>.leaves` the leaves from index
     `from` to before `to`, 32 bytes each. Comparing them with the database also reveals what the holder of the signing key has
     rewritten, and what an older copy of the database lacks.
+
+    If the database has lost leaves that are anchored, by a failover or a restore, an operator may state that the history is
+    broken. The statement is a signed note, `breaks/<YYYY-MM>/<number, 4 digits>.note` in the vault and a line of `audit_breaks`:
+
+        <origin>/<YYYY-MM>/break
+        <number>                                  of the month's breaks, from 1
+        kept <size> <base64 of the root>          the tree that the database still has; of no leaves, size 0 and SHA-256("")
+        lost <size> <base64 of the root>          the largest tree that the vault has
+        time <time>
+        event <log_id>                            the record of the log that documents it
+        basis <text>                              one line of at most 200 characters
+                                                  (an empty line)
+        — affidavit <base64>                      as of a checkpoint
+
+    It is true if both roots are those of the vault's leaves. The leaves from `kept` to before `lost` are lost; later leaves
+    take their places, each later checkpoint of the month has the line `break <kept size> <lost size> <hex of the note's
+    SHA-256>`, and its anchors are in `anchors/<YYYY-MM>/break-<number>/`. What was lost stays in the vault, so receipts and
+    proofs of lost records still show that they existed. The verdict on such a log is LOST_BY_FAILOVER for ever; on a proof it
+    does not change. A break that is not signed, not in the vault or not true is TAMPERED.
 
 12. Archives
     A month that leaves the database is seven files under `archive/<YYYY-MM>/` in the vault, each under the name

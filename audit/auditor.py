@@ -90,6 +90,11 @@ def _check_bundle(content: bytes, keys: Sequence[PublicKey]) -> Report:
     if message := _wrong_with(proven, leaf, checkpoint, keys):
         return _reported(Verdict.TAMPERED, "row", message, **place)
     report = Report(checked=1)
+    for broken in checkpoint.breaks:
+        lost = f"the leaves {broken.kept} to {broken.lost - 1}"
+        report.count(
+            f"break of the month's history is named by the checkpoint: {lost} were lost by a failover or a restore"
+        )
     if proven.commitments is not None:
         message = "The record is proven; its personal data was erased"
         report.add(Finding(Verdict.ERASED, "row", message, **place))

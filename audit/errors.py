@@ -23,6 +23,7 @@ AuditError
 │   └── VaultDamagedError         the bytes read are not the bytes written
 ├── TreeMismatchError             the stored tree is not what was signed: sealing of its month stops
 │   └── UnfamiliarKeyError        a checkpoint signed by a key that is not in our public file; checked again
+├── HistoryWholeError             a break was to be stated, but nothing of the month is lost
 ├── UnprovenError                 there is no proof of this record
 │   ├── MissingRecordError        there is no such record
 │   ├── UnsealedRecordError       the record is not sealed yet
@@ -103,6 +104,9 @@ class TreeMismatchError(AuditError): ...
 
 
 class UnfamiliarKeyError(TreeMismatchError): ...
+
+
+class HistoryWholeError(AuditError): ...
 
 
 class UnprovenError(AuditError):

@@ -66,7 +66,7 @@ async def _measured(folder: Path, rows: int) -> dict[str, Any]:
     async with wiring.open_database(settings, lambda _: None) as database:
         with psycopg.connect(database.url) as connection:
             connection.execute("SELECT audit_make_month(%s)", (BEGIN.date(),))
-            key = signing_key_of(settings)
+            key = signing_key_of(settings, list)
             sizes = [_insert(connection, batch) for batch in _batches(rows, key)]
             connection.execute("ANALYZE audit_logs, audit_leaves")
         async with wiring.open_sealer(settings, database) as sealer:

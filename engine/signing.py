@@ -1,8 +1,10 @@
 """Signing key policy: where the keys are, when one is made, and when the engine refuses to sign.
 
 A signature that no published key explains could not be checked, so a key that its public file lacks is refused at start.
+A log that others have signed gets no new identity by itself: whoever lost its key must say so.
 """
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from audit.errors import KeyFileError
@@ -11,9 +13,18 @@ from engine.errors import ConfigurationError
 from engine.settings import Settings
 
 
-def signing_key_of(settings: Settings) -> SigningKey:
-    """The embedded default makes its key at first use; elsewhere an operator makes one key for all replicas."""
+def signing_key_of(settings: Settings, signers: Callable[[], Sequence[str]]) -> SigningKey:
+    """The embedded default makes its key at first use; elsewhere an operator makes one key for all replicas.
+
+    `signers` finds the ids of the keys that have signed this log. It is called only if there is no key.
+    """
     path = _private_file(settings)
+    if not path.exists() and (found := signers()) and not path.exists():  # another process may have made it
+        raise ConfigurationError(
+            f"The signing key {path} is missing, but this log was signed by {', '.join(found)}. Restore {path.name}"
+            f" and {path.name}.pub from their backup. If the key is lost for good, run `affidavit audit key --new`,"
+            " which says what is lost with it."
+        )
     try:
         is_given = bool(settings.database.url.get_secret_value())
         key = SigningKey.load(path) if is_given else SigningKey.ensured(path)
@@ -34,6 +45,11 @@ def make_signing_key(settings: Settings) -> SigningKey:
         return SigningKey.rotate(_private_file(settings))
     except KeyFileError as wrong:
         raise ConfigurationError(str(wrong)) from None
+
+
+def has_signing_key(settings: Settings) -> bool:
+    path = _private_file(settings)
+    return path.exists() and public_file(path).exists()
 
 
 def public_keys_file(settings: Settings) -> Path:

@@ -48,6 +48,15 @@ CREATE TABLE public.audit_archives (
     manifest_version text,
     manifest_sha256 text
 );
+CREATE TABLE public.audit_breaks (
+    month date NOT NULL,
+    number integer NOT NULL,
+    kept_size bigint NOT NULL,
+    lost_size bigint NOT NULL,
+    note text NOT NULL,
+    event uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL
+);
 CREATE TABLE public.audit_checkpoints (
     month date NOT NULL,
     tree_size bigint NOT NULL,
@@ -296,6 +305,11 @@ ALTER TABLE public.audit_archives ADD CONSTRAINT audit_archives_pkey PRIMARY KEY
 ALTER TABLE public.audit_archives ADD CONSTRAINT audit_archives_check CHECK (((state = 'frozen'::text) OR ((manifest_key IS NOT NULL) AND (manifest_version IS NOT NULL) AND (manifest_sha256 IS NOT NULL))));
 ALTER TABLE public.audit_archives ADD CONSTRAINT audit_archives_month_check CHECK ((EXTRACT(day FROM month) = (1)::numeric));
 ALTER TABLE public.audit_archives ADD CONSTRAINT audit_archives_state_check CHECK ((state = ANY (ARRAY['frozen'::text, 'uploaded'::text, 'verified'::text, 'detached'::text, 'dropped'::text, 'restored'::text])));
+ALTER TABLE public.audit_breaks ADD CONSTRAINT audit_breaks_pkey PRIMARY KEY (month, number);
+ALTER TABLE public.audit_breaks ADD CONSTRAINT audit_breaks_check CHECK ((lost_size > kept_size));
+ALTER TABLE public.audit_breaks ADD CONSTRAINT audit_breaks_kept_size_check CHECK ((kept_size >= 0));
+ALTER TABLE public.audit_breaks ADD CONSTRAINT audit_breaks_month_check CHECK ((EXTRACT(day FROM month) = (1)::numeric));
+ALTER TABLE public.audit_breaks ADD CONSTRAINT audit_breaks_number_check CHECK ((number > 0));
 ALTER TABLE public.audit_checkpoints ADD CONSTRAINT audit_checkpoints_pkey PRIMARY KEY (month, tree_size);
 ALTER TABLE public.audit_checkpoints ADD CONSTRAINT audit_checkpoints_month_check CHECK ((EXTRACT(day FROM month) = (1)::numeric));
 ALTER TABLE public.audit_checkpoints ADD CONSTRAINT audit_checkpoints_tree_size_check CHECK ((tree_size > 0));
@@ -921,6 +935,7 @@ CREATE VIEW public.audit_slow_requests WITH (security_invoker=true) AS
 -- Triggers
 CREATE TRIGGER audit_anchors_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_anchors FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_archives_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_archives FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
+CREATE TRIGGER audit_breaks_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_breaks FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_checkpoints_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_checkpoints FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_erasures_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_erasures FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_keys_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_keys FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
@@ -964,6 +979,7 @@ ALTER TABLE public.api_key_uses OWNER TO affidavit_owner;
 ALTER TABLE public.api_keys OWNER TO affidavit_owner;
 ALTER TABLE public.audit_anchors OWNER TO affidavit_owner;
 ALTER TABLE public.audit_archives OWNER TO affidavit_owner;
+ALTER TABLE public.audit_breaks OWNER TO affidavit_owner;
 ALTER TABLE public.audit_checkpoints OWNER TO affidavit_owner;
 ALTER TABLE public.audit_erasures OWNER TO affidavit_owner;
 ALTER TABLE public.audit_keys OWNER TO affidavit_owner;
@@ -1028,6 +1044,9 @@ GRANT SELECT ON TABLE public.audit_archives TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_archives TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_archives TO affidavit_engine;
 GRANT SELECT ON TABLE public.audit_archives TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_breaks TO affidavit_auditor;
+GRANT INSERT ON TABLE public.audit_breaks TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_breaks TO affidavit_sealer;
 GRANT SELECT ON TABLE public.audit_changes TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_checkpoints TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_checkpoints TO affidavit_auditor;

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from audit.proof import bundle
 from audit.proof.bundle import Bundle
 from audit.proof.canonical import canonical_json
-from audit.proof.checkpoint import Checkpoint, Link, receipt_text, sign_note
+from audit.proof.checkpoint import BreakLine, Checkpoint, Link, receipt_text, sign_note
 from audit.proof.keys import SigningKey
 from audit.proof.merkle import inclusion_proof, root
 from audit.proof.record import HashedRow, Row, Trail, commitments, hashed, leaf_hash, row_of
@@ -79,7 +79,7 @@ def signature_of(found: Row, key: SigningKey = KEY) -> str:
 def proven(rows: list[Row], index: int, key: SigningKey = KEY, **given: Any) -> Bundle:
     leaves = [leaf_hash(item) for item in rows]
     head = Checkpoint(
-        "affidavit/vectors", _MONTH, len(rows), root(leaves), _ISSUED_AT, given.get("previous"), given.get("signed_from")
+        "affidavit/vectors", _MONTH, len(rows), root(leaves), _ISSUED_AT, given.get("previous"), given.get("signed_from"), given.get("breaks", ())
     )  # fmt: skip
     return Bundle(
         rows[index], index, inclusion_proof(leaves, index), sign_note(head, key), given.get("commitments")
@@ -99,6 +99,16 @@ def good() -> Iterator[tuple[str, str, bytes]]:
     yield "odd text and numbers", "VALID", bundle.encode(proven(rows, 3))
     link = Link(date(2026, 9, 1), 77, sha256(b"September").digest())
     yield "on top of September", "VALID", bundle.encode(proven(rows, 1, previous=link))
+    breaks = (
+        BreakLine(0, 2, sha256(b"first").hexdigest()),
+        BreakLine(3, 10**6, sha256(b"second").hexdigest()),
+    )
+    yield "after a break of the history", "VALID", bundle.encode(proven(rows, 1, breaks=breaks[:1]))
+    yield (
+        "after two, on top of September",
+        "VALID",
+        bundle.encode(proven(rows, 4, previous=link, breaks=breaks)),
+    )
     yield "signed after a rotation", "VALID", bundle.encode(proven(rows, 1, ROTATED))
     yield "erased", "ERASED", bundle.encode(proven(rows, 3, commitments=commitments(rows[3])))
     rows[2] = row(2, filters=None, details={"query_id": str(uuid5(_SPACE, "query 1"))})

@@ -28,8 +28,10 @@ SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 NOTE = re.compile(
     "(?P<signed>[\\x21-\\x7e]+/(?P<month>[0-9]{4}-[0-9]{2})\n(?P<size>[1-9][0-9]*)\n(?P<root>[^\n]+)\ntime (?P<time>[^\n]+)\n"
-    "(?:previous (?P<pmonth>[0-9]{4}-[0-9]{2}) [1-9][0-9]* (?P<proot>[^\n]+)\n)?(?:signed (?P<from>0|[1-9][0-9]*)\n)?)\n\u2014 affidavit (?P<signature>[^\n]+)\n"
+    "(?:previous (?P<pmonth>[0-9]{4}-[0-9]{2}) [1-9][0-9]* (?P<proot>[^\n]+)\n)?(?:signed (?P<from>0|[1-9][0-9]*)\n)?"
+    "(?P<breaks>(?:break [^\n]+\n)*))\n\u2014 affidavit (?P<signature>[^\n]+)\n"
 )
+BREAK = re.compile("break (?P<kept>0|[1-9][0-9]*) (?P<lost>[1-9][0-9]*) [0-9a-f]{64}")
 TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -168,6 +170,10 @@ def checkpoint(note: Any, keys: dict[str, bytes]) -> tuple[str, int, bytes, floa
         not is_month(found["pmonth"]) or found["pmonth"] >= found["month"] or not bytes64(found["proot"], 32)
     ):
         raise BadError
+    for line in found["breaks"].splitlines():
+        broken = BREAK.fullmatch(line)
+        if broken is None or int(broken["kept"]) >= int(broken["lost"]):
+            raise BadError
     signature = bytes64(found["signature"], 68)
     public = keys.get(f"affidavit+{signature[:4].hex()}")
     if public is None or not is_signed(public, signature[4:], found["signed"].encode()):

@@ -40,7 +40,7 @@ from audit.proof import archive_format
 from audit.proof.archive_format import MANIFEST, Manifest, StoredFile
 from audit.proof.keys import PublicKey, SigningKey
 from audit.proof.record import Row, bytes_of, leaf_hash
-from audit.proof.verdict import PROVEN, Report
+from audit.proof.verdict import WHOLE, Report
 from audit.vault import Vault
 
 CLOSED_FOR = timedelta(days=1)  # by then, entries spooled at the end of a month have arrived
@@ -260,7 +260,7 @@ class Archiver:
     async def _prove_archive(self, month: Month) -> Manifest:
         manifest = await self._manifest(month)
         report = await asyncio.to_thread(self._run_verification, month)
-        if report.verdict not in PROVEN:
+        if report.verdict not in WHOLE:
             raise ArchiveError(f"its archive is damaged or incomplete, so nothing was removed. {report}")
         return manifest
 

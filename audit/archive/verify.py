@@ -11,6 +11,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+from audit.anchored import MonthAnchors, month_anchors
 from audit.archive import reader
 from audit.archive.reader import ArchiveSource
 from audit.archive.rows import LineResult, RowGroup, RowKeys, Signing, check_lines, read_row_group
@@ -19,7 +20,7 @@ from audit.errors import ArchiveError, NoteError, VaultDamagedError, VaultError,
 from audit.progress import Progress
 from audit.proof import archive_format
 from audit.proof.archive_format import CHECKPOINT, EVIDENCE, KEYS, LEAVES, NAMES, PARQUET, Manifest
-from audit.proof.checkpoint import Checkpoint, open_note
+from audit.proof.checkpoint import BreakLine, Checkpoint, open_break, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import HASH_BYTES, Frontier
 from audit.proof.verdict import Finding, Report, Verdict
@@ -73,6 +74,20 @@ def _manifest(vault: ArchiveSource, key: str, version: str | None, report: Repor
             report.add(Finding(Verdict.TAMPERED, "file", message, manifest.month))
         return manifest
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """The anchors in an archive's source. A note that is too long is none of ours."""
+
+    source: ArchiveSource
+
+    def get(self, key: str, version: str | None = None) -> bytes:
+        with self.source.open(key, version) as stream:
+            return stream.read(SMALL_BYTES_MAX + 1)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        return self.source.keys(prefix)
 
 
 @dataclass(slots=True)
@@ -171,23 +186,22 @@ class _Archive:
         path = self.folder / CHECKPOINT
         if not path.exists():
             return None
-        note = self._read_file(CHECKPOINT)
-        self._compare_with_anchors(note)
+        note, checkpoint = self._read_file(CHECKPOINT), None
         try:
-            return open_note(note.decode(errors="replace"), self.public_keys)
+            checkpoint = open_note(note.decode(errors="replace"), self.public_keys)
         except NoteError as wrong:
             self._add_finding(Verdict.TAMPERED, "checkpoint", str(wrong))
-            return None
+        self._check_anchors(note, checkpoint)
+        return checkpoint
 
-    def _compare_with_anchors(self, note: bytes) -> None:
+    def _check_anchors(self, note: bytes, checkpoint: Checkpoint | None) -> None:
         """The newest anchor must be this checkpoint: a month is anchored completely before it is archived."""
+        notes = _Notes(self.vault)
         try:
-            keys = self.vault.keys(f"anchors/{self.manifest.month:%Y-%m}/")
-            newest = max((key for key in keys if key.endswith(".note")), default=None)
-            if newest is None:
-                return
-            with self.vault.open(newest) as stream:
-                anchored = stream.read(SMALL_BYTES_MAX + 1)
+            anchors = month_anchors(notes, self.manifest.month)
+            chain = anchors.chain()
+            newest = chain.key(chain.sizes[-1]) if chain.sizes else ""
+            anchored = notes.get(newest) if newest else note
         except VaultDamagedError as damaged:
             message = f"The month's last anchor is damaged: {damaged}"
             self._add_finding(Verdict.TAMPERED, "anchor", message)
@@ -201,6 +215,24 @@ class _Archive:
                 f"The checkpoint is not the month's last: {newest} was anchored. This may be an older archive"
             )
             self._add_finding(Verdict.TAMPERED, "checkpoint", message)
+        self._repeat_breaks(anchors, checkpoint.breaks if checkpoint else ())
+
+    def _repeat_breaks(self, anchors: MonthAnchors, named: Sequence[BreakLine]) -> None:
+        """Every verdict repeats what the month's history has lost: by its checkpoint, and by the vault if it is there."""
+        stated: list[BreakLine] = []
+        for number, note in sorted(anchors.breaks.items()):
+            text = note.decode(errors="replace")
+            try:
+                stated.append(open_break(text, self.public_keys).line(text))
+            except NoteError as wrong:
+                message = f"The break {number} of the month's history in the vault: {wrong}"
+                self._add_finding(Verdict.TAMPERED, "break", message)
+        if anchors.sizes and list(named) != stated[: len(named)]:
+            message = "The checkpoint names breaks of the month's history that the vault does not hold"
+            self._add_finding(Verdict.TAMPERED, "break", message)
+        for line in dict.fromkeys((*named, *stated)):
+            message = f"A failover or a restore lost the leaves {line.kept} to {line.lost - 1}; others took their places"
+            self._add_finding(Verdict.LOST_BY_FAILOVER, "break", message, line.kept)
 
     def _sealed_leaves(self) -> bytearray | None:
         """The stored leaves. The manifest's count sizes later buffers, so it is trusted only if the file is that long."""

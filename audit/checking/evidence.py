@@ -4,8 +4,6 @@ One read-only snapshot transaction, so that everything is of one moment. Batches
 the last one is verified, and no more than that is held in memory.
 """
 
-import re
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,12 +14,12 @@ from typing import TypeVar
 import psycopg
 from psycopg import sql
 
+from audit.anchored import Chain, MonthAnchors, list_anchors, month_anchors, read
 from audit.checking.inspection import Batch, Erasure, Leaf, LogRow, MonthState, UnsealedRecord
+from audit.checking.lost_history import StoredBreak
 from audit.checking.signature_check import SignatureCheck, SignedRows, check_here
-from audit.errors import VaultDamagedError
 from audit.ledger.partitions import month_start, next_month, partition_name
 from audit.proof.keys import PublicKey
-from audit.proof.merkle import HASH_BYTES
 from audit.proof.record import Row
 from audit.vault import Vault
 
@@ -75,6 +73,11 @@ _CHECKPOINT = "SELECT note FROM public.audit_checkpoints WHERE month = %s AND tr
 _ANCHORS = (
     "SELECT tree_size FROM public.audit_anchors WHERE month = %s AND tree_size > %s AND tree_size <= %s"
 )
+_BREAKS = "SELECT number, note FROM public.audit_breaks WHERE month = %s"
+_RECORD = """
+SELECT EXISTS (SELECT FROM public.audit_leaves WHERE log_id = asked) OR EXISTS (SELECT FROM public.audit_logs WHERE log_id = asked)
+FROM (SELECT %s::uuid) AS record (asked)
+"""
 _LEAVES = """
 SELECT leaf_index, log_id::text, leaf_hash FROM public.audit_leaves
 WHERE month = %s AND leaf_index >= %s AND leaf_index < %s ORDER BY leaf_index
@@ -109,10 +112,6 @@ _SIGNED = "signature, writer::text, sequence, heartbeat"
 _UNSIGNED = "NULL::bytea, NULL::text, NULL::integer, NULL::jsonb"
 _OPEN = "SELECT trail, signature FROM public.audit_open WHERE signature IS NOT NULL"
 
-_ANCHOR = re.compile(
-    r"anchors/(?P<month>[0-9]{4}-[0-9]{2})/(?:(?P<size>[0-9]{12})\.note|(?P<first>[0-9]{12})-(?P<last>[0-9]{12})\.leaves)"
-)
-
 Item = TypeVar("Item")
 
 
@@ -144,15 +143,17 @@ class StoredEvidence:
     period: Period
     now: datetime
     check_signatures: SignatureCheck = check_here
-    _anchors: dict[date, "_MonthAnchors"] = field(default_factory=dict)
+    _anchors: dict[date, MonthAnchors] = field(default_factory=dict)
+    _chains: dict[date, Chain] = field(default_factory=dict)
     _rows: bytes = b""
     _is_signed: bool = True  # a log of an older version has no such columns
     _has_erasures: bool = False
+    _has_breaks: bool = False
     _states: dict[date, MonthState] = field(default_factory=dict)
 
     def begin(self) -> None:
         """List the vault first: an anchor written in between is already in the database, and not the other way round."""
-        self._anchors = _list_anchors(self.vault)
+        self._anchors = list_anchors(self.vault)
         self.connection.autocommit = True
         self.connection.execute(_SESSION.encode(), prepare=False)
         columns = self.connection.execute(COLUMNS).fetchall()
@@ -160,6 +161,7 @@ class StoredEvidence:
         where = "log_id = ANY(%s::uuid[]) AND timestamp >= %s AND timestamp < %s"
         self._rows = rows_statement(columns, where, "signature" if self._is_signed else "NULL::bytea")
         self._has_erasures = self._has_table("audit_erasures")
+        self._has_breaks = self._has_table("audit_breaks")
 
     def months(self) -> list[date]:
         found = {month for (month,) in self.connection.execute(_MONTHS)}
@@ -180,8 +182,9 @@ class StoredEvidence:
             below = found[-1][0]
 
     def anchors_from_last(self, month: date) -> Iterator[tuple[int, bytes]]:
-        for size in reversed(self._anchors_of(month).sizes):
-            yield size, _read(self.vault, note_key(month, size))
+        chain = self._chain(month)
+        for size in reversed(chain.sizes):
+            yield size, read(self.vault, chain.key(size))
 
     def checkpoint(self, month: date, size: int) -> str | None:
         found = self.connection.execute(_CHECKPOINT, (month, size)).fetchone()
@@ -217,21 +220,43 @@ class StoredEvidence:
     def since(self, month: date) -> datetime:
         return self.period.within(month).since
 
+    def breaks(self, month: date) -> list[StoredBreak]:
+        """Those of the database and those of the vault, with what the vault holds of the lost leaves."""
+        anchors = self._anchors_of(month)
+        lines = self.connection.execute(_BREAKS, (month,)).fetchall() if self._has_breaks else []
+        stored: dict[int, str] = dict(lines)
+        return [
+            self._break(anchors, number, stored.get(number))
+            for number in sorted(stored.keys() | anchors.breaks.keys())
+        ]
+
+    def _break(self, anchors: MonthAnchors, number: int, stored: str | None) -> StoredBreak:
+        since = anchors.read_breaks()[number - 1 :]
+        found = StoredBreak(number, anchors.breaks.get(number), stored)
+        if since:
+            before, lost = anchors.chain(number - 1), since[0].lost.size
+            found.has_event = self.connection.execute(_RECORD, (since[0].event,)).fetchone() == (True,)
+            found.since = min(each.kept.size for each in since)
+            found.leaves, _ = before.leaves(self.vault, found.since, lost)
+            beyond = before.between(found.since, max([lost, *before.sizes]))
+            found.heads = {size: read(self.vault, before.key(size)) for size in beyond}
+        return found
+
     def manifest(self, month: date) -> tuple[bytes | None, str]:
         """Read the recorded version, because a later one is not ours. An invalid key counts as a missing manifest."""
         ((key, version, digest),) = self.connection.execute(_MANIFEST, (month,)).fetchall()
         try:
-            return _read(self.vault, key, version), digest
+            return read(self.vault, key, version), digest
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError):
             return None, digest
 
     def _batch(self, month: date, begin: int, end: int) -> Batch:
         leaves = [Leaf(*row) for row in self.connection.execute(_LEAVES, (month, begin, end), binary=True)]
         checkpoints = self.connection.execute(_CHECKPOINTS, (month, begin, end)).fetchall()
-        anchors = self._anchors_of(month)
-        notes = {size: _read(self.vault, note_key(month, size)) for size in anchors.between(begin, end)}
+        chain = self._chain(month)
+        notes = {size: read(self.vault, chain.key(size)) for size in chain.between(begin, end)}
         recorded = self.connection.execute(_ANCHORS, (month, begin, end)).fetchall()
-        anchored, damaged = anchors.leaves(self.vault, begin, end)
+        anchored, damaged = chain.leaves(self.vault, begin, end)
         batch = Batch(
             begin, end, leaves, dict(checkpoints), notes, anchored, rows={}, anchors_damaged=damaged,
             anchors_lost=[size for (size,) in recorded if size not in notes and not self._is_in_vault(month, size)],
@@ -282,87 +307,17 @@ class StoredEvidence:
         found = self.connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f"public.{name}",)).fetchone()
         return found == (True,)
 
-    def _anchors_of(self, month: date) -> "_MonthAnchors":
-        return self._anchors.setdefault(month, _MonthAnchors(month))
+    def _chain(self, month: date) -> Chain:
+        if month not in self._chains:
+            self._chains[month] = self._anchors_of(month).chain()
+        return self._chains[month]
+
+    def _anchors_of(self, month: date) -> MonthAnchors:
+        return self._anchors.get(month, MonthAnchors(month))
 
     def _is_in_vault(self, month: date, size: int) -> bool:
         """Lists the vault again: the anchor may have been written after `begin`."""
-        return note_key(month, size) in self.vault.keys(note_key(month, size))
-
-
-@dataclass(slots=True)
-class _MonthAnchors:
-    """The anchors of one month in the vault: the sizes of its notes, and its files of leaves."""
-
-    month: date
-    sizes: list[int] = field(default_factory=list)
-    files: list[tuple[int, int]] = field(default_factory=list)
-    _past: int = 0  # files before this one are not needed again: batches come in order
-    _held: dict[tuple[int, int], bytes] = field(default_factory=dict)  # cache of files that span two batches
-
-    def between(self, begin: int, end: int) -> list[int]:
-        return self.sizes[bisect_right(self.sizes, begin) : bisect_right(self.sizes, end)]
-
-    def leaves(self, vault: Vault, begin: int, end: int) -> tuple[dict[int, bytes], list[int]]:
-        """The leaves from `begin` to before `end`, and the sizes of anchors with missing or contradicting leaves."""
-        found: dict[int, bytes] = {}
-        damaged = []
-        while self._past < len(self.files) and self.files[self._past][1] <= begin:
-            self._past += 1
-        for first, last in self.files[self._past : bisect_right(self.files, (end - 1, LAST_INDEX))]:
-            content = self._content(vault, first, last, end)
-            known = {
-                index: content[(index - first) * HASH_BYTES : (index - first + 1) * HASH_BYTES]
-                for index in range(max(begin, first), min(end, last))
-            }
-            is_whole = len(content) == (last - first) * HASH_BYTES
-            if is_whole and all(found.get(index, leaf) == leaf for index, leaf in known.items()):
-                found |= known
-            else:
-                damaged.append(last)
-        return found, damaged
-
-    def _content(self, vault: Vault, first: int, last: int, end: int) -> bytes:
-        content = self._held.pop((first, last), None) or _read(vault, leaves_key(self.month, first, last))
-        if last > end:
-            self._held[first, last] = content
-        return content
-
-
-LAST_INDEX = 10**12  # keys have twelve digits
-
-
-def note_key(month: date, size: int) -> str:
-    return f"anchors/{month:%Y-%m}/{size:012d}.note"
-
-
-def leaves_key(month: date, first: int, last: int) -> str:
-    return f"anchors/{month:%Y-%m}/{first:012d}-{last:012d}.leaves"
-
-
-def _read(vault: Vault, key: str, version: str | None = None) -> bytes:
-    """Damaged content reads as empty, which no signature fits either."""
-    try:
-        return vault.get(key, version)
-    except VaultDamagedError:
-        return b""
-
-
-def _list_anchors(vault: Vault) -> dict[date, _MonthAnchors]:
-    found: dict[date, _MonthAnchors] = {}
-    for key in vault.keys("anchors/"):
-        if not (named := _ANCHOR.fullmatch(key)):
-            continue
-        month = date.fromisoformat(f"{named['month']}-01")
-        anchors = found.setdefault(month, _MonthAnchors(month))
-        if named["size"]:
-            anchors.sizes.append(int(named["size"]))
-        else:
-            anchors.files.append((int(named["first"]), int(named["last"])))
-    for anchors in found.values():
-        anchors.sizes.sort()
-        anchors.files.sort()
-    return found
+        return size in month_anchors(self.vault, month).chain().heads
 
 
 def rows_statement(

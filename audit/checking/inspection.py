@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
+from audit.checking.lost_history import LostRange, StoredBreak, check_break
 from audit.checking.numbering import Numbering
 from audit.errors import ArchiveError, NoteError
 from audit.progress import Progress
@@ -140,6 +141,8 @@ class LogEvidence(Protocol):
         """The begin of the month, or of the period if that is in it."""
         ...
 
+    def breaks(self, month: date) -> list[StoredBreak]: ...
+
     def manifest(self, month: date) -> tuple[bytes | None, str]:
         """An archived month's manifest in the vault, if there is one, and the digest that was recorded."""
         ...
@@ -245,6 +248,11 @@ class _Month:
     rows_lost: list[Leaf] = field(default_factory=list)
     keys_lost: list[int] = field(default_factory=list)  # first of them, and how many
     linked: Link | None = None
+    breaks: list[StoredBreak] = field(default_factory=list)
+    lost: list[LostRange] = field(default_factory=list)  # by breaks that were found to be true
+
+    def __post_init__(self) -> None:
+        self.breaks = self.evidence.breaks(self.month)
 
     def find_end(self) -> int:
         """The largest signed tree. Leaves beyond it are not covered by any signature."""
@@ -286,6 +294,7 @@ class _Month:
         leaves = {leaf.leaf_index: leaf for leaf in batch.leaves}
         self._check_columns(batch)
         for index in range(batch.begin, batch.end):
+            self._check_breaks(index)
             self._add_leaf(index, leaves.get(index), batch)
             if index + 1 in batch.checkpoints or index + 1 in batch.anchors:
                 self._check_head(index + 1, batch)
@@ -293,6 +302,8 @@ class _Month:
     def finish(self, end: int) -> None:
         self._report_lost_leaves()
         self._report_lost_rows()
+        self._check_breaks(end)
+        self._report_breaks()
         if self.keys_lost:
             first, count = self.keys_lost
             message = f"{count} archived records have lost their key and were never erased"
@@ -341,6 +352,8 @@ class _Month:
             self.tree = None
         elif self.tree is not None:
             self.tree.append(sealed)
+        for lost in self.lost:
+            lost.gone.discard(sealed or b"")
         if leaf is None:
             self.leaves_lost[1:] = [index] if self.leaves_lost else [index, index]
             return
@@ -425,10 +438,39 @@ class _Month:
         if len(self.heads.origins) > 1:
             message = f"The {what} of size {size} belongs to another log, {found.origin}"
             self._add_finding(Verdict.TAMPERED, what, message, size - 1)
+        self._check_named(found, what)
         self._check_root(found, what)
 
     def _is_before_signing(self, head: Checkpoint) -> bool:
         return head.signed_from is None and self.signed_from is not None and head.size <= self.signed_from
+
+    def _check_named(self, checkpoint: Checkpoint, what: str) -> None:
+        """A head names each break before it: else it is of another history, the lost one or a second one."""
+        kept = [lost.broken.kept.size for lost in self.lost]
+        count = max((at for at, size in enumerate(kept, 1) if size < checkpoint.size), default=0)
+        if checkpoint.breaks != tuple(lost.line for lost in self.lost[:count]):
+            message = f"The {what} of size {checkpoint.size} does not name the breaks of the month's history before it"
+            self._add_finding(Verdict.TAMPERED, what, message, checkpoint.size - 1)
+
+    def _check_breaks(self, size: int) -> None:
+        """Check the breaks that begin at this size of the tree."""
+        for stored in self.breaks:
+            if stored.since == size:
+                lost, wrong = check_break(stored, self.month, self.tree, self.keys)
+                if lost:
+                    self.lost.append(lost)
+                    self.heads.origins.add(lost.broken.origin)
+                if wrong:
+                    self.report.add(wrong)
+        self.breaks = [stored for stored in self.breaks if stored.since != size]
+
+    def _report_breaks(self) -> None:
+        """Every verdict repeats them, for as long as there is a log."""
+        for lost in self.lost:
+            self._add_finding(Verdict.LOST_BY_FAILOVER, "break", str(lost), lost.broken.kept.size)
+        for stored in self.breaks:
+            message = f"The break {stored.number} of the month's history begins at leaf {stored.since}, beyond the month's tree"
+            self._add_finding(Verdict.MISSING, "break", message)
 
     def _opened(self, size: int, note: str, what: str) -> Checkpoint | Finding:
         try:

@@ -27,7 +27,8 @@ _COMMITMENTS_MISSING = (
     "The record was erased, but its stored commitments are missing. Run `affidavit audit verify`"
 )
 _COVERED = """
-SELECT l.leaf_index, c.tree_size, c.note FROM public.audit_leaves l
+SELECT l.leaf_index, c.tree_size, c.note, (SELECT count(*) FROM public.audit_breaks b WHERE b.month = l.month)
+FROM public.audit_leaves l
 CROSS JOIN LATERAL (SELECT tree_size, note FROM public.audit_checkpoints c
     WHERE c.month = l.month AND c.tree_size > l.leaf_index ORDER BY tree_size LIMIT 1) c
 WHERE l.log_id = %s::uuid AND l.month = %s
@@ -38,12 +39,16 @@ SELECT leaf_hash FROM public.audit_leaves WHERE month = %s AND leaf_index >= %s 
 _ERASED = "SELECT commitments FROM public.audit_erasures WHERE log_id = %s::uuid"
 
 
+# A month, and how many breaks its history has: after each one others take the places of the lost leaves.
+_Branch = tuple[date, int]
+
+
 class Prover:
     """Reads in the auditor's role. Its cache belongs to one process."""
 
     def __init__(self, pool: AsyncConnectionPool) -> None:
         self._pool = pool
-        self._chunk_roots: dict[date, list[bytes]] = defaultdict(list)
+        self._chunk_roots: dict[_Branch, list[bytes]] = defaultdict(list)
 
     async def row(self, query_id: UUID) -> Row:
         """The record of a query, in the form in which it is hashed."""
@@ -67,23 +72,23 @@ class Prover:
             found = await (await connection.execute(_COVERED, (row["log_id"], month))).fetchone()
         if found is None:
             raise UnsealedRecordError(f"The record is not sealed yet. Ask again in {SEALED_IN_S} s.")
-        index, size, note = found
-        proof = await self._proof(month, index, size)
+        index, size, note, breaks = found
+        proof = await self._proof((month, breaks), index, size)
         committed = None if row["erased_at"] is None else await self._commitments(row)
         return encode(Bundle(row, index, proof, note, committed))
 
-    async def _proof(self, month: date, index: int, size: int) -> list[bytes]:
+    async def _proof(self, branch: _Branch, index: int, size: int) -> list[bytes]:
         """The path within the record's chunk, then the path among the chunks' roots."""
         chunk, place = divmod(index, CHUNK_LEAVES)
         begin = chunk * CHUNK_LEAVES
-        inside = await self._leaves(month, begin, min(begin + CHUNK_LEAVES, size))
-        roots = await self._roots(month, size)
+        inside = await self._leaves(branch[0], begin, min(begin + CHUNK_LEAVES, size))
+        roots = await self._roots(branch, size)
         if len(inside) <= place:
             raise UnprovenError(_LEAVES_MISSING)
         return [*merkle.inclusion_proof(inside, place), *merkle.inclusion_proof(roots, chunk)]
 
-    async def _roots(self, month: date, size: int) -> list[bytes]:
-        roots = self._chunk_roots[month]
+    async def _roots(self, branch: _Branch, size: int) -> list[bytes]:
+        month, roots = branch[0], self._chunk_roots[branch]
         while len(roots) < size // CHUNK_LEAVES:
             begin = len(roots) * CHUNK_LEAVES
             leaves = await self._leaves(month, begin, begin + CHUNK_LEAVES)

@@ -82,6 +82,10 @@ WHERE NOT EXISTS (SELECT FROM audit_logs WHERE log_id = a.log_id)
       WHERE inhparent = 'audit_logs'::regclass AND NOT inhdetachpending)
 GROUP BY month ORDER BY month
 """
+_HISTORY = """
+SELECT to_char(month, 'YYYY-MM') AS month, kept_size, lost_size, event, created_at FROM audit_breaks b ORDER BY b.month, number
+"""
+RECENT_ANCHORS = "SELECT vault_key FROM audit_anchors ORDER BY month DESC, tree_size DESC LIMIT 100"
 _OPEN = "SELECT count(*), min(opened_at) FROM audit_open"
 # Of a version that did not sign rows, an unsigned row is no alarm until a checkpoint of the log says that rows are signed.
 _TO_CHECK = """
@@ -128,6 +132,7 @@ class Status:
     rowless: list[tuple[str, int, int]]  # month of the log, leaves without a row, the first of them
     spool: list[SpoolFile]
     months: list[StoredMonth]  # of all tiers
+    breaks: list[dict[str, Any]]  # what failovers and restores have lost, as operators stated it
     lost: list[str]  # messages about missing months and files
     not_ours: list[str] = field(
         default_factory=list
@@ -162,6 +167,7 @@ async def read_status(
         rowless=[(month, count, first) for month, count, first in (await read(AUDITOR, _ROWLESS))[1]],
         spool=spool_files(spool) if spool else [],
         months=months,
+        breaks=_named(*await read(AUDITOR, _HISTORY)),
         lost=await asyncio.to_thread(find_losses, [kept for kept in months if kept.overlaps(period)], vault),
         not_ours=not_ours,
         open_not_ours=open_not_ours,
@@ -234,6 +240,15 @@ def summary(status: Status) -> list[tuple[str, str]]:
     ]
 
 
+def broken_histories(status: Status) -> list[str]:
+    """Messages that every report repeats; nothing can be done about them any more."""
+    return [
+        f"{broken['month']}: a failover or a restore lost the leaves {broken['kept_size']} to {broken['lost_size'] - 1}; stated on"
+        f" {_format_time(broken['created_at'])} by the record {broken['event']}"
+        for broken in status.breaks
+    ]  # fmt: skip
+
+
 def _gaps_of_months(status: Status, today: date) -> list[str]:
     found = []
     if status.months_ahead < MONTHS_AHEAD_MIN:
@@ -291,6 +306,20 @@ def _since(waiting: Backlog) -> str:
 
 def _format_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def find_foreign_vault(vault: Vault, anchors: Sequence[str]) -> str:
+    """Whether anchors that the log wrote are in another vault than this one, as happens if each replica has a folder of its own."""
+    held = {key for folder in {key.rpartition("/")[0] for key in anchors} for key in vault.keys(f"{folder}/")}
+    missing = [key for key in anchors if key not in held]
+    if not missing:
+        return ""
+    return (
+        f"{len(missing)} of the log's last {len(anchors)} anchors are not in this vault, the newest of them {missing[0]}: this is not"
+        " the vault, or not the only one, that the log is anchored in, so `affidavit audit verify` reports MISSING. All processes of"
+        " a log need the same vault: share the folder, or use a bucket (AFFIDAVIT_PROVIDERS__VAULT=s3). If it was moved, copy"
+        " the anchors of the other one into this one; every key is written once, so nothing is overwritten"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,12 @@ WHERE relkind IN ('r', 'p') AND relpersistence <> 'p'
   AND relnamespace = 'public'::regnamespace AND relname LIKE 'audit\_%'
 ORDER BY weakness
 """
+# Who may not see the state of a standby sees its line all the same. A base backup takes over nothing.
+_STANDBYS = """
+SELECT count(*), current_setting('synchronous_standby_names') FROM pg_stat_replication r
+WHERE state IS DISTINCT FROM 'backup' AND NOT EXISTS (
+    SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
+"""
 _PERMANENT = (
     psycopg.DataError, errors.UniqueViolation, errors.NotNullViolation, UnicodeEncodeError,
     errors.ProgramLimitExceeded, errors.StatementTooComplex,  # to the driver a failure of the server, but the row's
@@ -130,3 +136,15 @@ async def weaknesses(connection: psycopg.AsyncConnection) -> list[str]:
     """Settings with which PostgreSQL may lose a commit that it acknowledged, each with what to do. Cheap enough for every minute."""
     cursor = await connection.execute(_WEAKNESSES.encode())
     return [message for (message,) in await cursor.fetchall()]
+
+
+async def failover_losses(connection: psycopg.AsyncConnection) -> str:
+    """What a failover to a standby can lose, and which setting prevents it; empty if it loses nothing, or if there is no standby."""
+    ((standbys, named),) = await (await connection.execute(_STANDBYS.encode())).fetchall()
+    if not standbys or named.strip():
+        return ""
+    return (
+        f"{standbys} standbys receive this database asynchronously: if one takes over, it lacks the records that it had not"
+        " received yet, although readers have their answers and receipts. Set synchronous_standby_names on the primary"
+        " (ANY 1 (*) for any one of them) and reload"
+    )

@@ -13,6 +13,7 @@ class Verdict(StrEnum):
 
     TAMPERED = "TAMPERED"
     MISSING = "MISSING"
+    LOST_BY_FAILOVER = "LOST_BY_FAILOVER"  # an operator signed that a failover or a restore lost leaves
     CANNOT_TELL = "CANNOT_TELL"
     UNSEALED = "UNSEALED"
     ARCHIVED = "ARCHIVED"
@@ -22,6 +23,7 @@ class Verdict(StrEnum):
 
 _WORST_FIRST = tuple(Verdict)
 PROVEN = frozenset({Verdict.VALID, Verdict.ERASED})
+WHOLE = PROVEN | {Verdict.LOST_BY_FAILOVER}  # what there is, is proven
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Finding:
     """What is wrong, and where, as far as the place is known."""
 
     verdict: Verdict
-    what: str  # row, leaf, checkpoint, anchor, link, month, citation, key or file
+    what: str  # row, leaf, checkpoint, anchor, link, break, month, citation, key or file
     words: str
     month: date | None = None
     leaf_index: int | None = None

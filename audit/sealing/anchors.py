@@ -3,7 +3,6 @@
 The database could be rewritten by its owner, or restored from an old backup; the copy in the vault shows that.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -11,14 +10,22 @@ from datetime import date, datetime
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from audit.errors import TreeMismatchError, VaultConflictError
+from audit.anchored import leaves_key, note_key
+from audit.errors import TreeMismatchError
 from audit.proof.merkle import Frontier
-from audit.sealing.log_tables import LogCheckpoints, fetch, stored_leaves, take_lock, transaction
+from audit.sealing.breaks import break_lines
+from audit.sealing.log_tables import (
+    ANCHORING,
+    LogCheckpoints,
+    fetch,
+    put_once,
+    stored_leaves,
+    take_lock,
+    transaction,
+)
 from audit.vault import Vault
 
 ANCHOR_LEAVES = 100_000  # about so many in one file: some 3 MB
-
-_LOCK = "anchor"
 
 # The months with a checkpoint newer than their last anchor, found by stepping through the index from month to month.
 _UNANCHORED = """
@@ -65,7 +72,7 @@ class VaultAnchors:
         The leaves go first: an anchored note must never lack the leaves that explain it.
         """
         async with transaction(self.pool) as connection:
-            if not await take_lock(connection, lock, _LOCK):
+            if not await take_lock(connection, lock, ANCHORING):
                 return False
             found = await fetch(connection, _NEXT_ANCHOR, {"month": month, "count": ANCHOR_LEAVES})
             if not found:
@@ -76,12 +83,17 @@ class VaultAnchors:
                 raise TreeMismatchError(
                     f"{month:%Y-%m}: the first {size} leaves are not those that were signed"
                 )
-            await self._put(f"anchors/{month:%Y-%m}/{anchored:012}-{size:012}.leaves", b"".join(leaves))
-            key = f"anchors/{month:%Y-%m}/{size:012}.note"
-            version = await self._put(key, note.encode())
+            branch = len(await break_lines(connection, self.checkpoints, month))
+            await put_once(self.vault, leaves_key(month, anchored, size, branch), b"".join(leaves))
+            key = note_key(month, size, branch)
+            version = await put_once(self.vault, key, note.encode())
             await connection.execute(_INSERT_ANCHOR, (month, size, key, version, self.clock()))
         self._anchored[month] = frontier
         return True
+
+    def forget(self, month: date) -> None:
+        """Its history was broken: nothing that was read before counts."""
+        self._anchored.pop(month, None)
 
     async def _leaves(
         self, connection: AsyncConnection, month: date, anchored: int, size: int
@@ -96,11 +108,3 @@ class VaultAnchors:
                 if begin == anchored:
                     new += leaves
         return frontier, new
-
-    async def _put(self, key: str, content: bytes) -> str:
-        try:
-            return await asyncio.to_thread(self.vault.put, key, content)
-        except VaultConflictError:
-            raise TreeMismatchError(
-                f"The vault already holds another {key}: two histories were signed, and this is the second"
-            ) from None

@@ -1,5 +1,6 @@
 """The log as the sealer sees it: transactions and locks, unsealed rows, stored leaves, and its checkpoints."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,11 +11,23 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from audit.errors import NoteError, TreeMismatchError, UnfamiliarKeyError, UnknownKeyError
-from audit.proof.checkpoint import Checkpoint, Link, open_note, sign_note
+from audit.errors import NoteError, TreeMismatchError, UnfamiliarKeyError, UnknownKeyError, VaultConflictError
+from audit.proof.checkpoint import (
+    BreakLine,
+    Checkpoint,
+    HistoryBreak,
+    Link,
+    open_break,
+    open_note,
+    sign_break,
+    sign_note,
+)
 from audit.proof.keys import PublicKey, SigningKey
+from audit.vault import Vault
 
 CHUNK_LEAVES = 1_024  # a power of two, so that the tree over the chunks' roots is the tree over the leaves
+
+SEALING, ANCHORING = "seal", "anchor"  # one sealer works at a time; the others do not wait for it
 
 TRY_LOCK = "SELECT audit_lock(%s, false)"
 WAIT_FOR_LOCK = "SELECT audit_lock(%s)"
@@ -43,6 +56,13 @@ FROM months m WHERE month IS NOT NULL
 """
 _INSERT_KEY = """
 INSERT INTO audit_keys (key_id, public_key, created_at) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING
+"""
+# One statement, so that both are of one moment: the month's last checkpoint, and whether there is a leaf after it.
+_LAST = """
+SELECT coalesce(c.tree_size, 0), coalesce(c.note, ''), EXISTS (
+    SELECT FROM audit_leaves WHERE month = %(month)s AND leaf_index >= coalesce(c.tree_size, 0))
+FROM (SELECT) AS always LEFT JOIN LATERAL (
+    SELECT tree_size, note FROM audit_checkpoints WHERE month = %(month)s ORDER BY tree_size DESC LIMIT 1) c ON true
 """
 _LEAVES = """
 SELECT leaf_hash FROM audit_leaves WHERE month = %s AND leaf_index >= %s AND leaf_index < %s ORDER BY leaf_index
@@ -104,6 +124,22 @@ async def newest_notes(connection: AsyncConnection) -> list[str]:
     return [note for (note,) in await fetch(connection, _NEWEST)]
 
 
+async def last_head(connection: AsyncConnection, month: date) -> tuple[int, str, bool]:
+    """Size and note of the month's last checkpoint, and whether there is a leaf that it does not cover."""
+    ((size, note, is_more),) = await fetch(connection, _LAST, {"month": month})
+    return size, note, is_more
+
+
+async def put_once(vault: Vault, key: str, content: bytes) -> str:
+    """Write into the vault, and return the version."""
+    try:
+        return await asyncio.to_thread(vault.put, key, content)
+    except VaultConflictError:
+        raise TreeMismatchError(
+            f"The vault already holds another {key}: two histories were signed, and this is the second"
+        ) from None
+
+
 async def stored_leaves(
     connection: AsyncConnection, month: date, begin: int, end: int
 ) -> AsyncIterator[list[bytes]]:
@@ -134,11 +170,34 @@ class LogCheckpoints:
             ((origin,),) = await fetch(connection, "SELECT origin FROM audit_origin")
         self._origin = origin  # only once it is committed, so that a lost connection is tried again
 
-    def sign(self, tree: Link, issued_at: datetime, previous: Link | None, signed_from: int | None) -> str:
+    def sign(
+        self, tree: Link, issued_at: datetime, previous: Link | None, signed_from: int | None,
+        breaks: tuple[BreakLine, ...] = (),
+    ) -> str:  # fmt: skip
         checkpoint = Checkpoint(
-            self._origin, tree.month, tree.size, tree.root, issued_at, previous, signed_from
+            self._origin, tree.month, tree.size, tree.root, issued_at, previous, signed_from, breaks
         )
         return sign_note(checkpoint, self.key)
+
+    def break_of(
+        self, kept: Link, lost: Link, number: int, issued_at: datetime, event: UUID, basis: str
+    ) -> HistoryBreak:
+        return HistoryBreak(self._origin, kept.month, number, kept, lost, issued_at, event, basis)
+
+    def sign_break(self, broken: HistoryBreak) -> str:
+        return sign_break(broken, self.key)
+
+    def open_break(self, month: date, number: int, note: str) -> HistoryBreak:
+        place = f"{month:%Y-%m}: the break {number} of its history"
+        try:
+            broken = open_break(note, self.public_keys())
+        except UnknownKeyError as wrong:
+            raise UnfamiliarKeyError(f"{place}: {wrong}") from None
+        except NoteError as wrong:
+            raise TreeMismatchError(f"{place}: {wrong}") from None
+        if (broken.origin, broken.month, broken.number) != (self._origin, month, number):
+            raise TreeMismatchError(f"{place} is one of another tree")
+        return broken
 
     def open(self, month: date, size: int, note: str) -> Checkpoint:
         place = f"{month:%Y-%m}: its checkpoint of size {size}"

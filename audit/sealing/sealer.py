@@ -20,10 +20,12 @@ from psycopg_pool import AsyncConnectionPool
 
 from audit.errors import TreeMismatchError, UnfamiliarKeyError
 from audit.ledger.partitions import month_start, next_month
+from audit.proof.checkpoint import HistoryBreak
 from audit.proof.keys import PublicKey, SigningKey
 from audit.sealing import log_tables
 from audit.sealing.admission import RowAdmission, of_older_versions
 from audit.sealing.anchors import VaultAnchors
+from audit.sealing.breaks import HistoryBreaks, break_counts
 from audit.sealing.log_tables import TRY_LOCK, WAIT_FOR_LOCK, LogCheckpoints, UnsealedRow
 from audit.sealing.tree_growth import TreeGrowth
 from audit.vault import Vault
@@ -65,10 +67,12 @@ class Sealer:
     _full_at_s: float = 0.0
     _anchor_at_s: float = 0.0
     _trouble: str = ""
+    _broken: dict[date, int] = field(default_factory=dict)  # how many breaks each month's history has
 
     def __post_init__(self) -> None:
         self._checkpoints = LogCheckpoints(self.key, self.public_keys)
-        self._trees = TreeGrowth(self.pool, self._checkpoints, self.vault, self.clock)
+        self._breaks = HistoryBreaks(self.pool, self._checkpoints, self.vault, self.clock)
+        self._trees = TreeGrowth(self.pool, self._checkpoints, self._breaks, self.clock)
         self.admission = RowAdmission(self.public_keys)
         self._anchors = VaultAnchors(self.pool, self._checkpoints, self.vault, self.clock)
 
@@ -98,6 +102,10 @@ class Sealer:
         """Seal and anchor everything that is committed now."""
         rows = await self._seal(_BEFORE_ALL, WAIT_FOR_LOCK)
         return SealingResult(rows, await self._anchor(WAIT_FOR_LOCK))
+
+    async def declare_break(self, month: date, basis: str, event: UUID) -> HistoryBreak:
+        """An operator's statement after a failover or a restore; sealing of the month goes on after it, in every process."""
+        return await self._breaks.declare(month, basis, event)
 
     async def _round(self) -> None:
         is_full = self.monotonic() >= self._full_at_s
@@ -131,6 +139,7 @@ class Sealer:
         for month in self._unfamiliar:
             self.failures.pop(month, None)
         await self._checkpoints.register(self.pool, self.clock())
+        await self._forget_broken()
         old: int | None = 0
         if not self._is_signed and not await self._trees.is_signed():
             old = await self._search(_BEFORE_ALL, lock, is_signed=False)
@@ -180,6 +189,17 @@ class Sealer:
             found += await self.admission.signed(rows) if is_signed else of_older_versions(rows)
             at = rows[-1].place
         return found, at
+
+    async def _forget_broken(self) -> None:
+        """A month whose history was stated to be broken is read anew, and sealed again."""
+        broken = await break_counts(self.pool)
+        for month in broken:
+            if broken[month] != self._broken.get(month):
+                self.failures.pop(month, None)
+                self._full_at_s = 0.0  # its rows may be older than a round looks
+                self._trees.forget(month)
+                self._anchors.forget(month)
+        self._broken = broken
 
     async def _anchor(self, lock: str) -> int:
         """Anchor the newest checkpoint of every month; returns the number of anchors written."""

@@ -18,18 +18,9 @@ from audit.proof import merkle
 from audit.proof.checkpoint import Link
 from audit.proof.merkle import Frontier
 from audit.sealing import log_tables
+from audit.sealing.breaks import HistoryBreaks, break_lines
 from audit.sealing.log_tables import LogCheckpoints, UnsealedRow, fetch, stored_leaves
-from audit.vault import Vault
 
-_LOCK = "seal"  # one sealer works at a time; the others do not wait for it
-
-# One statement, so that both are of one moment: the month's last checkpoint, and whether there is a leaf after it.
-_LAST = """
-SELECT coalesce(c.tree_size, 0), coalesce(c.note, ''), EXISTS (
-    SELECT FROM audit_leaves WHERE month = %(month)s AND leaf_index >= coalesce(c.tree_size, 0))
-FROM (SELECT) AS always LEFT JOIN LATERAL (
-    SELECT tree_size, note FROM audit_checkpoints WHERE month = %(month)s ORDER BY tree_size DESC LIMIT 1) c ON true
-"""
 _EARLIER = """
 SELECT month, tree_size, note FROM audit_checkpoints WHERE month < %s ORDER BY month DESC, tree_size DESC LIMIT 1
 """
@@ -41,7 +32,6 @@ FROM unnest(%b::uuid[], %b::bytea[]) WITH ORDINALITY AS rows(log_id, leaf_hash, 
 _INSERT_CHECKPOINT = (
     "INSERT INTO audit_checkpoints (month, tree_size, note, created_at) VALUES (%s, %s, %s, %s)"
 )
-_NOTE = "SELECT note FROM audit_checkpoints WHERE month = %s AND tree_size = %s"
 
 
 @dataclass(slots=True)
@@ -63,7 +53,7 @@ class TreeGrowth:
 
     pool: AsyncConnectionPool
     checkpoints: LogCheckpoints
-    vault: Vault
+    breaks: HistoryBreaks
     clock: Callable[[], datetime]
     has_new_line: bool = False  # a month says since its newest checkpoint from where on its rows are signed
     _trees: dict[date, _Tree] = field(default_factory=dict)
@@ -76,9 +66,11 @@ class TreeGrowth:
 
     def _is_signed_in_vault(self) -> bool:
         newest = {
-            key.split("/")[1]: key for key in sorted(self.vault.keys("anchors/")) if key.endswith(".note")
+            key.split("/")[1]: key
+            for key in sorted(self.breaks.vault.keys("anchors/"))
+            if key.endswith(".note")
         }
-        return says_signed(self.vault.get(key).decode(errors="replace") for key in newest.values())
+        return says_signed(self.breaks.vault.get(key).decode(errors="replace") for key in newest.values())
 
     async def seal_batch(
         self, month: date, rows: Sequence[UnsealedRow], lock: str, *, is_signed: bool
@@ -92,7 +84,7 @@ class TreeGrowth:
         tree = self._trees[month].copy()
         try:
             async with log_tables.transaction(self.pool) as connection:
-                if not await log_tables.take_lock(connection, lock, _LOCK):
+                if not await log_tables.take_lock(connection, lock, log_tables.SEALING):
                     return None
                 if not is_signed and says_signed(await log_tables.newest_notes(connection)):
                     return None
@@ -106,33 +98,21 @@ class TreeGrowth:
         self._trees[month] = tree
         return len(new)
 
+    def forget(self, month: date) -> None:
+        """Its history was broken: nothing that was read before counts."""
+        self._trees.pop(month, None)
+
     async def _rebuild(self, month: date) -> _Tree:
         """The month's tree from its leaves. No lock is held meanwhile, because it takes long for many."""
         tree = _Tree()
-        await self._compare_with_vault(month)
+        await self.breaks.check(month)
         async with self.pool.connection() as connection:
             await self._catch_up(connection, month, tree)
         return tree
 
-    async def _compare_with_vault(self, month: date) -> None:
-        """Checks that the log contains everything anchored: sealing a restored older copy would create a second history."""
-        keys = await asyncio.to_thread(self.vault.keys, f"anchors/{month:%Y-%m}/")
-        newest = max((key for key in keys if key.endswith(".note")), default=None)
-        if newest is None:
-            return
-        anchored = await asyncio.to_thread(self.vault.get, newest)
-        size = int(newest.rpartition("/")[2].removesuffix(".note"))
-        async with self.pool.connection() as connection:
-            stored = await fetch(connection, _NOTE, (month, size))
-        if [(anchored.decode(),)] != stored:
-            raise TreeMismatchError(
-                f"{month:%Y-%m}: the vault holds a checkpoint of size {size} that the database does not hold;"
-                " an older copy of the database may have been restored"
-            )
-
     async def _catch_up(self, connection: AsyncConnection, month: date, tree: _Tree) -> None:
         """Take over what other sealers did, if it extends our tree and is what they signed."""
-        ((size, note, is_more),) = await fetch(connection, _LAST, {"month": month})
+        size, note, is_more = await log_tables.last_head(connection, month)
         if is_more:
             raise TreeMismatchError(
                 f"{month:%Y-%m}: there are leaves after its last checkpoint, of size {size}"
@@ -172,7 +152,10 @@ class TreeGrowth:
         previous = self.checkpoints.open(*earlier[0]).link if earlier else None
         if is_signed and tree.signed_from is None:
             tree.signed_from = first
-        tree.note = self.checkpoints.sign(Link(month, size, root), sealed_at, previous, tree.signed_from)
+        breaks = await break_lines(connection, self.checkpoints, month)
+        tree.note = self.checkpoints.sign(
+            Link(month, size, root), sealed_at, previous, tree.signed_from, breaks
+        )
         await connection.execute(_INSERT_CHECKPOINT, (month, size, tree.note, sealed_at))
 
 

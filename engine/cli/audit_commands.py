@@ -19,17 +19,19 @@ from audit.checking.evidence import StoredEvidence
 from audit.checking.inspection import inspect
 from audit.checking.month_tiers import tier_rows
 from audit.checking.quotations import check_quotations
-from audit.checking.status import gaps, summary
+from audit.checking.status import broken_histories, gaps, summary
 from audit.definitions.comparison import check_with
-from audit.errors import KeyFileError, QueryError, UnansweredError, UnprovenError
+from audit.errors import HistoryWholeError, KeyFileError, QueryError, UnansweredError, UnprovenError
 from audit.progress import Progress
 from audit.proof.archive_format import MANIFEST
+from audit.proof.checkpoint import BASIS_CHARACTERS_MAX, is_basis
 from audit.proof.keys import PublicKey, read_public_keys
 from audit.proof.verdict import PROVEN, Report
+from audit.sealing.signers import KnownSigner
 from engine import signing, wiring
 from engine.cli import output
 from engine.cli.output import CSV, FROM, JSON, TO, Arguments, Command, argument, say
-from engine.errors import ConfigurationError
+from engine.errors import AffidavitError, ConfigurationError
 from engine.settings import Settings
 from engine.storage.database import Database
 
@@ -87,7 +89,8 @@ async def status(settings: Settings, arguments: Arguments) -> int:
         output.print_rows(found.records, empty="No records yet.")
         output.print_rows(found.evidence, empty="Nothing is sealed yet.")
         output.print_rows(months, empty="No month has a record.")
-        for name, value in [*summary(found), *(("GAP", gap) for gap in missing)]:
+        breaks = (("BREAK", words) for words in broken_histories(found))
+        for name, value in [*summary(found), *breaks, *(("GAP", gap) for gap in missing)]:
             print(f"{name:<12}  {value}")
     return output.FOUND_SOMETHING if missing else 0
 
@@ -127,13 +130,37 @@ async def _seal_once(settings: Settings, arguments: Arguments) -> int:
 async def key(settings: Settings, arguments: Arguments) -> int:
     """Print the public keys that verify this installation's signatures, newest last; --new creates a signing key."""
     if arguments.new:
+        lost = [] if signing.has_signing_key(settings) else await _signers(settings)
         signing.make_signing_key(settings)
+        _say_what_is_lost(lost, _public_keys(settings, arguments), signing.public_keys_file(settings))
         say(
             "The new signing key is in use from now on. Restart running processes: they still sign with the old one."
         )
     keys = [str(known) for known in _public_keys(settings, arguments)]
     print(json.dumps(keys) if arguments.json else "\n".join(keys))
     return 0
+
+
+async def _signers(settings: Settings) -> list[KnownSigner]:
+    try:
+        async with wiring.open_database(settings) as database:
+            return wiring.signers_of(database)
+    except AffidavitError as failure:
+        say(
+            f"WARNING: {failure}. If it was signed before, keep the public keys: they verify what is signed so far."
+        )
+    return []
+
+
+def _say_what_is_lost(signers: list[KnownSigner], public: list[PublicKey], file: Path) -> None:
+    """A rotation without the old key at hand: nothing signed is lost, but who still has the old key can sign with it."""
+    for signer in signers:
+        say(f"LOST: the private key of {signer.key_id}, which signed this log. Whoever has a copy can still sign with it:"
+            " tell your auditors from when on its signatures do not count.")  # fmt: skip
+        if signer.key_id not in {key.key_id for key in public}:
+            say(f"LOST: its public key. Without it nothing that it signed can be verified, and its months are not sealed"
+                f" any further. Add its line at the top of {file}, from a backup or from an auditor's copy."
+                f" The database says it is {signer.public_key or 'unknown'}: compare the two.")  # fmt: skip
 
 
 async def verify(settings: Settings, arguments: Arguments) -> int:
@@ -152,6 +179,37 @@ async def verify(settings: Settings, arguments: Arguments) -> int:
             evidence.connection, wiring.shipped_definitions(), lambda: inspect(evidence, keys, show)
         ),
     )
+
+
+async def break_history(settings: Settings, arguments: Arguments) -> int:
+    """After a failover or a restore: state, signed, which sealed records are lost for good, so that sealing goes on.
+
+    Nothing is repaired by it: every later verdict repeats the break, with its range and this basis.
+    """
+    if not is_basis(arguments.basis):
+        say(
+            f"Give a basis of one line and at most {BASIS_CHARACTERS_MAX} characters, without a person's name: it stays for ever."
+        )
+        return output.WRONG_USAGE
+    month, basis = arguments.month, arguments.basis
+    async with wiring.open_database(settings) as database, wiring.open_sealer(settings, database) as sealer:
+        events = wiring.operator_events_of(database)
+        try:
+            async with events.event("audit break", month=f"{month:%Y-%m}", basis=basis) as trail:
+                broken = await sealer.declare_break(month, basis, trail.log_id)
+        except HistoryWholeError as whole:
+            say(str(whole))
+            return output.FOUND_SOMETHING
+        done = await sealer.seal_once()
+    lost = {
+        "month": f"{month:%Y-%m}",
+        "kept": broken.kept.size,
+        "lost": broken.lost.size,
+        "event": str(broken.event),
+    }
+    words = f"Stated: the leaves {broken.kept.size} to {broken.lost.size - 1} of {month:%Y-%m} are lost. {done.rows} records were sealed after it."
+    print(json.dumps(lost | {"sealed": done.rows}) if arguments.json else words)
+    return output.FOUND_SOMETHING if month in sealer.failures else 0
 
 
 def _archive_of(settings: Settings, named: str) -> tuple[ArchiveSource, str]:
@@ -330,6 +388,14 @@ AUDIT_COMMANDS: dict[str, Command] = {
                 help="verify an archived month: the key of its manifest in the vault, or a local copy of the manifest or its folder",
             ),
             _PUBLIC_KEY, JSON,
+        ),
+    ),
+    "audit break": Command(
+        break_history, 'affidavit audit break --month 2026-11 --basis "failover of 2026-11-19 08:40 UTC, ticket 4711"',
+        (
+            argument("--month", type=_month, required=True, metavar="YYYY-MM"),
+            argument("--basis", required=True, metavar="TEXT", help="what happened; it is kept for ever, so name no person"),
+            JSON,
         ),
     ),
     "audit prove": Command(

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from audit.checking.status import OVERDUE, spool_files
 from audit.errors import KeyFileError
@@ -64,6 +65,7 @@ async def examine(settings: Settings, database: Database) -> list[CheckResult]:
         "clock": _clock,
         "database": _database,
         "durability": _durability,
+        "replication": _replication,
         "server log": _server_log,
         "migrations": _migrations,
         "roles": _roles,
@@ -73,6 +75,7 @@ async def examine(settings: Settings, database: Database) -> list[CheckResult]:
         "spool": _spool,
         "signing key": _signing_key,
         "sealing": _sealing,
+        "anchors": _anchors,
         "embedder": _embedder,
         "index": _index,
         "books": _books,
@@ -125,6 +128,11 @@ async def _durability(_: Settings, database: Database) -> VaultState:
     if found:
         return "failed", " ".join(found)
     return "ok", "acknowledged records survive a power cut"
+
+
+async def _replication(_: Settings, database: Database) -> VaultState:
+    lost = await wiring.failover_losses_of(database)
+    return ("failed", lost) if lost else ("ok", "no standby that could take over without the last records")
 
 
 async def _server_log(_: Settings, database: Database) -> VaultState:
@@ -259,12 +267,11 @@ async def _generator(settings: Settings, _: Database) -> VaultState:
     return "ok", f"{settings.providers.generator}: {generator.description}"
 
 
-async def _signing_key(settings: Settings, _: Database) -> VaultState:
+async def _signing_key(settings: Settings, database: Database) -> VaultState:
     path = settings.data_dir / settings.audit.signing_key_file
+    signers = wiring.signers_of(database)
     if not path.exists():
-        if not settings.database.url.get_secret_value():
-            return "ok", "created at first use"
-        return "missing", f"{path} does not exist: run `affidavit audit key --new`"
+        return _missing_key(settings, path, [signer.key_id for signer in signers])
     try:
         key, public = SigningKey.load(path), read_public_keys(public_file(path))
     except KeyFileError as wrong:
@@ -272,7 +279,23 @@ async def _signing_key(settings: Settings, _: Database) -> VaultState:
     if key.public not in public:
         words = f"{public_file(path)} lacks {key.public}, so its signatures cannot be verified"
         return "failed", f"{words}: add it as the last line"
+    listed = {known.key_id for known in public}
+    if lost := [signer.key_id for signer in signers if signer.is_newest and signer.key_id not in listed]:
+        words = f"{public_file(path)} lacks {lost[0]}, which signed this log's newest head, so nothing more is sealed"
+        return "failed", f"{words}: restore its line from a backup, or from an auditor's copy"
     return "ok", f"{key.key_id}, {len(public)} public keys in {public_file(path).name}"
+
+
+def _missing_key(settings: Settings, path: Path, signers: list[str]) -> VaultState:
+    if signers:
+        words = f"{path} is missing, but {', '.join(signers)} signed this log"
+        return (
+            "failed",
+            f"{words}: restore it from a backup; if it is lost for good, run `affidavit audit key --new`",
+        )
+    if not settings.database.url.get_secret_value():
+        return "ok", "created at first use"
+    return "missing", f"{path} does not exist: run `affidavit audit key --new`"
 
 
 async def _sealing(settings: Settings, database: Database) -> VaultState:
@@ -292,6 +315,11 @@ async def _sealing(settings: Settings, database: Database) -> VaultState:
     last = status.evidence[-1]
     state = f"{last['month']}: {last['tree_size']} sealed, {last['anchored_size'] or 0} anchored"
     return "ok", f"{state}, last at {last['sealed_at']:%Y-%m-%d %H:%M:%S} UTC"
+
+
+async def _anchors(settings: Settings, database: Database) -> VaultState:
+    wrong = await wiring.foreign_vault_of(settings, database)
+    return ("failed", wrong) if wrong else ("ok", "the vault holds the log's last anchors")
 
 
 DOCTOR_COMMANDS: dict[str, Command] = {"doctor": Command(doctor, "affidavit doctor", (JSON,))}

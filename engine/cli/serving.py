@@ -72,6 +72,8 @@ async def serve(
         for book in await registry.books():
             for warning in book.warnings:
                 say(f"WARNING: {book.book_id}: {warning}")
+    for warning in await wiring.warnings_at_start(settings, database):
+        say(f"WARNING: {warning}.")
     stop = _event_on(signal.SIGINT, signal.SIGTERM)
     if workers == 1:
         say_ready = partial(print, ready, flush=True)

@@ -3,6 +3,7 @@
 Each opens its connections in the one role whose rights it needs.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,26 +15,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from audit.archive.month_table import read_row_keys
 from audit.checking.evidence import EVER, Period, StoredEvidence
 from audit.checking.prover import Prover
 from audit.checking.signature_check import SignatureProcess
-from audit.checking.status import LogGauges, Status, read_log_gauges, read_status
+from audit.checking.status import (
+    RECENT_ANCHORS,
+    LogGauges,
+    Status,
+    find_foreign_vault,
+    read_log_gauges,
+    read_status,
+)
 from audit.definitions.comparison import Difference, differences
 from audit.erasure.erase import Eraser
 from audit.errors import KeyFileError
 from audit.ledger import partitions
-from audit.ledger.database_writer import weaknesses
+from audit.ledger.database_writer import failover_losses, weaknesses
 from audit.ledger.heartbeat import Heartbeat
 from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.progress import Progress
-from audit.proof.keys import PublicKey, read_public_keys
+from audit.proof.keys import PublicKey, SigningKey, read_public_keys
 from audit.sealing.sealer import Sealer
+from audit.sealing.signers import KnownSigner, find_signers
 from engine.admission.keys import ApiKeys
 from engine.admission.operator_events import OperatorEvents
-from engine.errors import ConfigurationError
+from engine.errors import ConfigurationError, StatementError
 from engine.settings import HOUSE, Settings
 from engine.signing import public_keys_file, signing_key_of
 from engine.storage import database as databases
@@ -47,11 +57,12 @@ if TYPE_CHECKING:
 ERASING_S = 1.5  # of a request's five seconds, for records that are still on their way
 PATIENCE_S = 20.0  # the same at a terminal: a request ends within five seconds, and is sealed within ten
 CHECK_S = 5.0  # a cold index worker starts well within it
+CONNECT_S = 10
 
 
 @asynccontextmanager
 async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[Sealer]:
-    key, audit = signing_key_of(settings), settings.audit
+    key, audit = _signing_key(database), settings.audit
     async with database.pool("affidavit_sealer") as pool:
         yield Sealer(
             pool, key, public_keys_of(settings), vault_of(settings),
@@ -83,7 +94,7 @@ async def open_ledger(database: Database) -> AsyncIterator[Ledger]:
     async with database.pool("affidavit_engine", has_autocommit=True) as pool:
         settings = database.settings
         ledger = Ledger(
-            pool, signing_key_of(settings), now, public_keys=public_keys_of(settings), within_s=CHECK_S,
+            pool, _signing_key(database), now, public_keys=public_keys_of(settings), within_s=CHECK_S,
             clock_behind_max=settings.audit.clock_behind_max,
         )  # fmt: skip
         try:
@@ -97,8 +108,10 @@ def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
     """With an empty spool_dir there is no spool: while the database is unavailable, no question is answered."""
     folder = _spool_folder(settings)
     spooling = SpoolSettings(folder, settings.audit.spool_bytes_max) if folder else None
+    assert isinstance(pool.conninfo, str)
+    key = _signing_key(Database(pool.conninfo, settings))
     return Ledger(
-        pool, signing_key_of(settings), now, public_keys=public_keys_of(settings), within_s=settings.budget.audit_s,
+        pool, key, now, public_keys=public_keys_of(settings), within_s=settings.budget.audit_s,
         spooling=spooling, clock_behind_max=settings.audit.clock_behind_max,
     )  # fmt: skip
 
@@ -130,7 +143,7 @@ async def open_eraser_within(database: Database, within_s: float) -> AsyncIterat
     wait_s = settings.budget.audit_s
     async with databases.open_lazily(database.url, ARCHIVER, size_max=2, wait_s=wait_s) as pool:
         eraser = Eraser(
-            pool, signing_key_of(settings), public_keys_of(settings), _spool_folder(settings), within_s=within_s,
+            pool, _signing_key(database), public_keys_of(settings), _spool_folder(settings), within_s=within_s,
             monotonic=time.monotonic, new_id=uuid4,
         )  # fmt: skip
         try:
@@ -149,7 +162,7 @@ def archiver_of(
         connect=partial(databases.changing, database.url, ARCHIVER),
         reading=partial(reading, database.url, ARCHIVER),
         vault=vault_of(settings),
-        key=signing_key_of(settings),
+        key=_signing_key(database),
         public_keys=public_keys_of(settings),
         seal=partial(_try_seal, settings, database),
         event=operator_events_of(database).event,
@@ -261,6 +274,21 @@ def public_keys_of(settings: Settings) -> Callable[[], list[PublicKey]]:
     return partial(read_public_keys, public_keys_file(settings))
 
 
+def _signing_key(database: Database) -> SigningKey:
+    return signing_key_of(database.settings, lambda: [signer.key_id for signer in signers_of(database)])
+
+
+def signers_of(database: Database) -> list[KnownSigner]:
+    """The keys that have signed the log, the newest first."""
+    try:
+        with psycopg.connect(database.url, connect_timeout=CONNECT_S) as connection:
+            return find_signers(connection, vault_of(database.settings))
+    except psycopg.Error as failure:
+        raise StatementError(
+            f"The database does not say who signed this log: {type(failure).__name__}"
+        ) from None
+
+
 def _spool_folder(settings: Settings) -> Path | None:
     return settings.data_dir / settings.audit.spool_dir if settings.audit.spool_dir else None
 
@@ -268,3 +296,20 @@ def _spool_folder(settings: Settings) -> Path | None:
 async def weaknesses_of(database: Database) -> list[str]:
     async with database.pool("affidavit_engine", 1) as pool, pool.connection() as connection:
         return await weaknesses(connection)
+
+
+async def failover_losses_of(database: Database) -> str:
+    async with database.pool("affidavit_engine", 1) as pool, pool.connection() as connection:
+        return await failover_losses(connection)
+
+
+async def foreign_vault_of(settings: Settings, database: Database) -> str:
+    """What is wrong if this vault is not the one that the log's anchors were written into; empty if all is well."""
+    anchors = (await database.read(AUDITOR, RECENT_ANCHORS))[1]
+    return await asyncio.to_thread(find_foreign_vault, vault_of(settings), [key for (key,) in anchors])
+
+
+async def warnings_at_start(settings: Settings, database: Database) -> list[str]:
+    """What does not stop the engine, but can cost records or their proof."""
+    found = (await failover_losses_of(database), await foreign_vault_of(settings, database))
+    return [warning for warning in found if warning]

@@ -34,6 +34,7 @@ from tests.logs.recorded import make_months, write
 JANUARY, FEBRUARY = date(2025, 1, 1), date(2025, 2, 1)
 EVIDENCE = (
     "audit_logs", "audit_leaves", "audit_checkpoints", "audit_anchors", "audit_keys", "audit_origin", "audit_erasures",
+    "audit_breaks",
 )  # fmt: skip
 LEFT_EMPTY = ("audit_open", "audit_row_keys", "chat_sessions", "chat_messages", "source_citations")
 EVER = Period(datetime.min.replace(tzinfo=UTC), LAST_MOMENT)
@@ -75,6 +76,11 @@ class SealedLog:
     folder: Path
     key: SigningKey
     rows: dict[tuple[date, int], Row] = field(default_factory=dict)  # by their leaf
+
+    def __post_init__(self) -> None:
+        """Whoever opens it finds its key, as in an installation."""
+        settings = self.database.settings.model_copy(update={"data_dir": self.folder})
+        self.database = Database(self.database.url, settings)
 
     @property
     def url(self) -> str:

@@ -3,11 +3,13 @@
 Seen red on the wheel as it was: without sql/ and config/ inside, every command ended with a traceback.
 """
 
+import json
 import os
 import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import psycopg
 import pytest
 
 from engine.storage.database import Database
+from supply.bill_of_materials import NAME
 from tests.conftest import PATIENCE, ROOT, free_port
 from tests.databases import empty_database
 
@@ -95,6 +98,14 @@ def test_migrate_works_on_a_given_database(
         with psycopg.connect(url) as connection:
             applied = connection.execute("SELECT name FROM schema_migrations ORDER BY name").fetchall()
     assert [name for (name,) in applied] == sorted(file.name for file in (ROOT / "sql").glob("[0-9]*.sql"))
+
+
+# Seen red without the build hook.
+def test_the_wheel_has_a_bill_of_materials_where_scanners_look(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = [name for name in opened.namelist() if name.endswith(f".dist-info/sboms/{NAME}")]
+        bill = json.loads(opened.read(name))
+    assert {"numpy", "psycopg", "onnxruntime"} <= {one["name"] for one in bill["components"]}
 
 
 def _run(

@@ -272,7 +272,7 @@ def standing(**changes: Any) -> Status:
     names = [f"audit_logs_{month:%Y_%m}" for month in months_from(date(2026, 9, 1), 6)]
     well = Status(
         records=[], evidence=[], partitions=names, months_ahead=3, unsealed=Backlog(0, None),
-        open=Backlog(0, None), rowless=[], spool=[], months=[], lost=[],
+        open=Backlog(0, None), rowless=[], spool=[], months=[], breaks=[], lost=[],
     )  # fmt: skip
     return replace(well, **changes)
 

@@ -1,6 +1,8 @@
 """What weakens the database's word is found: no setting of the server, a database or a role, and no table goes unseen."""
 
+import contextlib
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +13,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from audit.ledger.database_writer import weaknesses
+from audit.ledger.database_writer import failover_losses, weaknesses
 from audit.ledger.spool import ASIDE_FILE
 from audit.proof.keys import SigningKey, public_file
 from audit.proof.record import Trail
@@ -19,6 +21,7 @@ from engine import settings as settings_file
 from engine import wiring
 from engine.cli.doctor import examine
 from engine.storage.database import Database
+from tests.databases import migrated_database
 from tests.logs.recorded import write
 
 LOGIN = "durability_login"
@@ -139,6 +142,54 @@ async def test_a_table_that_a_crash_would_empty_is_found(
         superuser.execute("ALTER TABLE audit_open SET LOGGED")
 
 
+@contextmanager
+def receiving(own: Database, superuser: psycopg.Connection) -> Iterator[None]:
+    """Something that receives the write-ahead log, as a standby does."""
+    rules = own.settings.data_dir / "postgres" / "pg_hba.conf"
+    before = rules.read_text()
+    rules.write_text(before + "local replication all peer map=house\n")
+    superuser.execute("SELECT pg_reload_conf()")
+    try:
+        with contextlib.ExitStack() as standby:
+            while True:
+                with contextlib.suppress(
+                    psycopg.OperationalError
+                ):  # the server reads its file when it comes to it
+                    standby.enter_context(
+                        psycopg.connect(make_conninfo(own.url, replication="true"), autocommit=True)
+                    )
+                    break
+            yield
+    finally:
+        rules.write_text(before)
+        superuser.execute("SELECT pg_reload_conf()")
+
+
+async def test_doctor_says_what_a_failover_to_an_asynchronous_standby_would_lose(
+    own: Database, superuser: psycopg.Connection
+) -> None:
+    assert (await of_doctor(own, "replication"))[0] == "ok"
+    with receiving(own, superuser):
+        state, words = await of_doctor(own, "replication")
+        assert (state, "1 standbys" in words, "synchronous_standby_names" in words) == ("failed", True, True)
+        assert await wiring.warnings_at_start(own.settings, own) == [words]
+        async with await psycopg.AsyncConnection.connect(
+            make_conninfo(own.url, user="affidavit_engine")
+        ) as unprivileged:
+            assert await failover_losses(unprivileged) == words
+        superuser.execute("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'")
+        superuser.execute("SELECT pg_reload_conf()")
+        try:
+            with psycopg.connect(own.url, autocommit=True) as looking:
+                while looking.execute("SHOW synchronous_standby_names").fetchone() == ("",):
+                    """The server reads its file when it comes to it."""
+                async with await psycopg.AsyncConnection.connect(own.url) as connection:
+                    assert await failover_losses(connection) == ""
+        finally:
+            superuser.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            superuser.execute("SELECT pg_reload_conf()")
+
+
 async def of_doctor(own: Database, part: str) -> tuple[str, str]:
     findings = {finding.part: finding for finding in await examine(own.settings, own)}
     return findings[part].state, findings[part].words
@@ -176,10 +227,15 @@ async def test_doctor_says_if_the_log_of_a_server_would_repeat_rows(
         superuser.execute(f"ALTER DATABASE affidavit RESET {name}".encode())
 
 
-async def test_doctor_looks_after_the_signing_key(own: Database) -> None:
-    path = own.settings.data_dir / own.settings.audit.signing_key_file
-    path.unlink(missing_ok=True)
-    public_file(path).unlink(missing_ok=True)
+@pytest.fixture
+def unsigned(own: Database, tmp_path: Path) -> Iterator[Database]:
+    """A log that nobody has signed, with a data folder of its own."""
+    with migrated_database(own) as made:
+        yield Database(made.url, settings_file.load({}, data_dir=tmp_path))
+
+
+async def test_doctor_looks_after_the_signing_key(unsigned: Database) -> None:
+    own, path = unsigned, unsigned.settings.data_dir / unsigned.settings.audit.signing_key_file
     assert await of_doctor(own, "signing key") == ("ok", "created at first use")
     key = SigningKey.ensured(path)
     assert await of_doctor(own, "signing key") == ("ok", f"{key.key_id}, 1 public keys in signing.key.pub")
@@ -189,8 +245,6 @@ async def test_doctor_looks_after_the_signing_key(own: Database) -> None:
     path.chmod(0o644)
     state, words = await of_doctor(own, "signing key")
     assert (state, "can be read by others" in words) == ("failed", True)
-    path.unlink()
-    public_file(path).unlink()
 
 
 async def test_doctor_says_what_waits_in_the_spool(own: Database) -> None:

@@ -32,6 +32,7 @@ MONTHS = months_from(now().date(), 3)
 EVIDENCE = (
     "audit_anchors",
     "audit_archives",
+    "audit_breaks",
     "audit_checkpoints",
     "audit_erasures",
     "audit_keys",
@@ -62,6 +63,7 @@ ALLOWED = {
     "audit_anchors": {SEALER: "SELECT INSERT", AUDITOR: "SELECT", ARCHIVER: "SELECT"},
     "audit_archives": {ENGINE: "SELECT", SEALER: "SELECT", AUDITOR: "SELECT", ARCHIVER: "SELECT INSERT"},
     "audit_archives_step_seq": {},
+    "audit_breaks": {SEALER: "SELECT INSERT", AUDITOR: "SELECT"},
     "audit_changes": {AUDITOR: "SELECT"},
     "audit_checkpoints": {ENGINE: "SELECT", SEALER: "SELECT INSERT", AUDITOR: "SELECT", ARCHIVER: "SELECT"},
     "audit_citations": {AUDITOR: "SELECT"},

@@ -156,8 +156,8 @@ def test_a_public_key_is_written_in_one_way_only(path: Path) -> None:
 
 def test_the_embedded_default_makes_its_key_at_first_use(tmp_path: Path) -> None:
     settings = settings_file.load({}, data_dir=tmp_path)
-    key = signing.signing_key_of(settings)
-    assert signing.signing_key_of(settings).public == key.public
+    key = signing.signing_key_of(settings, list)
+    assert signing.signing_key_of(settings, list).public == key.public
     assert read_public_keys(signing.public_keys_file(settings)) == [key.public]
 
 
@@ -167,9 +167,9 @@ def test_with_a_database_of_its_own_a_missing_key_is_not_made_behind_the_operato
     """Each replica would make one, and their receipts would need as many public files."""
     settings = settings_file.load({"DATABASE_URL": "postgresql:///elsewhere"}, data_dir=tmp_path)
     with pytest.raises(ConfigurationError, match="affidavit audit key --new"):
-        signing.signing_key_of(settings)
+        signing.signing_key_of(settings, list)
     made = signing.make_signing_key(settings)
-    assert signing.signing_key_of(settings).public == made.public
+    assert signing.signing_key_of(settings, list).public == made.public
 
 
 def test_a_key_that_no_public_file_lists_signs_nothing(tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_a_key_that_no_public_file_lists_signs_nothing(tmp_path: Path) -> None:
     file = signing.public_keys_file(settings)
     file.write_text(f"{SigningKey.create(tmp_path / 'other.key').public}\n")
     with pytest.raises(ConfigurationError, match="add this line"):
-        signing.signing_key_of(settings)
+        signing.signing_key_of(settings, list)
     file.write_text(f"{file.read_text()}{key.public}\n")
-    assert signing.signing_key_of(settings).public == key.public
+    assert signing.signing_key_of(settings, list).public == key.public
 
 
 def test_the_command_prints_every_public_key_and_makes_the_next_one(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from audit.checking.evidence import Period, leaves_key, note_key
+from audit.anchored import leaves_key, note_key
+from audit.checking.evidence import Period
 from audit.erasure.target import ErasureTarget
 from audit.proof.checkpoint import Checkpoint, Link, erasure_text, open_note, sign_note
 from audit.proof.keys import SigningKey
