@@ -34,11 +34,13 @@ from audit.archive.verify import verify_archive
 from audit.proof.archive_format import MANIFEST, StoredFile, object_key, sign_manifest
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.proof.record import Trail, hashed, row_of
+from audit.proof.row_signature import signed
 from audit.proof.verdict import Verdict
 from audit.vault import FolderVault
 from bench.results import Figure, record, show
 from engine import settings as settings_file
 from engine import wiring
+from engine.signing import signing_key_of
 
 ROWS, BATCH, ROUNDS = 150_000, 1_000, 3
 ALONE_S = 10.0
@@ -89,7 +91,9 @@ async def _measured(folder: Path, rows: int) -> dict[str, Any]:
         with psycopg.connect(database.url) as connection:
             for month in (BEGIN, wiring.now()):
                 connection.execute("SELECT audit_make_month(%s)", (month.date(),))
-            size = sum(_insert(connection, batch) for batch in _batches(rows)) / rows
+            size = (
+                sum(_insert(connection, batch) for batch in _batches(rows, signing_key_of(settings))) / rows
+            )
         async with wiring.open_sealer(settings, database) as sealer:
             await sealer.seal_once()
         with psycopg.connect(database.url, autocommit=True) as connection:
@@ -222,16 +226,16 @@ def _key(name: str, path: Path) -> str:
 def _quiet(_: str, __: int, ___: int) -> None: ...
 
 
-def _batches(rows: int) -> Iterator[list[str]]:
+def _batches(rows: int, key: SigningKey) -> Iterator[list[str]]:
     chance = random.Random(8)
     sentences = [
         sentence for file in sorted(BOOK.glob("*.md"))
         for sentence in re.split(r"(?<=[.!?])\s+", file.read_text()) if len(sentence) > 40
     ]  # fmt: skip
     for begin in range(0, rows, BATCH):
+        trails = [_trail(place, chance, sentences) for place in range(begin, min(begin + BATCH, rows))]
         yield [
-            hashed(row_of(_trail(place, chance, sentences)), secrets.token_bytes(32)).text
-            for place in range(begin, min(begin + BATCH, rows))
+            signed(hashed(row_of(each), secrets.token_bytes(32)), each.log_id, key).text for each in trails
         ]
 
 
