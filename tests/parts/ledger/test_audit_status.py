@@ -15,6 +15,7 @@ import pytest
 from audit.checking.status import RECORDS, Backlog, SpoolFile, Status, gaps, read_status
 from audit.ledger.partitions import months_from
 from audit.ledger.spool import ASIDE_FILE
+from audit.proof.keys import SigningKey
 from audit.proof.record import Trail
 from audit.vault import FolderVault
 from engine import settings as settings_file
@@ -94,7 +95,8 @@ async def empty(shelf_settings: Settings) -> AsyncIterator[Database]:
 def log(empty: Database) -> Database:
     with psycopg.connect(empty.url) as connection:
         make_months(connection, [*months_from(TODAY, 4), *months_from(JANUARY.date(), 4)])
-        write(connection, *ROWS)
+        key = SigningKey.ensured(empty.settings.data_dir / empty.settings.audit.signing_key_file)
+        write(connection, *ROWS, key=key)
     return empty
 
 

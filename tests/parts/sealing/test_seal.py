@@ -81,10 +81,10 @@ async def pool(url: str) -> AsyncIterator[AsyncConnectionPool]:
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     """Its public file has the key that the rows are signed with, too."""
-    SigningKey.create(tmp_path / "signing.key")
-    public = public_file(tmp_path / "signing.key")
-    public.write_text(f"{KEY.public}\n{public.read_text()}")
-    return tmp_path / "signing.key"
+    path = tmp_path / "signing.key"
+    SigningKey.create(path)
+    public_file(path).write_text(f"{KEY.public}\n{public_file(path).read_text()}")
+    return path
 
 
 @pytest.fixture
@@ -466,7 +466,7 @@ async def test_after_a_rotation_old_and_new_sealers_go_on_with_one_another_s_wor
 async def test_a_head_signed_by_a_stranger_is_not_extended(url: str, start: Start, tmp_path: Path) -> None:
     write(url, *seconds(2))
     stranger = SigningKey.create(tmp_path / "stranger.key")
-    await start(key=stranger, public_keys=lambda: [stranger.public]).seal_once()
+    await start(key=stranger, public_keys=lambda: [KEY.public, stranger.public]).seal_once()
     write(url, AT + timedelta(hours=1))
     sealer = start()
     assert (await sealer.seal_once()).rows == 0
@@ -479,7 +479,7 @@ async def test_a_key_that_was_rotated_elsewhere_is_trusted_as_soon_as_it_is_know
 ) -> None:
     write(url, *seconds(2))
     rotated = SigningKey.create(tmp_path / "rotated.key")
-    await start(key=rotated, public_keys=lambda: [rotated.public]).seal_once()
+    await start(key=rotated, public_keys=lambda: [KEY.public, rotated.public]).seal_once()
     write(url, AT + timedelta(hours=1))
     known = read_public_keys(public_file(key_file))
     sealer = start(public_keys=lambda: known)
@@ -761,6 +761,7 @@ def check_anchors(url: str, vault: FolderVault) -> None:
             assert vault.get(name).decode() == row[0]
 
 
+@pytest.mark.usefixtures("key_file")
 async def test_beside_a_server_rows_are_sealed_and_its_end_waits_for_no_database(
     database: Database, url: str, tmp_path: Path
 ) -> None:
@@ -782,8 +783,8 @@ async def test_beside_a_server_rows_are_sealed_and_its_end_waits_for_no_database
             await stack.pop_all().aclose()
 
 
+@pytest.mark.usefixtures("key_file")
 def test_the_command_seals_what_is_there(url: str, tmp_path: Path) -> None:
-    SigningKey.create(tmp_path / "signing.key")
     write(url, *seconds(3))
     command = ("audit", "seal", "--once", "--json")
     said = affidavit(*command, data_dir=tmp_path, DATABASE_URL=url)
@@ -797,8 +798,8 @@ def test_the_command_seals_what_is_there(url: str, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.usefixtures("key_file")
 def test_the_command_seals_until_it_is_stopped_and_then_what_is_left(url: str, tmp_path: Path) -> None:
-    SigningKey.create(tmp_path / "signing.key")
     command = [sys.executable, "-m", "engine.cli", "audit", "seal", "--data-dir", str(tmp_path)]
     settings = os.environ | {"DATABASE_URL": url, "AFFIDAVIT_AUDIT__SEAL_EVERY_S": "60"}
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=settings) as sealer:
