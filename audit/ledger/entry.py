@@ -64,15 +64,15 @@ class Entry:
         try:
             body: Row = json.loads(self.text)
             row = body.get("trail", body)
-            is_old = "signature" not in body and row["schema_version"] < SIGNED_FROM
-        except (ValueError, TypeError, KeyError, AttributeError):
+            if "signature" in body or row["schema_version"] >= SIGNED_FROM:
+                return self
+            if self.kind == "closed":
+                leaf = bytes_of(row["leaf_hash"])
+                return replace(self, text=signed(HashedRow(self.text, leaf), self.log_id, key).text)
+            text = json.dumps(body | {"signature": f"\\x{sign_open(row, key).hex()}"})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return self  # for the database to refuse
-        if not is_old:
-            return self
-        if self.kind == "closed":
-            leaf = bytes_of(row["leaf_hash"])
-            return replace(self, text=signed(HashedRow(self.text, leaf), self.log_id, key).text)
-        return replace(self, text=json.dumps(body | {"signature": f"\\x{sign_open(row, key).hex()}"}))
+        return replace(self, text=text)
 
     def timestamp(self) -> str:
         """The time of its row, which decides its month."""
@@ -89,7 +89,7 @@ def check(entry: Entry) -> None:
             _check_row(body)
         else:
             _check_step(body, entry.kind)
-    except (TypeError, KeyError, AttributeError, RecursionError) as wrong:
+    except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as wrong:
         raise ValueError(f"Not a step of a request: {type(wrong).__name__}") from None
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from audit.errors import TransientWriteError
 from audit.ledger import spool as spools
-from audit.ledger.entry import Entry, compacted
+from audit.ledger.entry import Entry, check, compacted
 from audit.ledger.spool import (
     ASIDE_FILE,
     LINE_BYTES_MAX,
@@ -26,6 +26,7 @@ from audit.ledger.spool import (
 )
 from audit.proof.record import Trail, hashed, row_of
 from engine.wiring import now
+from tests.logs.writers import KEY
 
 MANY = 1_000_000
 
@@ -286,11 +287,12 @@ def wrong_lines() -> dict[str, bytes]:
         "not UTF-8": b"closed \xff\xfe",
         "no words": b"",
         "an open record without an owner": f'opened {name} {{"log_id":"{name}"}}'.encode(),
+        "an endless owner": f'opened {name} {{"log_id":"{name}","trail":{{}},"opened_at":"2026-11-19","owner":1e999}}'.encode(),
         "a note without a record": f'noted {name} {{"log_id":"{name}","trail":[]}}'.encode(),
     }
 
 
-# Seen red: the start ended in a ValueError, a UnicodeDecodeError or an AttributeError, or the row was written.
+# Seen red: the start ended in a ValueError, a UnicodeDecodeError, an AttributeError or an OverflowError, or the row was written.
 @pytest.mark.parametrize("what", wrong_lines())
 def test_a_line_with_a_right_digest_and_a_wrong_content_is_kept_for_a_person(
     tmp_path: Path, what: str
@@ -301,6 +303,16 @@ def test_a_line_with_a_right_digest_and_a_wrong_content_is_kept_for_a_person(
     (piece,) = batches(path)
     assert [entry.log_id for entry in piece.entries] == [before.log_id, after.log_id]
     assert piece.damaged == [wrong]
+
+
+# Seen red: the start ended in the ValueError of the signature.
+@pytest.mark.parametrize("value", ["NaN", "9" * 400, '"\\ud800"'])
+def test_an_old_step_that_cannot_be_signed_is_left_to_the_database(value: str) -> None:
+    name = str(uuid4())
+    text = f'{{"log_id":"{name}","trail":{{"schema_version":3,"top_k":{value}}},"opened_at":"2026-11-19","owner":1}}'
+    wrong = Entry("opened", name, text, is_spooled=True)
+    check(wrong)
+    assert wrong.signed_if_old(KEY) is wrong
 
 
 # Seen red: the line was read in one piece, and copied once for each block.
