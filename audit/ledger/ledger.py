@@ -403,6 +403,8 @@ class Ledger:
 
     async def _try_database(self) -> None:
         """Writes all of a record, and takes it back."""
+        if self._weaknesses:
+            raise TransientWriteError("The database can lose acknowledged records")
         text = secrets.token_hex(PROBE_CHARACTERS // 2)
         asked = self._event("probe", "", outcome="recorded", llm_prompt=text)
         row = self._signed(row_of(asked), asked.log_id)

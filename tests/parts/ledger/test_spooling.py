@@ -449,6 +449,16 @@ async def test_a_database_that_loses_what_it_acknowledged_is_not_relied_on(
         await arrived(rows, asked)
 
 
+# Seen red: ready, while every request got 503.
+async def test_such_a_database_takes_no_record_for_the_readiness_either(
+    log: Database, tmp_path: Path, weak: list[str]
+) -> None:
+    async with writing(log, None) as bare, writing(log, tmp_path) as spooling:
+        weak.append("fsync is off")
+        await asyncio.gather(bare.maintain(), spooling.maintain())
+        assert [await ledger.taker() for ledger in (bare, spooling)] == [None, "spool"]
+
+
 # Seen red with orphans closed while our own spool held their end: the reader's receipt named a row that never came.
 async def test_what_was_answered_while_the_database_was_not_relied_on_is_never_abandoned(
     log: Database, rows: Records, tmp_path: Path, weak: list[str], monkeypatch: pytest.MonkeyPatch
