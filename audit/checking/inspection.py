@@ -8,7 +8,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
@@ -250,6 +250,7 @@ class _Month:
     linked: Link | None = None
     breaks: list[StoredBreak] = field(default_factory=list)
     lost: list[LostRange] = field(default_factory=list)  # by breaks that were found to be true
+    head_at: datetime | None = None  # when the newest head so far was signed
 
     def __post_init__(self) -> None:
         self.breaks = self.evidence.breaks(self.month)
@@ -432,6 +433,7 @@ class _Month:
             self.report.add(found)
             return
         self.heads.add(found)
+        self.head_at = found.issued_at
         if found.signed_from != self.signed_from and not self._is_before_signing(found):
             message = f"The {what} of size {size} does not say from where on records are signed as the last one does"
             self._add_finding(Verdict.TAMPERED, what, message, size - 1)
@@ -460,6 +462,8 @@ class _Month:
                 if lost:
                     self.lost.append(lost)
                     self.heads.origins.add(lost.broken.origin)
+                    kept_at = self.head_at or datetime.combine(self.month, time(), UTC)
+                    self.numbering.explain(kept_at, lost.broken.issued_at)
                 if wrong:
                     self.report.add(wrong)
         self.breaks = [stored for stored in self.breaks if stored.since != size]

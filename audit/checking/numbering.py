@@ -35,6 +35,7 @@ class Numbering:
     _writers: dict[str, _WriterState] = field(default_factory=dict)
     _missing: dict[tuple[str, int], Span] = field(default_factory=dict)
     _silent: dict[str, Span] = field(default_factory=dict)
+    _losses: list[Span] = field(default_factory=list)
 
     def add(self, row: Mapping[str, Any], at: datetime) -> None:
         """A record that the engine signed; those of older versions have no number."""
@@ -53,6 +54,10 @@ class Numbering:
         self._writers.clear()
         self.since = since
 
+    def explain(self, since: datetime, until: datetime) -> None:
+        """In this time a failover or a restore lost records, as an operator has stated with a break."""
+        self._losses.append((since, until))
+
     def finish(self, report: Report) -> None:
         for writer, (beat_at, last_at) in (self._silent | dict(self._silent_ones())).items():
             message = (
@@ -66,9 +71,15 @@ class Numbering:
             )
             message = (
                 f"Opened between {_time(begin)} and {_time(end)}, {numbers} of the process {writer} {are} neither in the log"
-                " nor in progress: if set-aside.log beside its spool does not have them, somebody has removed them"
+                " nor in progress: "
             )
-            report.add(Finding(Verdict.MISSING, "row", message, _month(end)))
+            if any(begin <= until and end >= since for since, until in self._losses):
+                verdict = Verdict.LOST_BY_FAILOVER
+                message += "of this time a break of the history says that a failover or a restore lost records"
+            else:
+                verdict = Verdict.MISSING
+                message += "if set-aside.log beside its spool does not have them, somebody has removed them"
+            report.add(Finding(verdict, "row", message, _month(end)))
 
     def _found(self, writer: str, number: int, state: _WriterState) -> None:
         self._missing.pop((writer, number), None)
