@@ -4,8 +4,8 @@ Order is assigned after the commit: an id or a time says nothing about when a tr
 loses rows. A row without a leaf is unsealed. Several sealers may run; two primary keys (a leaf's index, a row's id) let
 only one of them win, and the lock merely spares the others the work.
 
-Only rows that the engine signed are sealed: see admission.py. If the stored tree is not what was signed, that month is sealed no further. Nothing is repaired here: an auditor must
-see what happened.
+Only rows that the engine signed are sealed: see admission.py. If the stored tree is not what was signed, that month is sealed
+no further. Nothing is repaired here: an auditor must see what happened.
 """
 
 import asyncio

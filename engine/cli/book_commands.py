@@ -170,7 +170,7 @@ def _for_terminal(body: v1.QueryResponse) -> str:
     return "\n".join(lines)
 
 
-_BOOK = argument("--book", metavar="ID", help="default: all books")
+_BOOK = argument("--book", type=book_id, metavar="ID", help="default: all books")
 
 BOOK_COMMANDS: dict[str, Command] = {
     "ingest": Command(

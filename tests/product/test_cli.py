@@ -123,8 +123,10 @@ def test_doctor_names_what_is_missing_and_what_to_do(tmp_path_factory: pytest.Te
         ["ask", "What?"],
         ["calibrate", "--questions", "x.jsonl"],
         ["keys", "create", "--client", "x"],
+        ["index", "check"],
+        ["index", "rebuild"],
     ],
-    ids=lambda words: words[0],
+    ids=" ".join,
 )
 def test_what_is_no_book_id_is_refused_with_the_rule(
     words: list[str], book: str, capsys: pytest.CaptureFixture[str]
