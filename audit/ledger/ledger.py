@@ -126,7 +126,11 @@ class Ledger:
         return closed
 
     async def stop(self) -> None:
-        """What waits in the spool stays there for the next process."""
+        """What waits in the spool stays there for the next process; doubts are known to this one alone."""
+        if self._tasks and self._doubtful:
+            with contextlib.suppress(TransientWriteError, LedgerUnavailableError, TimeoutError):
+                async with asyncio.timeout(self._within_s):
+                    await self._resolve_doubts()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
