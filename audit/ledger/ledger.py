@@ -352,7 +352,8 @@ class Ledger:
     async def _take_over(self, spool: Spool) -> None:
         """Drains the files of dead processes."""
         for path in spools.abandoned_files(spool.folder):
-            for piece in spools.batches(path):
+            pieces = spools.batches(path)
+            while piece := await asyncio.to_thread(next, pieces, None):
                 await spools.deliver(piece, self._draining, path, self._key)
                 await self._report_loss(path, piece.bytes_missing)
             spools.remove(path)
@@ -389,7 +390,7 @@ class Ledger:
                     await asyncio.sleep(DRAIN_PAUSE_S)
 
     async def _drain_piece(self, spool: Spool) -> None:
-        piece = spool.read()
+        piece = await asyncio.to_thread(spool.read)  # each row is hashed: 30 ms for a full piece
         if self._weaknesses or not (piece.entries or piece.damaged or piece.bytes_missing):
             raise TransientWriteError("Nothing can be drained yet")
         told = [

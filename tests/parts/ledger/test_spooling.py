@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
@@ -22,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from audit.checking.status import _gaps_of_spool, spool_files
 from audit.errors import LedgerUnavailableError
-from audit.ledger.entry import Entry
+from audit.ledger.entry import Entry, check
 from audit.ledger.ledger import Ledger
 from audit.ledger.spool import ASIDE_FILE, Spool
 from audit.proof.record import Trail, hashed, leaf_hash, row_of
@@ -175,6 +176,31 @@ async def arrived(rows: Records, *asked: Trail) -> list[dict[str, Any]]:
             if len(found) == len(asked):
                 return found
             await asyncio.sleep(0.02)  # another process writes them: there is nothing to await
+
+
+# Seen red: all requests waited while a piece of the spool was parsed and hashed.
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_what_is_drained_is_checked_beside_the_event_loop(
+    log: Database, rows: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dead: bool
+) -> None:
+    asked, threads = trail(), set[int]()
+
+    def checked(entry: Entry) -> None:
+        threads.add(threading.get_ident())
+        check(entry)
+
+    monkeypatch.setattr("audit.ledger.spool.check", checked)
+    async with writing(log, tmp_path, within_s=0.5) as ledger:
+        with gone(log):
+            await ledger.close(asked, now())
+            if is_dead:
+                await ledger.stop()
+        if not is_dead:
+            await arrived(rows, asked)
+    async with writing(log, tmp_path):
+        await arrived(rows, asked)
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 # Seen red with `_drain` doing nothing, and with the spool's entries marked as not spooled.
