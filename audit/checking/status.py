@@ -203,14 +203,7 @@ def gaps(status: Status, now: datetime) -> list[str]:
             f"{count} leaves of {month} have no row, the first is {first}: run `affidavit audit verify`"
         )
     found += [words[0].upper() + words[1:] for words in status.lost]
-    found += [
-        f"{len(names)} {what}, the first is {min(names)}: somebody else can write to the database; run `affidavit audit verify`"
-        for names, what in (
-            (status.not_ours, "records were not signed by the engine and are not sealed"),
-            (status.open_not_ours, "open requests were not opened by the engine and stay open"),
-        )
-        if names
-    ]
+    found += forgeries(status)
     if status.unsealed.count > len(status.not_ours):
         found += _overdue(
             status.unsealed, "records are not sealed: check that `affidavit audit seal` is running", now
@@ -224,6 +217,18 @@ def gaps(status: Status, now: datetime) -> list[str]:
                 f"{head['month']} has not been anchored since {_format_time(since)}: check that the vault can be written"
             )
     return found + _gaps_of_spool(status.spool, now)
+
+
+def forgeries(status: Status) -> list[str]:
+    """Messages about what the engine did not write."""
+    return [
+        f"{len(names)} {what}, the first is {min(names)}: somebody else can write to the database; run `affidavit audit verify`"
+        for names, what in (
+            (status.not_ours, "records were not signed by the engine and are not sealed"),
+            (status.open_not_ours, "open requests were not opened by the engine and stay open"),
+        )
+        if names
+    ]
 
 
 def summary(status: Status) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from audit.checking.status import OVERDUE, spool_files
+from audit.checking.status import OVERDUE, forgeries, spool_files
 from audit.errors import KeyFileError
 from audit.ledger.partitions import MONTHS_AHEAD_MIN
 from audit.proof.keys import SigningKey, public_file, read_public_keys
@@ -300,6 +300,8 @@ def _missing_key(settings: Settings, path: Path, signers: list[str]) -> VaultSta
 
 async def _sealing(settings: Settings, database: Database) -> VaultState:
     status = await wiring.status_of(settings, database)
+    if forged := forgeries(status):
+        return "failed", "; ".join(forged)
     oldest, overdue = status.unsealed.oldest, wiring.now() - OVERDUE
     if oldest and oldest < overdue:
         return "failed", (
