@@ -220,7 +220,8 @@ class Eraser:
         if unsealed:
             raise ErasureTooEarlyError(
                 f"{unsealed} of the records are not sealed yet, so nothing was erased: their proofs would be lost."
-                " Check that the server or `affidavit audit seal` is running, and try again in a few seconds."
+                " Check that the server or `affidavit audit seal` is running, and try again in a few seconds. If `affidavit"
+                " audit status` names rows that the engine did not sign: these are never sealed, and must be removed first."
             )
 
     async def _has_pending(self, target: ErasureTarget, arguments: tuple[Any, ...]) -> bool:
