@@ -697,7 +697,7 @@ async def test_what_comes_after_its_month_has_left_is_set_aside_loudly_and_holds
         (trail := whole_trail(FEBRUARY, 99)).log_id, hashed(row_of(trail), b"\x07" * SALT_BYTES)
     )
     to = DatabaseWriter(make_conninfo(log.url, options="-c role=affidavit_engine"))
-    await deliver(SpoolBatch([late_one, there_already, timely], [], 0), to, tmp_path, log.key)
+    await deliver(SpoolBatch([late_one, there_already, timely], [], 0), to, tmp_path / "a.spool", log.key)
     await to.close()
     assert (tmp_path / ASIDE_FILE).read_bytes() == line_of(late_one)
     assert f"Record {late_one.log_id} came after its month was archived" in caplog.text

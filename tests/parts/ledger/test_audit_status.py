@@ -253,7 +253,8 @@ async def test_the_command_exits_1_when_a_gap_is_found(
     write(disturbed, row(NOW - timedelta(minutes=2), "answered", 0.9))
     said = run(shelf_settings)
     assert said.returncode == 1
-    assert "\nGAP           25 records were not signed by the engine" in said.stdout
+    assert "\nGAP           25 records are not sealed" in said.stdout
+    assert "\nGAP           1 records were not signed by the engine" in said.stdout
 
 
 async def test_what_waits_in_the_spool_is_counted(log: Database, tmp_path: Path) -> None:

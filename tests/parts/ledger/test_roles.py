@@ -17,6 +17,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from audit.ledger.partitions import months_from, partition_name
+from audit.proof.keys import SigningKey
 from audit.proof.record import Trail
 from engine.providers.postgres import PROGRAMS
 from engine.storage.database import Database
@@ -138,8 +139,9 @@ def row(database: Database) -> Trail:
         log_id=uuid4(), query_id=uuid4(), timestamp=now(), endpoint="test", user_query_text="What is it?",
         outcome="refused", reason="not_covered", filters={"module": 1}, citations=[], chunks_returned=[],
     )  # fmt: skip
+    key = SigningKey.ensured(database.settings.data_dir / database.settings.audit.signing_key_file)
     with logged_in(database, ENGINE) as connection:
-        write(connection, trail)
+        write(connection, trail, key=key)
     return trail
 
 

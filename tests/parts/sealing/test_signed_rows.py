@@ -208,8 +208,12 @@ async def test_the_status_of_the_log_counts_what_the_engine_did_not_write_and_na
     assert "1 records were not signed by the engine" in said and made["log_id"] in said
     assert "1 open requests were not opened by the engine" in said and str(opened.log_id) in said
     assert "check that `affidavit audit seal` is running" not in said
-    (doctor,) = [line for line in await examine(log.database.settings, log.database) if line.part == "sealing"]
-    assert doctor.state == "failed" and made["log_id"] in doctor.words  # seen red: the sealer was said not to run
+    (doctor,) = [
+        line for line in await examine(log.database.settings, log.database) if line.part == "sealing"
+    ]
+    assert (
+        doctor.state == "failed" and made["log_id"] in doctor.words
+    )  # seen red: the sealer was said not to run
 
 
 # Versions that did not sign
