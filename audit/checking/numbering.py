@@ -75,7 +75,9 @@ class Numbering:
             )
             if any(begin <= until and end >= since for since, until in self._losses):
                 verdict = Verdict.LOST_BY_FAILOVER
-                message += "of this time a break of the history says that a failover or a restore lost records"
+                message += (
+                    "of this time a break of the history says that a failover or a restore lost records"
+                )
             else:
                 verdict = Verdict.MISSING
                 message += "if set-aside.log beside its spool does not have them, somebody has removed them"
