@@ -20,6 +20,7 @@ from engine.answer import Engine
 from engine.errors import ConfigurationError, UnknownBookError
 from engine.ports import Embedder, Index
 from engine.retrieval.library import StoredLibrary
+from engine.storage.database import CLEANUP_S
 from ingest.watched_index import WHOLE, WatchedIndex
 
 CHECK_S = 5.0  # a cold index worker starts well within it
@@ -88,7 +89,7 @@ class House:
 
 async def _state(check: Callable[[], Awaitable[bool]], missing: str) -> str:
     try:
-        async with asyncio.timeout(CHECK_S):
+        async with asyncio.timeout(CHECK_S), asyncio.timeout(CHECK_S - CLEANUP_S):
             return READY if await check() else missing
     except UnknownBookError:
         return missing

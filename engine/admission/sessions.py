@@ -26,7 +26,7 @@ from engine.admission.end_user import user_id_of
 from engine.errors import UnknownSessionError
 from engine.models import Answer, Client, Question, Refusal
 from engine.ports import NewId
-from engine.storage.database import borrowed
+from engine.storage.database import CLEANUP_S, borrowed
 
 TOKEN_BYTES = 48  # 64 characters, as specification 001 demands
 Cursor = psycopg.AsyncCursor[dict[str, Any]]
@@ -190,8 +190,10 @@ class Turn:
 
     async def kept(self, answer: Answer, within_s: float) -> Answer:
         """Stores the turn. The answer carries a new session's token, or the message that the turn was not stored."""
+        first_s = max(0.0, within_s - CLEANUP_S)
         try:
-            async with asyncio.timeout(max(0.0, within_s)):
+            # Cancelled once, psycopg waits up to ten seconds for a server that hangs; cancelled again, it gives up.
+            async with asyncio.timeout(first_s + CLEANUP_S), asyncio.timeout(first_s):
                 await self._sessions.store(answer, self._new_owner)
         except (psycopg.Error, PoolTimeout, TimeoutError, ValueError, UnknownSessionError):
             return replace(

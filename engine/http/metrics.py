@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from audit.checking.status import LogGauges
 from audit.proof.record import Trail
+from engine.storage.database import CLEANUP_S
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHARE_S = 1.0  # interval at which each worker writes its file
@@ -138,7 +139,10 @@ class Metrics:
                 self._looked_at = time.monotonic()
                 self._log_gauges = None
                 with contextlib.suppress(Exception):  # /readyz names the cause
-                    async with asyncio.timeout(GAUGES_TIMEOUT_S):
+                    async with (
+                        asyncio.timeout(GAUGES_TIMEOUT_S),
+                        asyncio.timeout(GAUGES_TIMEOUT_S - CLEANUP_S),
+                    ):
                         self._log_gauges = await self._look()
         return self._log_gauges
 

@@ -26,6 +26,7 @@ ARCHIVER = "affidavit_archiver"
 OPEN_S = 5.0  # a database that does not accept a connection within it is down
 READER_LOCK_MS = 10_000  # a migration that holds a table longer is said to a reader, not waited for
 READER_GONE_S = 5.0
+CLEANUP_S = 0.05  # of a time limit, for a second cancellation: psycopg needs it if the server hangs
 RECONNECT_S = 1.0  # then the next caller tries again; the pool's own backoff would grow without a limit
 
 WATCH_S = 1.0  # how soon a dead embedded server is noticed; records wait in the spool meanwhile

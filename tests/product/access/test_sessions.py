@@ -1,6 +1,7 @@
 """Conversations: off unless switched on, for their owner alone, and never at the cost of an answer or of its record."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -275,8 +276,22 @@ class Stalled(Sessions):
         await asyncio.Event().wait()
 
 
-# Seen red with what `keep` raises not caught: a 500 for an answer whose record says that it was given.
-@pytest.mark.parametrize("kind", [Unwritable, Stalled])
+class Clinging(Sessions):
+    """Waits on when it is cancelled, as psycopg does while a server hangs, until it is cancelled again."""
+
+    async def store(self, answer: Answer, new_owner: Owner | None) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await asyncio.Event().wait()
+            raise RuntimeError("was not cancelled again") from None
+
+
+# Seen red with what `keep` raises not caught: a 500 for an answer whose record says that it was given. Clinging: with one
+# cancellation, after which a database that hung held up every answer of a conversation for ten seconds.
+@pytest.mark.parametrize("kind", [Unwritable, Stalled, Clinging])
 async def test_a_session_that_cannot_be_kept_costs_no_answer_and_the_answer_says_so(
     house: House, sessions: Sessions, key: str, records: Records, kind: type[Sessions]
 ) -> None:
