@@ -33,8 +33,12 @@ WATCH_S = 1.0  # how soon a dead embedded server is noticed; records wait in the
 WATCH_PAUSE_MAX_S = 30.0  # between two attempts: what keeps it from starting, such as a full disk, may last
 
 # Whatever the defaults of a role or database: a statement after a lock must see what the lock's last owner committed, no
-# schema of the login's name may stand in for ours, and a policy that would hide rows is an error.
-_PINNED = r"-c default_transaction_isolation=read\ committed -c search_path=public -c row_security=off"
+# schema of the login's name may stand in for ours, a policy that would hide rows is an error, and times and SQL mean the same
+# everywhere: psycopg reads no time in the German style.
+_PINNED = (
+    r"-c default_transaction_isolation=read\ committed -c search_path=public -c row_security=off"
+    r" -c datestyle=ISO,MDY -c intervalstyle=postgres -c transform_null_equals=off -c standard_conforming_strings=on"
+)
 
 
 log = logging.getLogger(__name__)

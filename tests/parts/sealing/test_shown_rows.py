@@ -4,11 +4,12 @@ import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from audit.proof.keys import SigningKey
@@ -349,3 +350,16 @@ async def test_no_schema_of_the_writers_name_swallows_a_record(whole: SealedLog,
     with psycopg.connect(url) as superuser:
         found = superuser.execute("SELECT count(*) FROM public.audit_logs WHERE log_id = %s", (asked.log_id,))
         assert found.fetchone() == (1,)
+
+
+# Seen red without these settings in the engine's addresses: `audit query` and the engine's own queries ended with a
+# traceback, and `reason = NULL` counted rows.
+async def test_defaults_of_a_database_for_dates_and_comparisons_change_no_answer(database: Database) -> None:
+    with migrated_database(database) as own:
+        for setting in ("datestyle = 'German'", "intervalstyle = 'iso_8601'", "transform_null_equals = on"):
+            with psycopg.connect(own.url, autocommit=True) as connection:
+                name = sql.Identifier(connection.info.dbname)
+                connection.execute(sql.SQL("ALTER DATABASE {} SET ").format(name) + sql.SQL(setting))
+        asked = "SELECT timestamptz '2026-05-11 00:00Z', interval '1 day', date '05/11/2026', count(*) WHERE NULL = NULL"
+        _, rows = await own.read("affidavit_auditor", asked)
+    assert rows == [(datetime(2026, 5, 11, tzinfo=UTC), timedelta(days=1), date(2026, 5, 11), 0)]
