@@ -5,6 +5,7 @@ import csv
 import itertools
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,6 +24,9 @@ FOUND_SOMETHING = 1  # exit code of a command that failed, or that worked and fo
 WRONG_USAGE = 2
 BAR_WIDTH = 24
 SCOPES = ("ask", "audit", "erase", "admin")
+
+# What makes a terminal do or reorder something: a reader's question must not, in front of an auditor.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 Arguments = argparse.Namespace
 
@@ -82,7 +86,9 @@ def print_rows(rows: Sequence[dict[str, Any]], *, as_json: bool = False, empty: 
         print(empty)
     elif len(rows) == 1:
         width = max(map(len, rows[0]))
-        print("\n".join(f"{name:<{width}}  {value}" for name, value in rows[0].items()))
+        below = "\n" + " " * (width + 2)  # a line of a text is not taken for the next column
+        shown = {name: visible(str(value)).replace("\n", below) for name, value in rows[0].items()}
+        print("\n".join(f"{name:<{width}}  {value}" for name, value in shown.items()))
     else:
         _print_table(rows)
 
@@ -141,6 +147,11 @@ def _text(value: Any, null: str) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def visible(text: str) -> str:
+    """The text for a terminal: what would steer it is written out."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def _print_table(rows: Sequence[dict[str, Any]]) -> None:
     cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -149,7 +160,7 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _cell(value: object) -> str:
-    text = str(value).replace("\n", " ")
+    text = visible(str(value)).replace("\n", " ").replace("\t", " ")
     return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004  so that a table fits a terminal
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine.cli.main import COMMANDS, parser
+from engine.cli.output import print_rows
 from engine.storage.database import Database
 from tests.command_line import affidavit
 from tests.conftest import Records
@@ -192,3 +193,13 @@ def test_ingest_reports_as_json(data_dir: Path, database: Database, tmp_path: Pa
     assert (result["files_processed"], result["chunks_created"]) == (1, 1)
     assert [error["file"] for error in result["errors"]] == ["bad.md"]
     assert said.returncode == result["exit_code"] == 1
+
+
+# Seen red with the texts printed as they are: a stranger's question cleared an auditor's screen, and looked like a column.
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_question_steers_no_terminal_of_an_auditor(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"question": "\x1b[2J\x07IMU\r\u202ex\noutcome  answered", "outcome": "refused"}] * count)
+    shown = capsys.readouterr().out
+    assert r"\x1b[2J\x07IMU\r\u202ex" in shown
+    assert not set("\x1b\x07\r\u202e") & set(shown)
+    assert "\noutcome  answered" not in shown
