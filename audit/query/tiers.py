@@ -214,6 +214,10 @@ class TieredLog:
             return UnansweredError(words)
         if isinstance(failure, _TRANSIENT):
             return UnansweredError(f"There is no answer: {str(failure).strip()}")
+        if (
+            isinstance(failure, psycopg.ProgrammingError | psycopg.InternalError) and failure.sqlstate is None
+        ):  # the server took it, and sent no rows
+            return QueryError("The query failed: it is empty, or gives no rows. Write one SELECT")
         return QueryError(f"The query failed: {str(failure).strip()}")
 
     @property

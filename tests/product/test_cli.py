@@ -99,6 +99,16 @@ def test_an_auditor_cannot_write_nor_read_keys(data_dir: Path, database: Databas
         assert said.stderr.startswith("The query failed:")
 
 
+# Seen red with the driver's words: "the operation in stream() didn't produce a result".
+@pytest.mark.parametrize("sql", ["", "SET statement_timeout = 0", "COMMIT"])
+def test_sql_that_gives_no_rows_is_refused_in_plain_words(
+    sql: str, data_dir: Path, database: Database
+) -> None:
+    said = affidavit("audit", "query", sql, data_dir=data_dir)
+    assert said.returncode == 2
+    assert said.stderr.startswith("The query failed: it is empty, or gives no rows. Write one SELECT")
+
+
 def test_doctor_has_a_line_for_each_part(data_dir: Path, database: Database, key: str) -> None:
     said = affidavit("doctor", "--json", data_dir=data_dir)
     findings = json.loads(said.stdout)
