@@ -4,7 +4,9 @@ An excerpt is `passage[start:end]`; its section, page and address are those of t
 the sealed record, so a passage that was changed later is found, even after years.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +24,8 @@ WHERE timestamp >= %s AND timestamp < %s AND (%s::uuid IS NULL OR query_id = %s)
 """
 _COUNT = "SELECT count(*) FROM public.audit_logs WHERE query_id = %s"
 _PASSAGES = (
-    "SELECT chunk_id, text, sentences, filename, chapter, url FROM public.chunks WHERE chunk_id = ANY(%s)"
+    "SELECT chunk_id, text, sentences, filename, chapter, url, book_id, section, chunk_index, start_sentence, module, difficulty,"
+    " tags FROM public.chunks WHERE chunk_id = ANY(%s)"
 )
 _GENERATIONS = "SELECT generation_id::text FROM public.generations"
 
@@ -60,7 +63,10 @@ def _cited(citations: Any) -> Iterator[str]:
 
 
 def _passages(evidence: StoredEvidence, chunk_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    names = ("chunk_id", "text", "sentences", "filename", "chapter", "url")
+    names = (
+        "chunk_id", "text", "sentences", "filename", "chapter", "url", "book_id", "section", "chunk_index", "start_sentence",
+        "module", "difficulty", "tags",
+    )  # fmt: skip
     found = evidence.connection.execute(_PASSAGES, (chunk_ids,))
     return {row[0]: dict(zip(names, row, strict=True)) for row in found}
 
@@ -95,6 +101,21 @@ def _differences(cited: Mapping[str, Any], passage: dict[str, Any] | None) -> It
     for name, value in _place(passage, cited["start"]).items():
         if cited[name] != value:
             yield Verdict.TAMPERED, f"its {name} differs from the passage {cited['chunk_id']}"
+    if _identity(passage) != passage["chunk_id"]:  # changed before the answer, too
+        yield Verdict.TAMPERED, f"the passage {cited['chunk_id']} is not as it was ingested"
+
+
+def _identity(passage: Mapping[str, Any]) -> str:
+    """The id as `ingest/split.py` makes it, of all that is stored of the passage."""
+    content = _digest(passage["chapter"], passage["section"], passage["chunk_index"], passage["text"])
+    sentences = [item[:5] if item[5:] in ([], ["statement"]) else item for item in passage["sentences"]]
+    about = (passage["module"], passage["difficulty"], passage["tags"] or [])
+    place = (passage["book_id"], passage["filename"], passage["url"])
+    return _digest(*place, content, passage["start_sentence"], sentences, about)
+
+
+def _digest(*parts: object) -> str:
+    return sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()
 
 
 def _place(passage: dict[str, Any], start: int) -> dict[str, str | None]:

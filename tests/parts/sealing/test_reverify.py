@@ -61,6 +61,21 @@ def test_quotations_of_a_record_are_those_of_the_book(database: Database, answer
     assert (report.verdict, report.checked) == (Verdict.VALID, len(answer["citations"]))
 
 
+# Seen red with only the quotations compared: who changed the book before the answer had it quoted under oath, VALID.
+@pytest.mark.parametrize("column", ["text", "section", "url"])
+def test_a_passage_that_was_changed_before_the_answer_is_found(
+    database: Database, answer: dict[str, Any], column: str
+) -> None:
+    chunk_id = answer["citations"][0]["chunk_id"]
+    with psycopg.connect(database.url) as connection:
+        asked = f"SELECT {column} FROM chunks WHERE chunk_id = %s".encode()
+        (before,) = connection.execute(asked, (chunk_id,)).fetchone() or ("",)
+    with changed(database, "chunks", column, f"{before} It never fails.", "chunk_id", chunk_id):
+        report = reverified(database, answer["query_id"])
+    assert report.verdict is Verdict.TAMPERED
+    assert any("is not as it was ingested" in finding.words for finding in report.findings)
+
+
 # Seen red with only the length of the excerpt compared.
 def test_a_passage_that_was_changed_is_found(database: Database, answer: dict[str, Any]) -> None:
     cited = answer["citations"][0]
