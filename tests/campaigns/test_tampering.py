@@ -246,7 +246,7 @@ KINDS: dict[str, tuple[Attack, tuple[object, ...]]] = {
         on_unsealed("UPDATE audit_logs SET user_query_text = 'Another?' WHERE log_id = %(unsealed)s"),
         ("TAMPERED", "row", f"{now():%Y-%m}"),
     ),
-    "18 a row replaced before it is sealed": (unsealed_replaced, ("TAMPERED", "row", f"{now():%Y-%m}", None)),
+    "18 a row replaced before it is sealed": (unsealed_replaced, ("TAMPERED", "row", f"{now():%Y-%m}")),
     "19 a row deleted before it is sealed": (on_unsealed("DELETE FROM audit_logs WHERE log_id = %(unsealed)s"), GONE),
     "20 an audit_write that skips rows": (skipping_audit_write, GONE),
     "21 a partition dropped": (on_victim("DROP TABLE audit_logs_2025_02"), ("MISSING", "month", "2025-02", 0)),

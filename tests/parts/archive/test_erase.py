@@ -440,7 +440,7 @@ execute = psycopg.AsyncConnection.execute
 
 async def dying(connection, query, *given, **named):
     global at, begun
-    begun = begun or "audit_forget_open" in str(query)
+    begun = begun or "audit_open_to_empty" in str(query)
     at -= begun
     if not at:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -177,6 +177,6 @@ def requests_by_status(figures: str) -> Counter[int]:
 def rows_by_status(database: Database) -> Counter[int]:
     with psycopg.connect(database.url) as connection:
         found = connection.execute(
-            "SELECT http_status, sum(repeat_count) FROM audit_logs GROUP BY 1"
+            "SELECT http_status, sum(repeat_count) FROM audit_logs WHERE endpoint <> 'heartbeat' GROUP BY 1"
         ).fetchall()
     return Counter({status: int(count) for status, count in found})
