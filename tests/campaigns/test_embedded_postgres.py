@@ -141,7 +141,7 @@ def test_a_killed_server_starts_again_with_every_committed_row(data: Path) -> No
         assert connection.execute("SELECT word FROM kept").fetchall() == [("committed",)]
 
 
-# Seen red: it stayed dead until the engine was started anew.
+# Before: it stayed dead until the engine was started anew.
 async def test_a_server_that_dies_while_it_is_used_is_started_again(data: Path) -> None:
     """Also by three who notice at once, and as often as it dies."""
     settings = settings_file.load({}, data_dir=data)

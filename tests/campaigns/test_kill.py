@@ -172,7 +172,7 @@ def test_no_answer_is_lost_and_none_recorded_twice_when_the_database_is_killed(d
         assert_all_on_record(data, asked.receipts | more.receipts)
 
 
-# Seen red: the server stayed dead, and every record stayed in the spool.
+# Before: the server stayed dead, and every record stayed in the spool.
 def test_a_database_that_is_killed_comes_back_by_itself(data: Path) -> None:
     with running(data) as engine, heard_out(engine), readers(engine) as asked:
         asked.wait_for_answers(READERS)
@@ -219,7 +219,7 @@ def test_ctrl_c_lets_the_requests_in_flight_finish(data: Path) -> None:
                      " (SELECT max(timestamp) FROM audit_logs) - interval '3 s'") == [(0,)]  # fmt: skip
 
 
-# Seen red: the vendors' keys were in the environment of the postmaster, of the index worker and of the server's workers.
+# Before: the vendors' keys were in the environment of the postmaster, of the index worker and of the server's workers.
 @pytest.mark.parametrize("command", ["up", "serve --workers 2"])
 def test_no_child_has_a_vendors_key_in_its_environment(
     data: Path, command: str, monkeypatch: pytest.MonkeyPatch

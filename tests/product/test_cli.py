@@ -125,7 +125,7 @@ def test_doctor_names_what_is_missing_and_what_to_do(tmp_path_factory: pytest.Te
     assert "affidavit keys create" in said.stdout
 
 
-# Seen red: `ingest` read the whole book and failed in the database, `calibrate` said that there is no such book.
+# Before: `ingest` read the whole book and failed in the database, `calibrate` said that there is no such book.
 @pytest.mark.parametrize("book", ["../x", "", "Robots", "-x", "a/b", "x" * 64, "x\n", "é"])
 @pytest.mark.parametrize(
     "words",
@@ -155,7 +155,7 @@ def test_a_default_book_that_is_no_id_is_refused_with_the_rule(data_dir: Path) -
     assert "is not a book ID, which is 1 to 63 lower-case letters" in said.stderr
 
 
-# Seen red: the key was created, and got 403 at its first use.
+# Before: the key was created, and got 403 at its first use.
 def test_a_key_that_could_never_be_used_is_not_created(data_dir: Path, database: Database) -> None:
     said = affidavit(
         "keys", "create", "--client", "x", "--scope", "ask,erase", "--book", "robots", data_dir=data_dir

@@ -84,7 +84,7 @@ async def close_what_is_open(log: Database, ledger: Ledger, *asked: Trail) -> No
             await ledger.maintain()
 
 
-# Seen red: 503, and the row of a moment later said `answered`.
+# Before: 503, and the row of a moment later said `answered`.
 async def test_a_commit_that_is_late_is_waited_for(log: Database, rows: Records) -> None:
     asked = trail()
     async with writing(log, None, within_s=WITHIN_S) as ledger:
@@ -95,7 +95,7 @@ async def test_a_commit_that_is_late_is_waited_for(log: Database, rows: Records)
     assert (row["outcome"], row["http_status"]) == ("answered", 200)
 
 
-# Seen red: the lock was released after the client's 503, and the row said `answered`.
+# Before: the lock was released after the client's 503, and the row said `answered`.
 async def test_what_was_refused_while_the_database_hung_is_not_written_after_all(
     log: Database, rows: Records
 ) -> None:
@@ -129,7 +129,7 @@ async def test_a_refused_one_does_not_take_its_batch_along(log: Database, rows: 
     assert rows.of(impatient.query_id) == []
 
 
-# Seen red: the append went on after the client's 503, and was drained as an answer.
+# Before: the append went on after the client's 503, and was drained as an answer.
 async def test_what_the_spool_took_too_late_says_so(
     log: Database, rows: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +197,7 @@ async def test_an_id_is_known_only_if_its_record_is_durable(log: Database) -> No
             assert not ledger.has_record(never.log_id)
 
 
-# Seen red: `/readyz` only looked at the months.
+# Before: `/readyz` only looked at the months.
 @pytest.mark.parametrize("away", AWAY)
 async def test_readiness_tries_a_write(
     log: Database, rows: Records, tmp_path: Path, away: Callable[[Database], AbstractContextManager[None]],

@@ -52,7 +52,7 @@ def months_of(log: Database) -> list[str]:
         return sorted(name for (name,) in found.fetchall())
 
 
-# Seen red: the months of 400 days ago were made, and those between were missing for ever.
+# Before: the months of 400 days ago were made, and those between were missing for ever.
 async def test_a_clock_that_is_far_behind_makes_no_month_and_starts_nothing(log: Database) -> None:
     sealed_on(log, now())
     before, wrong = months_of(log), now() - BACK
@@ -80,7 +80,7 @@ async def test_doctor_says_what_to_do(log: Database) -> None:
     assert "Set the clock right" in finding.words
 
 
-# Seen red: the row was written with its wrong time, and a month of its own was made for it.
+# Before: the row was written with its wrong time, and a month of its own was made for it.
 async def test_a_clock_that_is_set_back_while_we_serve_stops_the_records_until_it_is_right(
     log: Database, tmp_path: Path
 ) -> None:

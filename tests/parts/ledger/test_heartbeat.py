@@ -139,7 +139,6 @@ async def test_what_is_in_progress_is_not_missing(log: SealedLog) -> None:
     assert gaps(log) == []
 
 
-# Seen red with a heartbeat that goes past the spool.
 async def test_what_waits_in_a_spool_is_not_missing(
     log: SealedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
