@@ -13,7 +13,7 @@ before(async () => (browser = await startBrowser()));
 after(() => browser.close());
 
 test("each source of an answer opens the page at the heading, with the quote marked", { skip: !SITE && "the real book is not here" }, async (t) => {
-  const origin = await startGateway(t, { book: BOOK, build: path.join(SITE, "build"), baseUrl: "/" });
+  const origin = await startGateway(t, { book: BOOK, build: path.join(SITE, "build") });
   const { page, complaints } = await reader(t, browser, origin, { at: "/docs/intro" });
   await openPanel(page);
   let followed = 0;

@@ -1,6 +1,6 @@
 // A built site behind the gateway, and a reader with a real browser. The environment names the parts:
-// E2E_SITE (what make-site.mjs made), E2E_ENGINE, E2E_KEY, E2E_SCREENSHOTS (a folder), and
-// CHROMIUM if it is not Debian's. The engine has the site's export ingested as the books named here.
+// E2E_SITE (what make-site.mjs made), E2E_ENGINE, E2E_KEY, E2E_SCREENSHOTS (a folder), E2E_BROWSER
+// (chromium or firefox), and CHROMIUM and FIREFOX if they are not Debian's. The engine has the site's export ingested as the books named here.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -11,7 +11,7 @@ import { connect, createServer as createTcpServer } from "node:net";
 import path from "node:path";
 import { createInterface } from "node:readline";
 import { text } from "node:stream/consumers";
-import { chromium } from "playwright-core";
+import { chromium, firefox } from "playwright-core";
 
 export const BOOK = "robot-course";
 export const GERMAN_BOOK = "robot-course-de";
@@ -19,6 +19,7 @@ export const KEY = given("E2E_KEY");
 export const ENGINE = given("E2E_ENGINE");
 export const SITE = given("E2E_SITE");
 export const BUILD = path.join(SITE, "build");
+export const IS_FIREFOX = process.env.E2E_BROWSER === "firefox";
 const SCREENSHOTS = given("E2E_SCREENSHOTS");
 const GATEWAY = path.resolve(import.meta.dirname, "../lib/gateway/main.js");
 const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
@@ -37,8 +38,8 @@ function given(name) {
 }
 
 /** The address of a gateway that ends with the test. */
-export async function startGateway(test, { engine = ENGINE, book = BOOK, build = BUILD, baseUrl = "/book/", flags = [] } = {}) {
-  const where = ["--site", build, `--base-url=${baseUrl}`, "--port=0", `--engine=${engine}`, `--book=${book}`];
+export async function startGateway(test, { engine = ENGINE, book = BOOK, build = BUILD, flags = [] } = {}) {
+  const where = ["--site", build, "--port=0", `--engine=${engine}`, ...(book ? [`--book=${book}`] : [])];
   const child = spawn(process.execPath, [GATEWAY, ...where, "--trusted-proxy=127.0.0.1", ...flags], {
     env: { PATH: process.env.PATH, AFFIDAVIT_KEY: KEY },
     stdio: ["ignore", "pipe", "inherit"],
@@ -74,6 +75,9 @@ function deferred() {
 }
 
 export async function startBrowser() {
+  if (IS_FIREFOX) {
+    return firefox.launch({ channel: "moz-firefox", executablePath: path.join(import.meta.dirname, "firefox.mjs"), firefoxUserPrefs: { "ui.prefersReducedMotion": 1 } });
+  }
   return chromium.launch({
     executablePath: process.env.CHROMIUM || "/usr/bin/chromium",
     args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking"],
@@ -91,15 +95,23 @@ export async function reader(test, browser, origin, { at = PAGE, dark = false, p
   });
   test.after(() => context.close());
   await context.route((url) => url.origin !== origin, (route) => route.abort());
-  await context.addInitScript((theme) => localStorage.setItem("theme", theme), dark ? "dark" : "light");
+  await context.addInitScript(remember, dark ? "dark" : "light");
   const page = await context.newPage();
   page.setDefaultTimeout(WAIT_MS);
   const complaints = [];
   page.on("pageerror", (error) => complaints.push(error.message));
   page.on("console", (message) => message.type() === "error" && complaints.push(`${message.text()} (${message.location().url})`));
   await page.goto(at);
-  await page.getByRole("button", { name: "Ask the book" }).or(page.getByRole("button", { name: "Das Buch fragen" })).waitFor();
+  await page.getByRole("button", { name: "Ask the book" }).or(page.getByRole("button", { name: /Das Buch fragen|اسأل الكتاب/ })).waitFor();
   return { page, context, complaints };
+}
+
+/** In the page, before its own scripts. The empty page of a new window has no storage. */
+function remember(theme) {
+  if (location.protocol === "http:") localStorage.setItem("theme", theme);
+  Object.defineProperty(navigator, "clipboard", { value: { writeText: async (text) => (globalThis.copied = text) } });
+  const fetched = globalThis.fetch;
+  globalThis.fetch = (url, options) => ((globalThis.asked = options?.body && JSON.parse(options.body)), fetched(url, options)); // BiDi tells no bodies
 }
 
 function hex() {
@@ -113,14 +125,24 @@ export async function openPanel(page) {
 
 /** Asks, and waits until the status line says that it is over. */
 export async function ask(page, question, over = /^Answered|^The book does not|^No answer/) {
-  await page.getByLabel("Your question").fill(question);
-  await page.getByLabel("Your question").press("Enter");
+  await write(page, question);
+  await page.keyboard.press("Enter");
   await page.getByRole("status").filter({ hasText: over }).waitFor();
 }
 
+/** By the keyboard: Firefox' BiDi fills fields in a way that React does not see. */
+export async function write(page, question) {
+  await page.locator("#affidavit-question").click();
+  await page.keyboard.type(question);
+}
+
 export async function shoot(page, name) {
+  await page.screenshot({ path: pictureOf(name) });
+}
+
+export function pictureOf(name) {
   mkdirSync(SCREENSHOTS, { recursive: true });
-  await page.screenshot({ path: path.join(SCREENSHOTS, `${name}.png`) });
+  return path.join(SCREENSHOTS, `${name}.png`);
 }
 
 /** What axe finds on the whole page, without what it finds in the site itself: themes have their own faults. */

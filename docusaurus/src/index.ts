@@ -1,8 +1,11 @@
 import { fileURLToPath } from "node:url";
 import type { LoadContext, Plugin, TranslationFile } from "@docusaurus/types";
+import { localeBooks, type LocaleBooks } from "./book.js";
+import { buttonStyle } from "./button.js";
 import type { Site } from "./client/site.js";
 import { writeContent } from "./export/content.js";
-import type { Options } from "./options.js";
+import { everyTab } from "./export/lazy.js";
+import { refuseUnknownLocales, type Options } from "./options.js";
 import { en, type Texts } from "./texts/en.js";
 import { shippedTexts } from "./texts/shipped.js";
 
@@ -14,6 +17,7 @@ const CLIENT = fileURLToPath(new URL("./client/", import.meta.url));
 const TRANSLATIONS = "panel"; // i18n/<locale>/docusaurus-plugin-affidavit/panel.json
 
 export default function affidavit(context: LoadContext, options: Options): Plugin<Texts> {
+  refuseUnknownLocales(options, context.i18n.locales);
   return {
     name: NAME,
     getClientModules: () => [`${CLIENT}mount.js`],
@@ -23,9 +27,11 @@ export default function affidavit(context: LoadContext, options: Options): Plugi
     async contentLoaded({ content, actions }) {
       actions.setGlobalData(siteOf(context, options, content));
       await actions.createData("texts.json", JSON.stringify(content));
+      await actions.createData("books.json", JSON.stringify(booksOf(context, options)));
     },
-    postBuild: writeContent,
-    configureWebpack: () => ({
+    postBuild: (props) => writeContent(props, options),
+    configureWebpack: (config, isServer) => ({
+      ...(isServer && { resolve: { alias: everyTab(config.resolve?.alias) } }),
       // The bundler wants file extensions in the imports of an ES module; those of Docusaurus' aliases have none.
       module: { rules: [{ test: /\.js$/, include: CLIENT, resolve: { fullySpecified: false } }] },
       devServer: { proxy: [{ context: [options.path], target: options.gateway }] },
@@ -34,14 +40,21 @@ export default function affidavit(context: LoadContext, options: Options): Plugi
 }
 
 /** Few of the texts are needed before the panel is opened; the rest comes with the panel. */
-function siteOf({ siteConfig, i18n }: LoadContext, { path }: Options, texts: Texts): Site {
-  const { ask, tooltip, askSelection, unloadable } = texts;
+function siteOf({ siteConfig, i18n }: LoadContext, options: Options, texts: Texts): Site {
+  const { ask, askSelection, unloadable } = texts;
+  const locale = i18n.currentLocale;
   return {
-    path,
+    path: options.path,
     baseUrl: siteConfig.baseUrl,
-    locale: i18n.localeConfigs[i18n.currentLocale]?.htmlLang ?? i18n.currentLocale,
-    texts: { ask, tooltip, askSelection, unloadable },
+    locale: i18n.localeConfigs[locale]?.htmlLang ?? locale,
+    style: buttonStyle(options),
+    isButtonless: options.button ? undefined : true,
+    texts: { ask, askSelection, unloadable },
   };
+}
+
+function booksOf({ siteConfig, i18n }: LoadContext, options: Options): LocaleBooks {
+  return localeBooks(options, siteConfig.title, i18n.currentLocale, i18n.currentLocale === i18n.defaultLocale);
 }
 
 function translationFile(texts: Texts): TranslationFile {

@@ -6,13 +6,13 @@ export default {
   trailingSlash: false,
   onBrokenLinks: "ignore", // it has no home page
   onBrokenAnchors: "throw",
-  i18n: { defaultLocale: "en", locales: ["en", "de"] },
+  i18n: { defaultLocale: "en", locales: ["en", "de", "ar"] },
   future: { v4: { removeLegacyPostBuildHeadAttribute: true }, faster: true },
   markdown: { mermaid: true },
   plugins: [
     ["@docusaurus/plugin-content-docs", { lastVersion: "current", versions: { current: { label: "2.0" } } }],
     ["@docusaurus/plugin-content-docs", { id: "course", path: "course", routeBasePath: "course" }],
-    ["docusaurus-plugin-affidavit", { gateway: process.env.E2E_GATEWAY }], // of `docusaurus start`
+    ["docusaurus-plugin-affidavit", { book: "robot-course", gateway: process.env.E2E_GATEWAY }], // of `docusaurus start`
   ],
   themes: ["@docusaurus/theme-classic", "@docusaurus/theme-search-algolia"],
   themeConfig: {

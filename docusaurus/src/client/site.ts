@@ -5,5 +5,8 @@ export interface Site {
   path: string;
   baseUrl: string;
   locale: string;
-  texts: Pick<Texts, "ask" | "tooltip" | "askSelection" | "unloadable">;
+  /** Where the button stands, if not where it does by itself; most sites should not carry these bytes. */
+  style?: string | undefined;
+  isButtonless?: true | undefined;
+  texts: Pick<Texts, "ask" | "askSelection" | "unloadable">;
 }

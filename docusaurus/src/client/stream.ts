@@ -21,6 +21,7 @@ export interface Sentence {
 }
 
 export interface Answer {
+  query_id: string;
   outcome: "answered" | "refused";
   reason: string | null;
   answer: string;
@@ -51,6 +52,14 @@ export interface Question {
   selected_text: string | null;
 }
 
+export interface Feedback {
+  helpful: boolean;
+  reason?: Complaint;
+}
+
+export const COMPLAINTS = ["wrong", "beside_the_point", "incomplete", "outdated", "other"] as const;
+export type Complaint = (typeof COMPLAINTS)[number];
+
 export interface Hearing {
   sources(places: Place[]): void;
   sentence(sentence: Sentence): void;
@@ -71,6 +80,14 @@ export async function ask(path: string, question: Question, hearing: Hearing, le
   } catch {
     return failed(late.aborted ? "late" : response ? "cut" : navigator.onLine ? "unreachable" : "offline", true);
   }
+}
+
+/** Whether the feedback is on record. */
+export async function judge(path: string, said: Feedback & { query_id: string }): Promise<boolean> {
+  const headers = { "Content-Type": "application/json" };
+  const signal = AbortSignal.timeout(PATIENCE_MS);
+  const sent = fetch(`${path}&feedback=1`, { method: "POST", headers, body: JSON.stringify(said), signal });
+  return sent.then(({ ok }) => ok, () => false);
 }
 
 /** A replacement for AbortSignal.any, which older browsers lack. */

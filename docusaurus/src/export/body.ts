@@ -1,5 +1,6 @@
 /** Reader for a built page: its visible text as sections of blocks, without navigation. */
 import { parse, type DefaultTreeAdapterTypes } from "parse5";
+import { isCopy } from "./lazy.js";
 
 type Node = DefaultTreeAdapterTypes.Node;
 type Element = DefaultTreeAdapterTypes.Element;
@@ -81,7 +82,9 @@ class Page {
   }
 
   private children(element: Element): void {
-    for (const child of element.childNodes) this.walk(child);
+    const inside = elements(element);
+    const lazy = new Set<Node>(inside.filter((_, number) => inside[number + 1] && isCopy(inside[number + 1]!)));
+    for (const child of element.childNodes) if (!lazy.has(child)) this.walk(child);
   }
 
   private enter(element: Element): void {

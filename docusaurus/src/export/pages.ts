@@ -1,6 +1,9 @@
 /** The pages of all docs plugins of a site, in the order of their sidebars, with the files that were built of them. */
+import { createRequire } from "node:module";
 import path from "node:path";
 import type { Props } from "@docusaurus/types";
+
+const { createMatcher } = createRequire(import.meta.url)("@docusaurus/utils") as typeof import("@docusaurus/utils");
 
 const DOCS_PLUGIN = "docusaurus-plugin-content-docs";
 
@@ -11,6 +14,7 @@ export interface DocsPage {
   /** False if Docusaurus took the title from the first heading, as it is written and not as it is seen. */
   hasOwnTitle: boolean;
   version: string;
+  isLastVersion: boolean;
   position: number | null;
   frontMatter: Record<string, unknown>;
   /** Undefined if the site has no route for the page. */
@@ -20,6 +24,9 @@ export interface DocsPage {
 // What we use of the docs plugin's content. Its own types would be a dependency on it.
 interface Version {
   versionName: string;
+  isLast: boolean;
+  contentPath: string;
+  contentPathLocalized?: string;
   docs: Doc[];
   sidebars: Record<string, SidebarItem[]>;
 }
@@ -39,18 +46,27 @@ interface SidebarItem {
   items?: SidebarItem[];
 }
 
-/** The pages of all docs, without unlisted ones; a production build has no drafts. */
-export function docsPages(props: Props): DocsPage[] {
+/** The pages of all docs, without unlisted and excluded ones; a production build has no drafts. */
+export function docsPages(props: Props, exclude: string[]): DocsPage[] {
+  const isExcluded = createMatcher(exclude);
   const routes = new Map(props.routesPaths.map((route) => [bare(route), route]));
   const pages = new Map<string, DocsPage>();
   for (const version of versionsOf(props)) {
     for (const { doc, position } of inOrder(version)) {
       const page = pageOf(props, routes, version, doc, position);
+      const isShown = !doc.unlisted && !isExcluded(pathInDocs(version, page.source, props.siteDir));
       // The same folder shown twice is one source; the first address stands for it.
-      if (!doc.unlisted && !pages.has(page.source)) pages.set(page.source, page);
+      if (isShown && !pages.has(page.source)) pages.set(page.source, page);
     }
   }
   return [...pages.values()];
+}
+
+/** As the docs plugin's own globs have it: the same for every version and every locale. */
+function pathInDocs({ contentPath, contentPathLocalized }: Version, source: string, siteDir: string): string {
+  const file = path.resolve(siteDir, source);
+  const inside = [contentPathLocalized, contentPath].filter((folder) => folder !== undefined && file.startsWith(folder + path.sep));
+  return path.relative(inside[0] ?? siteDir, file).replaceAll(path.sep, "/");
 }
 
 function versionsOf(props: Props): Version[] {
@@ -91,6 +107,7 @@ function pageOf(
     title: doc.title,
     hasOwnTitle: typeof doc.frontMatter.title === "string" && doc.frontMatter.title !== "",
     version: version.versionName,
+    isLastVersion: version.isLast,
     position,
     frontMatter: doc.frontMatter,
     file: route && builtFile(props, route),
@@ -98,7 +115,7 @@ function pageOf(
 }
 
 /** Where Docusaurus writes a route. */
-function builtFile({ outDir, siteConfig }: Props, route: string): string {
+export function builtFile({ outDir, siteConfig }: Props, route: string): string {
   const { baseUrl, trailingSlash } = siteConfig;
   const inSite = `${route}/`.startsWith(baseUrl) ? route.slice(baseUrl.length) : route.slice(1);
   if (/\.html?$/i.test(inSite)) return path.join(outDir, inSite);

@@ -1,10 +1,15 @@
-/** HTTP client of the engine: forwards one question, and returns its answer as JSON or event by event. */
+/** HTTP client of the engine: forwards one request, and returns its answer as JSON or event by event. */
 import type { GatewayOptions } from "./gateway.js";
-import { Failure, problemBody, readerLeft } from "./problems.js";
+import type { Destination } from "./paths.js";
+import { Failure, readerLeft } from "./problems.js";
+import { EVENTS, wholeEvents } from "./stream.js";
 
 export interface Engine {
-  address: string;
+  /** Without a slash at its end. */
+  base: string;
   key: string;
+  /** That may be asked; the first unless a page names another. None: the engine's own default. */
+  books: readonly string[];
 }
 
 export interface Outcome {
@@ -12,18 +17,20 @@ export interface Outcome {
   failure?: Failure;
 }
 
-interface Question {
+export interface Asked {
   request: Request;
   requestId: string;
   reader: string;
+  to: Destination;
+  book: string | undefined;
   /** The body, as it goes to the engine. */
-  question: string;
+  question: string | null;
 }
 
 const FIRST_BYTE_MS = 7_000; // the engine promises an answer in 5 s; the rest is for the connection
 const ANSWER_MS = 15_000; // from the first byte to the last; for a reader on a slow line
 const BOOK_ID = /^[a-z0-9][a-z0-9-]{0,62}$/;
-const EVENTS = "text/event-stream";
+const SESSION_TOKEN = /^[\w-]{1,128}$/;
 const PASSED_ON = [
   "Content-Type", "Retry-After", "X-Query-ID", "X-Receipt",
   "RateLimit", "RateLimit-Policy", "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset",
@@ -39,54 +46,75 @@ export function engineOf({ engine, key, book }: Pick<GatewayOptions, "engine" | 
   if (base.username || base.password || base.search || base.hash) {
     throw new Error("The engine's address must not contain a user, password, query or fragment.");
   }
-  if (book !== undefined && !BOOK_ID.test(book)) throw new Error(`"${book}" is not a valid book id.`);
-  const path = book === undefined ? "v1/query" : `v1/books/${book}/query`;
-  return { address: `${base.href.replace(/\/+$/, "")}/${path}`, key };
+  const books = [book ?? []].flat();
+  const wrong = books.find((one) => !BOOK_ID.test(one));
+  if (wrong !== undefined) throw new Error(`"${wrong}" is not a valid book id.`);
+  return { base: base.href.replace(/\/+$/, ""), key, books };
 }
 
 export async function askEngine(
-  engine: Engine, asked: Question, report: (outcome: Outcome) => void,
+  engine: Engine, asked: Asked, report: (outcome: Outcome) => void,
 ): Promise<Response> {
   const call = new Call(asked.request.signal);
   try {
     const response = await sent(engine, asked, call);
     const headers = headersOf(response, asked.requestId);
+    const { status } = response;
     if (response.body && typeOf(response) === EVENTS) {
       call.allow(ANSWER_MS);
-      const events = wholeEvents(response, asked.requestId, call, report);
-      return new Response(events, { status: response.status, headers });
+      const events = wholeEvents(response, asked.to.form, asked.requestId, {
+        ended: (failure) => (call.end(), report({ status, ...(failure && { failure }) })),
+        left: () => (call.giveUp(), report({ status, failure: readerLeft() })),
+        failure: (fault) => call.failure("CutOff", fault),
+      });
+      return new Response(events, { status, headers });
     }
-    const body = await response.arrayBuffer().catch((fault: unknown) => {
-      throw call.failure("CutOff", fault);
-    });
+    const body = await whole(response, call);
     call.end();
-    report({ status: response.status });
-    return new Response(body, { status: response.status, headers });
+    report({ status });
+    return new Response(body, { status, headers });
   } catch (fault) {
     call.giveUp();
     throw fault;
   }
 }
 
-async function sent(engine: Engine, asked: Question, call: Call): Promise<Response> {
-  const response = await fetch(engine.address, {
-    method: "POST",
+async function whole(response: Response, call: Call): Promise<ArrayBuffer> {
+  return response.arrayBuffer().catch((fault: unknown) => {
+    throw call.failure("CutOff", fault);
+  });
+}
+
+async function sent(engine: Engine, asked: Asked, call: Call): Promise<Response> {
+  const { to, book, question } = asked;
+  const isOwn = to.path === "/v1/query" && book !== undefined;
+  const response = await fetch(engine.base + (isOwn ? `/v1/books/${book}/query` : to.path), {
+    method: to.method,
     redirect: "manual", // the key is for the engine, not for where it may point
     signal: call.signal,
-    headers: {
-      "Authorization": `Bearer ${engine.key}`,
-      "Content-Type": "application/json",
-      "Accept": asked.request.headers.get("Accept") ?? "application/json",
-      "Accept-Encoding": "identity", // a compressed stream would be held back
-      "X-End-User": `anon:${asked.reader}`,
-      "X-Request-ID": asked.requestId,
-    },
-    body: asked.question,
+    headers: headersTo(engine, asked),
+    body: question,
   }).catch((fault: unknown) => {
     throw call.failure("Unreachable", fault);
   });
   check(response);
   return response;
+}
+
+function headersTo(engine: Engine, { request, requestId, reader, to, book, question }: Asked): Headers {
+  const headers = new Headers({
+    "Authorization": `Bearer ${engine.key}`,
+    "Accept": request.headers.get("Accept") ?? "application/json",
+    "Accept-Encoding": "identity", // a compressed stream would be held back
+    "X-End-User": `anon:${reader}`,
+    "X-Request-ID": requestId,
+  });
+  if (question) headers.set("Content-Type", "application/json");
+  if (question) headers.set("Prefer", "new-session"); // a browser may keep the id of one that has ended
+  if (book !== undefined && to.book === undefined) headers.set("X-Book-ID", book);
+  const token = request.headers.get("X-Session-Token") ?? "";
+  if (SESSION_TOKEN.test(token)) headers.set("X-Session-Token", token);
+  return headers;
 }
 
 /** Readers must not see what a proxy in between says, or the engine about our key. */
@@ -117,52 +145,7 @@ function headersOf(response: Response, requestId: string): Headers {
   return headers;
 }
 
-/** Forwards each event as soon as it is complete. If the engine breaks off, half an event is dropped and the stream ends
- * with an error event, so that a page never gets a stream that just stops. */
-function wholeEvents(
-  response: Response, requestId: string, call: Call, report: (outcome: Outcome) => void,
-): ReadableStream<Uint8Array> {
-  const { status } = response;
-  const arriving = eventsOf(response);
-  const encoder = new TextEncoder();
-  return new ReadableStream({
-    async pull(leaving) {
-      try {
-        const { value, done } = await arriving.next();
-        if (!done) return leaving.enqueue(encoder.encode(value));
-        report({ status });
-      } catch (fault) {
-        const failure = call.failure("CutOff", fault);
-        report({ status, failure });
-        leaving.enqueue(encoder.encode(`event: error\ndata: ${problemBody(failure, requestId)}\n\n`));
-      }
-      call.end();
-      leaving.close();
-    },
-    cancel() {
-      report({ status, failure: readerLeft() });
-      call.giveUp();
-    },
-  });
-}
-
-async function* eventsOf(response: Response): AsyncGenerator<string, undefined> {
-  const reader = response.body!.getReader();
-  const decoder = new TextDecoder();
-  let rest = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    rest += decoder.decode(value, { stream: true });
-    const end = rest.lastIndexOf("\n\n");
-    if (end < 0) continue;
-    yield rest.slice(0, end + 2);
-    rest = rest.slice(end + 2);
-  }
-  if (rest) throw new Error("The last event is not complete.");
-}
-
-/** A question in progress, with its timeout. It is cancelled when the reader disconnects. */
+/** A request in progress, with its timeout. It is cancelled when the reader disconnects. */
 class Call {
   readonly #ending = new AbortController();
   readonly #leaving: AbortSignal;

@@ -1,19 +1,24 @@
 /** Reverse proxy from a page of the site to the engine: checks a question, adds the key, forwards the answer. It needs no
  * server: a Request goes in and a Response comes out, as on serverless platforms. */
-import { readerOf } from "./address.js";
+import { readerOf } from "./admission/address.js";
+import { isRate, Limit } from "./admission/limit.js";
+import { admitted, allowingOrigin, preflight } from "./admission/origin.js";
 import { askEngine, engineOf, type Engine, type Outcome } from "./engine.js";
-import { isRate, Limit } from "./limit.js";
-import { admitted, allowingOrigin, preflight } from "./origin.js";
+import { EngineHealth } from "./health.js";
+import { destinationsOf, FEEDBACK, HEALTH, ownDestination, type Destination } from "./paths.js";
 import { Failure, problemResponse, readerLeft } from "./problems.js";
-import { readQuestion } from "./question.js";
+import { picked, readBody, type Field } from "./question.js";
 
 export interface GatewayOptions {
   /** Address of the engine, such as `https://engine.example.org`. */
   engine: string;
   /** API key of the engine. It leaves this process for the engine alone. */
   key: string;
-  /** The book that is asked. Without it, the engine's default book. */
-  book?: string;
+  /** The book that is asked, or several: then the first, unless a page names another in the address (`?book=`). Without it,
+   * the engine's default book. */
+  book?: string | readonly string[];
+  /** Where the panel's questions arrive; `/ask` unless said. */
+  path?: string;
   /** The header in which the platform itself names the reader's address, such as `x-real-ip`. It must not be one that
    * readers can set. */
   addressHeader: string;
@@ -41,6 +46,8 @@ export interface Ended {
 
 interface Rules {
   engine: Engine;
+  health: EngineHealth;
+  path: string;
   limit: Limit;
   origins: ReadonlySet<string>;
   options: GatewayOptions;
@@ -68,21 +75,46 @@ export function gateway(options: GatewayOptions): (request: Request) => Promise<
       const isGone = request.signal.aborted;
       const failure = isGone ? readerLeft() : Failure.of(fault);
       report({ status: isGone ? GONE : failure.kind.status, failure });
-      return allowingOrigin(problemResponse(failure, asking.requestId), request, rules.origins);
+      return allowingOrigin(problemResponse(failure, asking.requestId, new URL(request.url).pathname), request, rules.origins);
     }
   };
 }
 
 async function answer(asking: Asking, rules: Rules, report: (outcome: Outcome) => void): Promise<Response> {
   const { request } = asking;
-  admitted(request, rules.origins);
+  const { pathname, searchParams } = new URL(request.url);
+  if (HEALTH.includes(pathname) && /^(GET|HEAD)$/.test(request.method)) return rules.health.response();
+  const leads = leadsOf(pathname, rules.path);
+  admitted(request, rules.origins, leads.map(({ method }) => method));
   if (request.method === "OPTIONS") return preflight();
   asking.reader = readerOf(request.headers.get(rules.options.addressHeader) ?? "");
   if (asking.reader === null) throw new Failure("Misconfigured", { cause: "no address of the reader" });
   rules.limit.take(asking.reader);
-  const question = await readQuestion(request);
-  spend(rules.options.budget);
-  return askEngine(rules.engine, { ...asking, reader: asking.reader, question }, report);
+  const listed = leads.find(({ method }) => method === request.method)!;
+  const body = listed.fields && (await readBody(request));
+  const to = pathname === rules.path && body ? ownTo(pathname, searchParams, body) : listed;
+  const book = bookOf(rules.engine.books, to, searchParams.get("book"));
+  if (body && to.path !== FEEDBACK.path) spend(rules.options.budget);
+  const question = body && picked(body, to.fields ?? []);
+  return askEngine(rules.engine, { ...asking, reader: asking.reader, to, book, question }, report);
+}
+
+/** What may be asked for at this address; at the panel's own, questions. */
+function leadsOf(address: string, ownPath: string): Destination[] {
+  const leads = address === ownPath ? [ownDestination(address, true)] : destinationsOf(address);
+  if (leads.length === 0) throw new Failure("NotFound");
+  return leads;
+}
+
+function ownTo(address: string, named: URLSearchParams, body: readonly Field[]): Destination {
+  const has = (name: string): boolean => body.some((field) => field.name === name);
+  return named.has("feedback") ? FEEDBACK : ownDestination(address, !has("question") || has("query"));
+}
+
+/** A page chooses among the books of the site, and no reader any other. */
+function bookOf(books: readonly string[], to: Destination, named: string | null): string | undefined {
+  if (to.book !== undefined && !books.includes(to.book)) throw new Failure("NotFound", { cause: "not a book of this site" });
+  return to.book ?? books.find((one) => one === named) ?? books[0];
 }
 
 function spend(budget: GatewayOptions["budget"]): void {
@@ -93,8 +125,11 @@ function spend(budget: GatewayOptions["budget"]): void {
 function checked(options: GatewayOptions): Rules {
   const rate = options.perAddress ?? "30/minute";
   if (!isRate(rate)) throw new Error(`perAddress: "${rate}" is not a limit. Write it like 30/minute.`);
+  const engine = engineOf(options);
   return {
-    engine: engineOf(options),
+    engine,
+    health: new EngineHealth(engine),
+    path: options.path ?? "/ask",
     limit: new Limit(rate),
     origins: new Set(options.allowedOrigins),
     options,

@@ -1,5 +1,7 @@
 /** Error responses of the gateway: RFC 9457 problem documents in the engine's own shape, safe to show to readers. */
 
+import { errorTypeAt } from "./paths.js";
+
 interface Kind {
   status: number;
   error_type: "validation" | "auth" | "rate_limit" | "network" | "timeout" | "unknown";
@@ -11,10 +13,15 @@ interface Kind {
 export const BODY_BYTES_MAX = 65_536; // as the engine: its longest question is a tenth of that
 
 const KINDS = {
+  NotFound: {
+    status: 404, error_type: "validation", retryable: false,
+    title: "Address not found",
+    detail: "Nothing can be asked at this address.",
+  },
   WrongMethod: {
     status: 405, error_type: "validation", retryable: false,
     title: "Method not allowed",
-    detail: "Send questions with POST.",
+    detail: "This address does not support that method. Send questions with POST.",
   },
   ForeignOrigin: {
     status: 403, error_type: "auth", retryable: false,
@@ -82,13 +89,15 @@ const KINDS = {
 export class Failure extends Error {
   readonly kind: Kind;
   readonly retryAfterS: number | undefined;
+  readonly allow: string;
   readonly reason: string;
 
-  constructor(name: keyof typeof KINDS, told: { cause?: string; retryAfterS?: number } = {}) {
+  constructor(name: keyof typeof KINDS, told: { cause?: string; retryAfterS?: number; allow?: string } = {}) {
     super(name);
     this.name = name;
     this.kind = KINDS[name];
     this.retryAfterS = told.retryAfterS;
+    this.allow = told.allow ?? "";
     this.reason = told.cause ?? "";
   }
 
@@ -104,7 +113,7 @@ export function readerLeft(): Failure {
   return new Failure("CutOff", { cause: "the reader left" });
 }
 
-export function problemResponse(failure: Failure, requestId: string): Response {
+export function problemResponse(failure: Failure, requestId: string, address: string): Response {
   const headers = new Headers({
     "Content-Type": "application/problem+json",
     "Cache-Control": "no-store, no-transform",
@@ -112,21 +121,22 @@ export function problemResponse(failure: Failure, requestId: string): Response {
     "X-Request-ID": requestId,
   });
   if (failure.retryAfterS) headers.set("Retry-After", String(failure.retryAfterS));
-  if (failure.kind.status === 405) headers.set("Allow", "POST");
-  return new Response(problemBody(failure, requestId), { status: failure.kind.status, headers });
+  if (failure.allow) headers.set("Allow", failure.allow);
+  return new Response(problemBody(failure, requestId, address), { status: failure.kind.status, headers });
 }
 
-export function problemBody(failure: Failure, requestId: string): string {
+export function problemBody(failure: Failure, requestId: string, address = ""): string {
   const { status, title, detail, error_type, retryable } = failure.kind;
   return JSON.stringify({
     type: `urn:affidavit:problem:${failure.name}`,
     title,
     status,
     detail,
-    error_type,
+    error_type: errorTypeAt(address, error_type),
     retryable,
     user_safe_message: detail,
     retry_able: retryable,
+    retry_after: failure.retryAfterS ?? null,
     request_id: requestId,
     query_id: null,
     field: null,

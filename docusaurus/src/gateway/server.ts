@@ -1,12 +1,14 @@
-/** The gateway as a server of its own: `POST /ask` goes to the engine, all else comes from the folder of the built site. */
+/** The gateway as a server of its own: what is listed (paths.ts) goes to the engine, all else comes from the folder of the built
+ * site. */
 import { once } from "node:events";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import type { ReadableStream as WebStream } from "node:stream/web";
+import type { TrustedProxies } from "./admission/proxies.js";
 import { serveFile, type Site } from "./files.js";
 import { gateway, type GatewayOptions } from "./gateway.js";
-import { TrustedProxies } from "./proxies.js";
+import { destinationsOf, HEALTH } from "./paths.js";
 
 export interface ServerOptions extends Omit<GatewayOptions, "addressHeader"> {
   /** Where questions arrive, such as `/ask`. */
@@ -33,7 +35,7 @@ const STOP_MS = 22_000; // as long as a question may take
 
 const ADDRESS_HEADER = "x-gateway-reader"; // set here, below; what arrives by this name is dropped with all else
 const PASSED_IN = [
-  "accept", "content-length", "content-type", "host", "origin", "sec-fetch-site", "x-request-id",
+  "accept", "content-length", "content-type", "host", "origin", "referer", "sec-fetch-site", "x-request-id", "x-session-token",
 ] as const;
 
 export function gatewayServer(options: ServerOptions): Running {
@@ -76,17 +78,34 @@ async function route(
   request: IncomingMessage, response: ServerResponse, ask: Ask, options: ServerOptions,
 ): Promise<void> {
   const [path] = (request.url ?? "").split("?", 1);
-  if (path === options.path) return ask(request, response);
   if (path === "/healthz") return health(response);
+  if (isForEngine(path ?? "", request, options)) return request.method === "TRACE" ? noTrace(response) : ask(request, response);
   if (options.site) return serveFile(options.site, request, response);
   response.writeHead(404, { "Content-Type": "text/plain; charset=utf-8" });
   response.end("There is nothing here.\n");
+}
+
+/** The address as it is written: what has to be decoded or resolved first is none of those. A site may have a page of that
+ * name, which browsers ask for as a document. */
+function isForEngine(path: string, { method, headers }: IncomingMessage, { path: ownPath, site }: ServerOptions): boolean {
+  if (path === ownPath) return true;
+  const isReading = method === "GET" || method === "HEAD";
+  if (site && isReading && (headers.accept ?? "").includes("text/html")) return false;
+  if (HEALTH.includes(path)) return isReading;
+  const methods: (string | undefined)[] = destinationsOf(path).map((listed) => listed.method);
+  return methods.includes(method) || (methods.length > 0 && (!site || method === "OPTIONS"));
 }
 
 /** Liveness of the gateway alone: an outage of the engine must not restart it, because it also serves the pages. */
 function health(response: ServerResponse): void {
   response.writeHead(200, { "Content-Type": "application/json", "Cache-Control": "no-store" });
   response.end('{"status":"ok"}\n');
+}
+
+/** The one method that Node reads and no Request can have. */
+function noTrace(response: ServerResponse): void {
+  response.writeHead(405, { "Content-Type": "text/plain; charset=utf-8", "Allow": "GET, HEAD, POST, DELETE, OPTIONS" });
+  response.end("This address does not support that method.\n");
 }
 
 function webRequest(request: IncomingMessage, reader: string, signal: AbortSignal): Request {
@@ -97,7 +116,7 @@ function webRequest(request: IncomingMessage, reader: string, signal: AbortSigna
   }
   const method = request.method ?? "";
   const body = method === "POST" ? bodyOf(request) : null;
-  return new Request("http://gateway.invalid/", { method, headers, body, signal, duplex: "half" } as RequestInit);
+  return new Request(`http://gateway.invalid${request.url}`, { method, headers, body, signal, duplex: "half" } as RequestInit);
 }
 
 /** Unlike Node's own conversion it leaves the connection open when no more is read: the answer still has to go out. */

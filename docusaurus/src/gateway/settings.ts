@@ -1,9 +1,10 @@
 /** Parser and validation of the settings, from flags and environment variables. A wrong setting stops the start. */
 import { readFileSync, realpathSync, statSync } from "node:fs";
 import { parseArgs } from "node:util";
-import { DailyBudget } from "./budget.js";
+import { DailyBudget } from "./admission/budget.js";
+import { builtSite, type Built } from "./built.js";
 import type { Site } from "./files.js";
-import { TrustedProxies } from "./proxies.js";
+import { TrustedProxies } from "./admission/proxies.js";
 import type { ServerOptions } from "./server.js";
 
 export interface Settings extends Omit<ServerOptions, "warn" | "report"> {
@@ -17,11 +18,11 @@ export class UsageError extends Error {}
 const FLAGS = {
   "site": { type: "string", default: "build" },
   "no-site": { type: "boolean", default: false },
-  "base-url": { type: "string", default: "/" },
+  "base-url": { type: "string" },
   "host": { type: "string", default: "127.0.0.1" },
   "port": { type: "string", default: "3300" },
   "engine": { type: "string", default: "http://127.0.0.1:8000" },
-  "book": { type: "string" },
+  "book": { type: "string", multiple: true },
   "path": { type: "string", default: "/ask" },
   "per-address": { type: "string", default: "30/minute" },
   "per-day": { type: "string" },
@@ -43,11 +44,12 @@ The key comes from the environment: AFFIDAVIT_KEY, or AFFIDAVIT_KEY_FILE with th
 
   --site FOLDER          the built site (build)
   --no-site              take questions only; another server shows the pages
-  --base-url PATH        baseUrl of the site (/)
+  --base-url PATH        baseUrl of the site, if its build does not say it
   --host ADDRESS         where to listen (127.0.0.1)
   --port N               (3300)
   --engine URL           where the engine is (http://127.0.0.1:8000)
-  --book ID              the book that is asked; without it, the engine's default
+  --book ID              the book that is asked; may be repeated, for a page to choose one. Without it, the books that
+                         the build names, or else the engine's default
   --path PATH            where the pages send their questions (/ask)
   --per-address LIMIT    how often one reader may ask; of IPv6 a /64 is one reader (30/minute)
   --per-day N            questions of all readers in one day (UTC); without it, as many as the key may ask
@@ -67,16 +69,16 @@ type Environment = Record<string, string | undefined>;
 export function settingsOf(args: readonly string[], environment: Environment): Settings | null {
   const flags = given(args, environment);
   if (flags.help) return null;
-  const { book } = flags;
+  const built = flags["no-site"] ? null : siteOf(flags.site, flags["base-url"]);
   const budget = budgetOf(flags["per-day"], flags["per-day-file"]);
   return {
     host: flags.host,
     port: number("port", flags.port, 65_535),
     engine: flags.engine,
     key: keyOf(environment),
-    ...(book !== undefined && { book }),
+    book: flags.book ?? built?.books ?? [],
     path: pathOf(flags.path),
-    site: flags["no-site"] ? null : siteOf(flags.site, flags["base-url"]),
+    site: built && { folder: built.folder, baseUrl: built.baseUrl },
     perAddress: flags["per-address"],
     ...(budget && { budget }),
     proxies: told(() => new TrustedProxies(flags["trusted-proxy"] ?? [])),
@@ -91,16 +93,17 @@ function given(args: readonly string[], environment: Environment) {
         "Set AFFIDAVIT_KEY or AFFIDAVIT_KEY_FILE.",
     );
   }
-  return told(() => parseArgs({ args: [...fromEnvironment(environment), ...args], options: FLAGS }).values);
+  return told(() => parseArgs({ args: [...fromEnvironment(environment, args), ...args], options: FLAGS }).values);
 }
 
 /** Comes before the flags, so that a flag wins. An unknown name is an error, or a misspelt budget would be ignored. */
-function fromEnvironment(environment: Environment): string[] {
+function fromEnvironment(environment: Environment, args: readonly string[]): string[] {
   return Object.entries(environment).flatMap(([variable, value]) => {
     if (!variable.startsWith(PREFIX) || !value) return [];
     const name = variable.slice(PREFIX.length).replaceAll("_", "-").toLowerCase();
     const flag = Object.entries(FLAGS).find(([known]) => known === name)?.[1];
     if (!flag) throw new UsageError(`There is no setting ${variable}.`);
+    if (args.some((arg) => arg === `--${name}` || arg.startsWith(`--${name}=`))) return [];
     if (flag.type === "boolean") return /^(1|true|yes)$/i.test(value) ? [`--${name}`] : [];
     return ("multiple" in flag ? value.split(",") : [value]).map((one) => `--${name}=${one.trim()}`);
   });
@@ -124,8 +127,7 @@ function keyOf(environment: Environment): string {
   );
 }
 
-function siteOf(folder: string, baseUrl: string): Site {
-  if (!/^\/(?:[\w.~-]+\/)*$/.test(baseUrl)) throw new UsageError(`--base-url ${baseUrl}: begin and end it with a slash.`);
+function siteOf(folder: string, givenUrl: string | undefined): Site & Built {
   const stats = statSync(folder, { throwIfNoEntry: false });
   if (!stats?.isDirectory()) {
     throw new UsageError(
@@ -133,7 +135,10 @@ function siteOf(folder: string, baseUrl: string): Site {
         "or start with --no-site.",
     );
   }
-  return { folder: realpathSync(folder), baseUrl };
+  const built = told(() => builtSite(folder));
+  const baseUrl = givenUrl ?? built.baseUrl;
+  if (!/^\/(?:[\w.~-]+\/)*$/.test(baseUrl)) throw new UsageError(`--base-url ${baseUrl}: begin and end it with a slash.`);
+  return { folder: realpathSync(folder), baseUrl, books: built.books };
 }
 
 function budgetOf(perDay: string | undefined, file: string | undefined): DailyBudget | undefined {

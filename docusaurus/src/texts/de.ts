@@ -2,7 +2,6 @@ import type { Texts } from "./en.js";
 
 export const de: Texts = {
   ask: "Das Buch fragen",
-  tooltip: "Das Buch fragen ({shortcut})",
   askSelection: "Danach fragen",
   back: "Zurück zur Antwort",
   unloadable: "Nicht geladen. Nochmals versuchen",
@@ -11,6 +10,9 @@ export const de: Texts = {
   intro:
     "Die Antworten sind Zitate aus diesem Buch, Wort für Wort und mit Quelle. Was nicht im Buch steht, wird nicht beantwortet.",
   record: "Diese Seite merkt sich nichts. Der Server führt über jede Frage Protokoll.",
+  examples: "Zum Beispiel",
+  example: "Was sagt das Buch über „{heading}“?",
+  noExamples: "Einleitung, Einführung, Übersicht, Überblick, Zusammenfassung, Fazit, Schluss, Übung, Übungen, Aufgaben, Literatur, Weiterführende Literatur, Voraussetzungen, Nächste Schritte, Lernziele",
   thread: "Fragen und Antworten",
   question: "Ihre Frage",
   placeholder: "Was möchten Sie wissen?",
@@ -19,6 +21,9 @@ export const de: Texts = {
   hint: "Enter fragt, Umschalt + Enter beginnt eine neue Zeile.",
   empty: "Bitte schreiben Sie zuerst eine Frage.",
   selection: "Zu Ihrer Auswahl:",
+  explain: "Erklären",
+  summarize: "Zusammenfassen",
+  mean: "Was bedeutet das?",
   wholeBook: "Stattdessen das ganze Buch fragen",
   selectionLong: "Die Auswahl hat {count} Wörter, höchstens {most} sind möglich. Bitte wählen Sie weniger aus.",
 
@@ -39,6 +44,20 @@ export const de: Texts = {
   low: "Geringe Sicherheit, {percent} %",
   lowMeans: "Prüfen Sie die Quellen, bevor Sie sich auf diese Antwort verlassen.",
   extractive: "Nur Zitate: kein Sprachmodell hat dies geschrieben.",
+  copyCode: "Code kopieren",
+  copyAnswer: "Antwort kopieren",
+  copyLink: "Link kopieren",
+  copied: "Kopiert.",
+  linkCopied: "Link kopiert. Wer ihn öffnet, stellt diese Frage noch einmal.",
+  helpful: "Hilfreich",
+  unhelpful: "Nicht hilfreich",
+  complaint: "Was stimmt damit nicht?",
+  "complaint.wrong": "Es ist falsch",
+  "complaint.beside_the_point": "Geht am Thema vorbei",
+  "complaint.incomplete": "Unvollständig",
+  "complaint.outdated": "Veraltet",
+  "complaint.other": "Etwas anderes",
+  thanks: "Danke. Es ist festgehalten.",
 
   "reason.not_covered": "Keine Stelle des Buches kommt dieser Frage nahe genug, um zitiert zu werden.",
   "reason.insufficient_evidence": "Dazu gibt es Stellen, aber sie beantworten die Frage nicht.",

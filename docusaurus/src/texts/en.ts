@@ -1,7 +1,6 @@
 /** The English texts of the panel. It fills in `{names}`; a site can change any text in its i18n folder. */
 export const en = {
   ask: "Ask the book",
-  tooltip: "Ask the book ({shortcut})",
   askSelection: "Ask about this",
   back: "Back to the answer",
   unloadable: "This did not load. Try again",
@@ -10,6 +9,9 @@ export const en = {
   intro:
     "Answers are quoted from this book, word for word and with their sources. What the book does not say is refused.",
   record: "This page keeps nothing. The server keeps a record of every question.",
+  examples: "For example",
+  example: "What does the book say about “{heading}”?",
+  noExamples: "Introduction, Overview, Summary, Conclusion, Conclusions, Exercise, Exercises, References, Further reading, Prerequisites, Next steps, Key takeaways, Learning objectives, Learning outcomes, Learning goals",
   thread: "Questions and answers",
   question: "Your question",
   placeholder: "What would you like to know?",
@@ -18,6 +20,9 @@ export const en = {
   hint: "Enter asks, Shift + Enter starts a new line.",
   empty: "Please write a question first.",
   selection: "About your selection:",
+  explain: "Explain this",
+  summarize: "Summarize",
+  mean: "What does this mean?",
   wholeBook: "Ask the whole book instead",
   selectionLong: "The selection has {count} words, and at most {most} can be asked about. Please select less.",
 
@@ -38,6 +43,20 @@ export const en = {
   low: "Low confidence, {percent}%",
   lowMeans: "Check the sources before you rely on this answer.",
   extractive: "Quotes only: no language model wrote this.",
+  copyCode: "Copy code",
+  copyAnswer: "Copy answer",
+  copyLink: "Copy link",
+  copied: "Copied.",
+  linkCopied: "Link copied. Who opens it asks this question again.",
+  helpful: "Helpful",
+  unhelpful: "Not helpful",
+  complaint: "What is wrong with it?",
+  "complaint.wrong": "It is not right",
+  "complaint.beside_the_point": "Beside the point",
+  "complaint.incomplete": "Incomplete",
+  "complaint.outdated": "Out of date",
+  "complaint.other": "Something else",
+  thanks: "Thank you. It is on record.",
 
   "reason.not_covered": "No passage of the book comes close enough to this question to be quoted.",
   "reason.insufficient_evidence": "Passages about this were found, but they do not answer the question.",

@@ -1,6 +1,10 @@
 import { type FormEvent, type KeyboardEvent, useEffect, useRef, useState } from "react";
 import type { Texts } from "../../texts/en.js";
+import type { Asking } from "./conversation.js";
 import { fill } from "./wording.js";
+
+// In English whatever the page's language: the engine knows these as questions for what the selection says.
+const ABOUT_SELECTION = { explain: "Explain this", summarize: "Summarize", mean: "What does this mean?" } as const;
 
 const QUESTION_CHARACTERS_MAX = 1000; // as the engine counts
 const SELECTION_WORDS_MAX = 200;
@@ -11,7 +15,7 @@ interface Props {
   openings: number;
   isBusy: boolean;
   isModal: boolean;
-  put: (asked: { question: string; selection: string | undefined }) => void;
+  put: (asked: Asking) => void;
   stop: () => void;
   tell: (status: string) => void;
 }
@@ -23,18 +27,25 @@ export function Form({ texts, selection: given, openings, isBusy, isModal, put, 
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => {
     if (given) setSelection(given);
-    field.current?.focus();
+    field.current?.focus({ preventScroll: true });
   }, [openings, given]);
 
   function send(event: FormEvent | KeyboardEvent): void {
     event.preventDefault();
     if (isBusy) return;
     const asked = question.trim();
-    const wrong = asked ? tooLong(selection, texts) : texts.empty;
+    if (asked) return about({ question: asked });
+    setIsWrong(true);
+    tell(texts.empty);
+    field.current?.focus();
+  }
+
+  function about(asked: Asking): void {
+    const wrong = tooLong(selection, texts);
     setIsWrong(wrong !== "");
     tell(wrong);
     if (wrong) return field.current?.focus();
-    put({ question: asked, selection });
+    put({ ...asked, selection });
     setQuestion("");
     setSelection(undefined);
     if (isModal) field.current?.blur(); // the keyboard of a phone would cover the answer
@@ -47,10 +58,10 @@ export function Form({ texts, selection: given, openings, isBusy, isModal, put, 
 
   return (
     <form onSubmit={send} autoComplete="off" noValidate>
-      {selection && <Selection text={selection} texts={texts} drop={() => { setSelection(undefined); field.current?.focus(); }} />}
+      {selection && <Selection text={selection} texts={texts} put={isBusy ? undefined : about} drop={() => { setSelection(undefined); field.current?.focus(); }} />}
       <label htmlFor="affidavit-question">{texts.question}</label>
       <div className="affidavit-field">
-        <textarea id="affidavit-question" ref={field} rows={1} maxLength={QUESTION_CHARACTERS_MAX} enterKeyHint="send"
+        <textarea id="affidavit-question" ref={field} rows={1} dir="auto" maxLength={QUESTION_CHARACTERS_MAX} enterKeyHint="send"
           placeholder={texts.placeholder} value={question} onChange={({ target }) => setQuestion(target.value)} onKeyDown={onKeyDown}
           aria-invalid={isWrong} aria-describedby="affidavit-status affidavit-hint" />
         {isBusy ? <button type="button" onClick={() => { stop(); field.current?.focus(); }}>{texts.stop}</button>
@@ -61,11 +72,24 @@ export function Form({ texts, selection: given, openings, isBusy, isModal, put, 
   );
 }
 
-function Selection({ text, texts, drop }: { text: string; texts: Texts; drop: () => void }) {
+interface SelectionProps {
+  text: string;
+  texts: Texts;
+  put: ((asked: Asking) => void) | undefined;
+  drop: () => void;
+}
+
+function Selection({ text, texts, put, drop }: SelectionProps) {
+  const actions = Object.entries(ABOUT_SELECTION) as [keyof typeof ABOUT_SELECTION, string][];
   return (
     <div className="affidavit-selection">
       <p className="affidavit-small">{texts.selection}</p>
-      <blockquote>{text}</blockquote>
+      <blockquote dir="auto">{text}</blockquote>
+      <p className="affidavit-actions">
+        {actions.map(([name, query]) => (
+          <button key={name} type="button" disabled={!put} onClick={() => put?.({ question: texts[name], query })}>{texts[name]}</button>
+        ))}
+      </p>
       <button type="button" className="affidavit-plain" onClick={drop}>{texts.wholeBook}</button>
     </div>
   );

@@ -1,5 +1,6 @@
 import { createContext, useContext } from "react";
 import type { Texts } from "../../texts/en.js";
+import type { Feedback } from "../stream.js";
 import type { Target } from "./visit.js";
 
 /** A citation that the reader goes to. */
@@ -15,6 +16,9 @@ interface Guiding {
   locale: string;
   targetOf: (url: string) => Target | undefined;
   follow: (to: Omit<Following, "tell">) => void;
+  tell: (status: string) => void;
+  /** Whether it is on record. */
+  judge: (said: Feedback & { query_id: string }) => Promise<boolean>;
 }
 
 export const Guide = createContext<Guiding | undefined>(undefined);

@@ -1,18 +1,30 @@
 /** Highlights a quote on the page. */
+import { findInLazy, openAround } from "../tabs.js";
 
 const NAME = "affidavit";
+// As strings: the older bundler would write every letter of Unicode out.
+const NO_INK = new RegExp("[^\\p{L}\\p{N}]", "gu");
+const SIGNS = new RegExp("^[^\\p{L}\\p{N}\\s]*", "u");
 const FALLBACK_CLASS = "affidavit-quoted";
 
-/** Scrolls to the heading, then to the quote if that is further down. Says whether the quote was found. */
-export function show(excerpt: string, anchor: string): boolean {
+/** Opens the tab that it is in, scrolls to the heading, then to the quote if that is further down. Says whether the quote was found. */
+export async function show(excerpt: string, anchor: string): Promise<boolean> {
   clearHighlight();
+  const page = document.querySelector("#__docusaurus article") ?? document.body;
+  const find = () => {
+    const heading = document.getElementById(anchor);
+    return excerpt ? quoteOn(page, heading, excerpt) : heading && around(heading);
+  };
+  const found = find() ?? (excerpt || anchor ? await findInLazy(page, find) : undefined);
   const heading = document.getElementById(anchor);
-  const range = quoteOn(document.querySelector("#__docusaurus article") ?? document.body, heading, excerpt);
-  const marked = range ?? (heading && around(heading));
-  if (marked) mark(marked);
+  const marked = found ?? (heading && around(heading));
+  if (marked) {
+    await openAround(marked.startContainer);
+    mark(marked);
+  }
   heading?.scrollIntoView();
-  if (range && range.getBoundingClientRect().bottom > innerHeight) scrollTo(range.startContainer.parentElement!);
-  return range !== undefined;
+  if (found && found.getBoundingClientRect().bottom > innerHeight) scrollTo(found.startContainer.parentElement!);
+  return Boolean(found && excerpt);
 }
 
 export function clearHighlight(): void {
@@ -87,10 +99,10 @@ export function locate(texts: string[], wanted: string): { start: Position; end:
   if (at < 0) return undefined;
   const start = positions[at]!;
   const { node, offset } = positions[at + wantedInk.length - 1]!;
-  const [signs] = /^[^\p{L}\p{N}\s]*/u.exec(texts[node]!.slice(offset + 1))!; // such as the full stop
+  const [signs] = SIGNS.exec(texts[node]!.slice(offset + 1))!; // such as the full stop
   return { start, end: { node, offset: offset + signs.length } };
 }
 
 function inkOf(text: string): string {
-  return text.normalize("NFKD").replace(/[^\p{L}\p{N}]/gu, "");
+  return text.normalize("NFKD").replace(NO_INK, "");
 }
