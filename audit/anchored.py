@@ -4,6 +4,7 @@
     anchors/2026-11/000000000120-000000000185.leaves   the leaves under it that no earlier anchor has
     breaks/2026-11/0001.note                           a break: the history goes on from the tree that it kept
     anchors/2026-11/break-1/000000000150.note          an anchored head of the branch behind that break
+    keys/9f3c61d20b7e4a55.pub                          a delegated key's line
 
 Every key is written once, so a branch never overwrites what was lost.
 """
@@ -13,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from hashlib import sha256
 from typing import NamedTuple, Protocol
 
 from audit.errors import NoteError, VaultDamagedError
@@ -28,6 +30,9 @@ _KEY = re.compile(
 )
 
 
+DELEGATED = "keys/"
+
+
 class AnchorSource(Protocol):
     """Port: the part of a vault that holds anchors."""
 
@@ -36,11 +41,32 @@ class AnchorSource(Protocol):
     def keys(self, prefix: str = "") -> list[str]: ...
 
 
+class AnchorKey(NamedTuple):
+    """What a key says: of a head its size, of leaves their range, of a break its number."""
+
+    month: date
+    branch: int
+    number: int | None = None
+    size: int | None = None
+    leaves: tuple[int, int] = (0, 0)
+
+
 class LeafFile(NamedTuple):
     first: int
     last: int
     branch: int
     until: int  # leaves from here on are of a lost history
+
+
+def delegation_key(line: str) -> str:
+    """Where the vault keeps a delegated key's line: under its hash, so that nobody reads what they have."""
+    return f"{DELEGATED}{sha256(line.encode()).hexdigest()[:16]}.pub"
+
+
+def delegations_in(vault: AnchorSource, known: Sequence[str]) -> list[str]:
+    """The lines of delegated keys that the vault has beyond the known ones. Nothing is verified here."""
+    missing = set(vault.keys(DELEGATED)) - set(map(delegation_key, known))
+    return [read(vault, key).decode(errors="replace").removesuffix("\n") for key in sorted(missing)]
 
 
 @dataclass(slots=True)
@@ -131,18 +157,30 @@ def list_anchors(vault: AnchorSource, month: date | None = None) -> dict[date, M
     found: dict[date, MonthAnchors] = {}
     below = f"{month:%Y-%m}/" if month else ""
     for key in (*vault.keys(f"breaks/{below}"), *vault.keys(f"anchors/{below}")):
-        named = _KEY.fullmatch(key)
+        named = anchor_key(key)
         if named is None:
             continue
-        of = date.fromisoformat(f"{named['month'] or named['broken']}-01")
-        anchors, branch = found.setdefault(of, MonthAnchors(of)), int(named["branch"] or 0)
-        if named["number"]:
-            anchors.breaks[int(named["number"])] = read(vault, key)
-        elif named["size"]:
-            anchors.sizes.setdefault(branch, []).append(int(named["size"]))
+        anchors = found.setdefault(named.month, MonthAnchors(named.month))
+        if named.number is not None:
+            anchors.breaks[named.number] = read(vault, key)
+        elif named.size is not None:
+            anchors.sizes.setdefault(named.branch, []).append(named.size)
         else:
-            anchors.files.setdefault(branch, []).append((int(named["first"]), int(named["last"])))
+            anchors.files.setdefault(named.branch, []).append(named.leaves)
     return found
+
+
+def anchor_key(key: str) -> AnchorKey | None:
+    """None if the key is of something else."""
+    named = _KEY.fullmatch(key)
+    if named is None:
+        return None
+    month, branch = date.fromisoformat(f"{named['month'] or named['broken']}-01"), int(named["branch"] or 0)
+    if named["number"]:
+        return AnchorKey(month, branch, number=int(named["number"]))
+    if named["size"]:
+        return AnchorKey(month, branch, size=int(named["size"]))
+    return AnchorKey(month, branch, leaves=(int(named["first"]), int(named["last"])))
 
 
 def month_anchors(vault: AnchorSource, month: date) -> MonthAnchors:

@@ -1,6 +1,7 @@
-"""Offline verifier of one record: `check` trusts a public key and nothing else. Pure: no network and no database.
+"""Offline verifier of one record, or of a package of many: it trusts a public key and nothing else. Pure: no network and no database.
 
     python -m audit.auditor FILE --public-key FILE
+    python -m audit.auditor FILE.tsr --public-key FILE --head HEAD.note --tsa-certificates ROOTS.pem
 
 runs with Python's standard library and `cryptography` alone. `audit/__init__.py` specifies bundles and receipts precisely
 enough to write another verifier; tests/second_verifier.py is one.
@@ -9,22 +10,40 @@ enough to write another verifier; tests/second_verifier.py is one.
 import argparse
 import base64
 import json
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
-from audit.errors import BundleError, KeyFileError, NoteError, UnknownVersionError
+from audit.errors import (
+    BundleError,
+    KeyFileError,
+    NoteError,
+    PolicyError,
+    TimeStampError,
+    UnknownVersionError,
+)
+from audit.heads.policy import WitnessPolicy, parse_policy
+from audit.heads.proof_check import HeadsProof, check_heads, is_tlog_proof
+from audit.package.container import is_package
+from audit.package.elsewhere import Trusted
+from audit.package.processes import in_processes
+from audit.package.records import Signers
+from audit.package.verification import check_package
 from audit.proof import bundle
 from audit.proof.bundle import Bundle
 from audit.proof.checkpoint import Checkpoint, open_note, receipt_text
-from audit.proof.keys import PublicKey, read_public_keys
+from audit.proof.keys import KeyRing, PublicKey, read_public_keys
 from audit.proof.merkle import is_included
 from audit.proof.record import leaf_hash
 from audit.proof.row_signature import is_vouched_for
 from audit.proof.verdict import PROVEN, Finding, Report, Verdict
+from audit.stamps.stamp_file import check_stamp_files, is_stamp
+from audit.stamps.token import read_certificates
 
 RECEIPT_FIELDS = {"log_id", "leaf_hash", "issued_at", "key_id", "signature"}
 FORGED_RECEIPT = (
@@ -32,34 +51,98 @@ FORGED_RECEIPT = (
 )
 
 
+def _file(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    return names, {"type": Path, "metavar": "FILE"} | options
+
+
+ARGUMENTS = (
+    _file(
+        "file",
+        help="a proof, a .tlog-proof, a receipt, an answer that contains a receipt, a time stamp, or an evidence package",
+    ),
+    _file("--public-key", required=True, help="one key per line"),
+    _file("--receipt", help="also check that the proof is of this receipt's record"),
+    _file("--heads", help="a .tlog-proof: also check that the month's head is in the log of heads"),
+    _file("--policy", help="the witnesses that must have cosigned, as C2SP's tlog-policy"),
+    _file("--head", help="of a time stamp: the head that it is of, heads/….note of the vault"),
+    _file(
+        "--tsa-certificates", help="of a time stamp or a package: the authority's root certificates, in PEM"
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What an auditor gives beside the file and the keys."""
+
+    receipt: Path | None = None
+    heads: Path | None = None
+    policy: Path | None = None
+    head: Path | None = None
+    tsa_certificates: Path | None = None
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> Self:
+        return cls(**{name: getattr(given, name) for name in cls.__slots__})
+
+
 def main() -> None:
     """Exit 0 if the record is proven, 1 if not, 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m audit.auditor", description="Check a record's proof.")
-    parser.add_argument("file", type=Path, metavar="FILE", help="a proof bundle, a receipt, or an answer")
-    parser.add_argument("--public-key", type=Path, required=True, metavar="FILE", help="one key per line")
+    for names, options in ARGUMENTS:
+        parser.add_argument(*names, **options)
     parser.add_argument(
-        "--receipt", type=Path, metavar="FILE", help="also check that the proof is of this receipt's record"
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes for a large package"
     )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    report = check_files(given.file, given.public_key, given.receipt)
+    report = check_files(given.file, given.public_key, Beside.of(given), jobs=given.jobs)
     print(json.dumps(report.as_json()) if given.json else report)
     sys.exit(0 if report.verdict in PROVEN else 1)
 
 
-def check_files(file: Path, public_key: Path, receipt: Path | None = None) -> Report:
+def check_files(
+    file: Path,
+    public_key: Path,
+    beside: Beside | None = None,
+    *,
+    jobs: int = 1,
+    signers: Signers = KeyRing.of,
+) -> Report:
     """A file that cannot be read is reported as CANNOT_TELL, which is no verdict about the record."""
+    beside = beside or Beside()
     try:
         keys = read_public_keys(public_key)
+        policy = parse_policy(beside.policy.read_text("utf-8")) if beside.policy else None
+        with file.open("rb") as source:
+            if is_package(source):
+                trusted = _trusted(policy, beside)
+                return check_package(source, keys, trusted, workers=in_processes(jobs), signers=signers)
         content = file.read_bytes()
-        expected = receipt.read_bytes() if receipt else None
-    except (KeyFileError, OSError) as unreadable:
+        if beside.head or beside.tsa_certificates or is_stamp(content):
+            return check_stamp_files(content, beside.head, beside.tsa_certificates, keys)
+        if is_tlog_proof(content):
+            return check_heads(HeadsProof(content, policy), keys)
+        receipt = beside.receipt.read_bytes() if beside.receipt else None
+        heads = HeadsProof(beside.heads.read_bytes(), policy) if beside.heads else None
+    except (KeyFileError, PolicyError, TimeStampError, OSError, UnicodeDecodeError) as unreadable:
         return _reported(Verdict.CANNOT_TELL, "file", str(unreadable))
-    return check(content, keys, expected)
+    if policy and heads is None:
+        message = "A policy of witnesses is about a .tlog-proof: give one with --heads, or as the file"
+        return _reported(Verdict.CANNOT_TELL, "file", message)
+    return check(content, keys, receipt, heads)
 
 
-def check(content: bytes, keys: Sequence[PublicKey], receipt: bytes | None = None) -> Report:
-    """The verdict on a bundle or a receipt; with a receipt beside it, on whether the bundle is of the same record."""
+def _trusted(policy: WitnessPolicy | None, beside: Beside) -> Trusted:
+    certificates = beside.tsa_certificates
+    return Trusted(policy, read_certificates(certificates.read_bytes()) if certificates else ())
+
+
+def check(
+    content: bytes, keys: Sequence[PublicKey], receipt: bytes | None = None, heads: HeadsProof | None = None
+) -> Report:
+    """The verdict on a bundle or a receipt; with a receipt beside it, on whether the bundle is of the same record; with a proof
+    of the log of heads, on whether the bundle's checkpoint is in that."""
     if not keys:
         message = "There is no public key to verify with. Give one with --public-key."
         return _reported(Verdict.CANNOT_TELL, "key", message)
@@ -68,8 +151,18 @@ def check(content: bytes, keys: Sequence[PublicKey], receipt: bytes | None = Non
         return _check_receipt(alone, keys)
     report = _check_bundle(content, keys)
     if receipt is not None and report.verdict in PROVEN:
-        _compare(bundle.decode(content), receipt, keys, report)
+        proven = bundle.decode(content)
+        _compare(proven, receipt, _with_delegation(keys, proven), report)
+    if heads is not None and report.verdict in PROVEN:
+        _add(check_heads(heads, keys, bundle.decode(content).note.encode()), report)
     return report
+
+
+def _add(other: Report, report: Report) -> None:
+    for finding in other.findings:
+        report.add(finding)
+    for what, number in other.counted.items():
+        report.count(what, number)
 
 
 def _check_bundle(content: bytes, keys: Sequence[PublicKey]) -> Report:
@@ -102,11 +195,18 @@ def _check_bundle(content: bytes, keys: Sequence[PublicKey]) -> Report:
 
 
 def _wrong_with(proven: Bundle, leaf: bytes, checkpoint: Checkpoint, keys: Sequence[PublicKey]) -> str:
+    keys = _with_delegation(keys, proven)
+    if proven.delegation and not keys.is_row_key(proven.delegation, bundle.time_of(proven.row)):
+        return "None of the given keys delegated the key that signed the record, or not for its time"
     if not is_included(leaf, proven.leaf_index, checkpoint.size, proven.proof, checkpoint.root):
         return "The record is not the one that was sealed at this place: it was altered, or the proof is of another one"
     if not is_vouched_for(proven.row, leaf, proven.leaf_index, checkpoint.signed_from, keys):
         return "None of the given keys signed the record: the engine did not write it"
     return ""
+
+
+def _with_delegation(keys: Sequence[PublicKey], proven: Bundle) -> KeyRing:
+    return KeyRing([*keys, proven.delegation]) if proven.delegation else KeyRing.of(keys)
 
 
 def _check_receipt(receipt: dict[str, Any], keys: Sequence[PublicKey]) -> Report:
@@ -144,12 +244,13 @@ def _receipt_of(content: bytes) -> dict[str, Any] | None:
 
 def _is_signed(receipt: dict[str, Any], keys: Sequence[PublicKey]) -> bool:
     try:
-        issued_at = datetime.fromisoformat(receipt["issued_at"])
-        message = receipt_text(UUID(receipt["log_id"]), receipt["leaf_hash"], issued_at.astimezone(UTC))
+        issued_at = datetime.fromisoformat(receipt["issued_at"]).astimezone(UTC)
+        message = receipt_text(UUID(receipt["log_id"]), receipt["leaf_hash"], issued_at)
         signature = base64.b64decode(receipt["signature"], validate=True)
     except (ValueError, TypeError, AttributeError, OverflowError):
         return False
-    return any(key.key_id == receipt["key_id"] and key.verify(signature, message) for key in keys)
+    signers = KeyRing.of(keys).named(receipt["key_id"], issued_at)
+    return any(key.verify(signature, message) for key in signers)
 
 
 def _reported(verdict: Verdict, what: str, message: str, **place: Any) -> Report:

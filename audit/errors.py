@@ -5,7 +5,8 @@ One base class, so that a caller can catch everything that this package raises o
 AuditError
 ├── LedgerUnavailableError        a record could not be made durable, so no answer may leave
 ├── TransientWriteError           the database or the spool takes no entries now: retry later
-│   └── MissingMonthError         no partition for the month of a row; one can be made
+│   ├── MissingMonthError         no partition for the month of a row; one can be made
+│   └── NoSigningKeyError         no key may sign for this time, or the remote signing key does not sign now
 ├── WithdrawnError                a batch was not committed, because a writer of it has given up
 ├── PermanentWriteError           the database will never take this entry: do not retry
 │   └── ArchivedMonthError        the month of a row is archived and takes no more rows
@@ -15,14 +16,21 @@ AuditError
 ├── FormatError                   bytes that are not written the one way that we write them; also a ValueError
 │   ├── NoteError                 not a checkpoint of ours
 │   │   └── UnknownKeyError       a checkpoint that is signed by a key that was not given
+│   ├── PolicyError               not a policy of witnesses
 │   ├── BundleError               not a proof bundle of ours
 │   ├── UnknownVersionError       a record of a schema version that this program does not know
-│   └── ArchiveError              not an archive of ours, or not what was sealed
+│   ├── ArchiveError              not an archive of ours, or not what was sealed
+│   ├── PackageError              not an evidence package in the one form that it has
+│   └── TimeStampError            not a time stamp of this text by a pinned authority
+├── AuthorityError                the time stamp authority does not answer, or refuses: retry later
 ├── VaultError                    the vault failed or refused; its objects are unchanged
 │   ├── VaultConflictError        the key holds other bytes already
-│   └── VaultDamagedError         the bytes read are not the bytes written
+│   ├── VaultDamagedError         the bytes read are not the bytes written
+│   └── WrongVaultError           the vault is not the one that the log is anchored in
 ├── TreeMismatchError             the stored tree is not what was signed: sealing of its month stops
-│   └── UnfamiliarKeyError        a checkpoint signed by a key that is not in our public file; checked again
+│   ├── UnfamiliarKeyError        a checkpoint signed by a key that is not in our public file; checked again
+│   └── HeadsMismatchError        the log of heads is not what was signed: nothing more is sealed
+│       └── RollbackError         a witness has seen more of this log, or another history of it
 ├── HistoryWholeError             a break was to be stated, but nothing of the month is lost
 ├── UnprovenError                 there is no proof of this record
 │   ├── MissingRecordError        there is no such record
@@ -31,15 +39,22 @@ AuditError
 ├── ErasureTooEarlyError          some of the records are not sealed yet, so nothing was erased
 ├── ErasureUnavailableError       the database does not answer now: retry is safe
 ├── NothingToEraseError           there is no record of this query, and there never was
+├── HeldError                     a hold covers what was to be erased, ended or dropped: nothing was
+├── HoldRefusedError              a hold cannot be released like this
+├── HoldUnavailableError          the database does not answer now, so no hold was changed
 ├── QueryError                    an auditor's SQL is refused or wrong
 ├── UnansweredError               an auditor's SQL may be right, but what it needs cannot be read now
 │   └── MisleadingSchemaError     the database could answer with other rows than `verify` checks
 ├── ExportError                   a month is not what was sealed, or not all of it
+├── DeliveryError                 a stream of rows cannot go on without a gap or a double
+├── UnmadeError                   an evidence package cannot be made, or not go on
 ├── MonthNotReadyError            a month cannot take its next step towards the archive yet
 └── WorkerEndedError              a worker process ended, or was killed at its deadline, before it replied
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
+from uuid import UUID
 
 
 class AuditError(Exception):
@@ -53,6 +68,9 @@ class TransientWriteError(AuditError): ...
 
 
 class MissingMonthError(TransientWriteError): ...
+
+
+class NoSigningKeyError(TransientWriteError): ...
 
 
 class WithdrawnError(AuditError): ...
@@ -82,6 +100,9 @@ class NoteError(FormatError): ...
 class UnknownKeyError(NoteError): ...
 
 
+class PolicyError(FormatError): ...
+
+
 class BundleError(FormatError): ...
 
 
@@ -89,6 +110,15 @@ class UnknownVersionError(FormatError): ...
 
 
 class ArchiveError(FormatError): ...
+
+
+class PackageError(FormatError): ...
+
+
+class TimeStampError(FormatError): ...
+
+
+class AuthorityError(AuditError): ...
 
 
 class VaultError(AuditError): ...
@@ -100,10 +130,19 @@ class VaultConflictError(VaultError): ...
 class VaultDamagedError(VaultError): ...
 
 
+class WrongVaultError(VaultError): ...
+
+
 class TreeMismatchError(AuditError): ...
 
 
 class UnfamiliarKeyError(TreeMismatchError): ...
+
+
+class HeadsMismatchError(TreeMismatchError): ...
+
+
+class RollbackError(HeadsMismatchError): ...
 
 
 class HistoryWholeError(AuditError): ...
@@ -133,6 +172,24 @@ class ErasureUnavailableError(AuditError): ...
 class NothingToEraseError(AuditError): ...
 
 
+class HeldError(AuditError):
+    """A hold covers it. If it was asked for, the request waits for the end of the holds."""
+
+    def __init__(
+        self, message: str, request_id: UUID | None = None, holds: Sequence[UUID] = (), records: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+        self.holds = holds
+        self.records = records
+
+
+class HoldRefusedError(AuditError): ...
+
+
+class HoldUnavailableError(AuditError): ...
+
+
 class QueryError(AuditError): ...
 
 
@@ -143,6 +200,12 @@ class MisleadingSchemaError(UnansweredError): ...
 
 
 class ExportError(AuditError): ...
+
+
+class DeliveryError(AuditError): ...
+
+
+class UnmadeError(AuditError): ...
 
 
 class MonthNotReadyError(AuditError): ...

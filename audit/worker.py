@@ -22,6 +22,7 @@ from audit.errors import WorkerEndedError
 LAST_S = 2.0  # from the end of a worker's output to the end of its process
 MESSAGE_BYTES_MAX = 2**33  # from a peer that is trusted: all that the prefix can express
 NOTICE_BYTES_MAX = 64  # of a message that is no reply: a heartbeat, or that the worker is ready
+NOTICE = b"notice"
 
 # What any process needs. No key and no address of a service: who needs one gets it in a message, or asks for it by name.
 _ENVIRONMENT = (
@@ -48,12 +49,26 @@ class Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, **options
         )  # a session of its own: Ctrl-C is the parent's to handle
 
-    def request(self, header: bytes, body: bytes = b"", *, deadline_s: float) -> Message:
-        """The reply, or `WorkerEndedError`; a worker that has not replied by the deadline is killed."""
+    def request(
+        self,
+        header: bytes,
+        body: bytes = b"",
+        *,
+        deadline_s: float,
+        hear: Callable[[bytes], object] | None = None,
+    ) -> Message:
+        """The reply, or `WorkerEndedError`; a worker that has not replied by the deadline is killed.
+
+        With `hear`, a message whose header is `NOTICE` is no reply: `hear` gets its body.
+        """
         assert self._process.stdin and self._process.stdout
         with self._deadline(deadline_s):
             send(self._process.stdin, header, body)
-            return receive(self._process.stdout, self._reply_bytes_max)
+            while True:
+                found, said = receive(self._process.stdout, self._reply_bytes_max)
+                if hear is None or found != NOTICE:
+                    return found, said
+                hear(said)
 
     def end(self) -> int:
         """Kills the worker and gives its exit code. A request of another thread then fails."""

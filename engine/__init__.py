@@ -8,6 +8,7 @@ Rooms
 Modules
     answer               one request, from the key to the receipt; read this first
     trail                what the steps of a request record in its row
+    spans                what a trace shows of a finished request (pure)
     house                the application container: what serves requests, and its readiness checks
     signing              policy of the signing key
     settings             config/engine.toml and the environment as one value
@@ -19,15 +20,24 @@ Modules
     logs                 structured logging
     wiring/              the composition root: assembles concrete parts
         house            the engine for serving
+        reload           settings that are taken over without a restart
+        signing          which keys sign
         audit_log        what writes, seals, checks, archives and erases the log
         books            what publishes books
+        drill            the drill of a restore
+        packages         what makes evidence packages
         providers        the only file that names vendors
     storage/             where data lives on this machine
         database         connections to PostgreSQL, each in one role
         migrate          schema migrations
+        pooler           refuses a connection pooler that shares sessions
+        rights           what a login needs to migrate, and the statements that give it
+        backup           what a backup is, from its files
         data_folder      paths and file locks of the data folder
     admission/           may this client ask
         keys             API keys
+        public_tokens    short-lived tokens with which a site's pages ask (pure)
+        key_trail        compares API keys with their records in the log (pure)
         end_user         parser for end users' names
         flood            rate limit for the rows of unauthenticated requests
         proxies          trusted proxies, and the address of a client behind them (pure)
@@ -39,14 +49,16 @@ Modules
         calibrate        score calibration (pure)
         lexical          BM25 (pure)
         wording          a question as it is searched: spelling corrected, clause by clause (pure)
-        word_forms       stems and n-grams of all languages but English (pure)
         raw_scores       similarity and attainment of a hit before their calibration (pure)
         words_only       an embedder for books that no embedder here reads
-        languages        the language of a book and of a question (pure)
-        stop_words       function words of the languages (pure)
         selection        locates a reader's selected text in the book (pure)
         index_digest     digest of what an index holds (pure)
         library          read-only repository of books and passages
+    words/               what is known of words
+        languages        the language of a book and of a question (pure)
+        stop_words       function words of the languages (pure)
+        suggestions      the nearest of the known words (pure)
+        word_forms       stems and n-grams of all languages but English (pure)
     grounding/           citations that are really in the passages
         verify           checks the citations of a draft (pure)
         cite             renders citations (pure)
@@ -75,8 +87,21 @@ Modules
         routes           what each address takes, does and returns
         v1               bodies of /v1
         stream           one response, or server-sent events
-        widget_contracts  contracts of the specifications' chat widgets
-        erasures         POST /v1/erasures
+        widgets/         contracts of the specifications' chat widgets, a file for each specification
+            contract     what they have in common
+            spec_000     /api/query, /api/chat
+            spec_001     /api/v1/query
+            spec_002     /chat/query, /chat/book/{book_id}/query
+            spec_003     /query
+            spec_004     /api/ask, /api/ask/stream, /ask
+            lookups      /health, /api/health, /chapters
+        page/            the page to ask on
+            context      its routes: books, example questions, a passage in its context
+            examples     questions that a book can answer (pure)
+        records/         what a client may do with its own records
+            feedback     POST /v1/feedback
+            erasures     POST /v1/erasures
+        cors             pages of other sites: CORS and public tokens
         problems         error responses (RFC 9457)
         middleware       request id, security and rate-limit headers, access log, metrics
         request_context  what a request carries
@@ -84,6 +109,7 @@ Modules
         openapi          /openapi.json
     connections/         TCP connections, and HTTP on them
         protocol         HTTP/1.1 with a read timeout; what is malformed
+        listening        the listening socket: shared, passed by systemd, left without a refused connection
         door             accepts connections while there is room
         occupancy        who is connected, and who must leave when it is full (pure)
         descriptors      file descriptors of a process
@@ -98,8 +124,16 @@ Modules
         edge_worker      vector store: worker process that owns Qdrant Edge
         qdrant           vector store: Qdrant server
         limits           rate limits in memory or Redis
+        log_collector    where `audit export` sends rows: HTTP
+        otlp             trace exporter: OTLP over HTTP
         postgres         embedded PostgreSQL
+        scratch_postgres  a server for a backup that is tried
         s3               vault: S3 with Object Lock
+        witnesses        witnesses over HTTP: C2SP's tlog-witness
+        time_stamps      time stamp authority: RFC 3161 over HTTP
+        signing_kms      signing key: AWS KMS
+        signing_pkcs11   signing key: a PKCS#11 module
+        signing_transit  signing key: Transit of HashiCorp Vault and OpenBao
     cli/                 the console script, one file for each group of commands
         __main__         python -m engine.cli
         main             the parser, signals and exit codes
@@ -107,25 +141,39 @@ Modules
         book_commands    affidavit ingest, books, ask, index …
         evaluation_commands  affidavit eval, calibrate
         key_commands     affidavit keys …, sessions …
-        audit_commands   affidavit audit …
-        erasure_commands  affidavit audit erase, retention, pii
+        audit_log/       the commands `affidavit audit …`
+            audit_commands  status, query, seal, verify, prove, archive …
+            erasure_commands  erase, retention, pii
+            hold_commands  hold
+            evidence_commands  package
+            export_commands  export
         doctor           affidavit doctor: checks of an installation
         serving          server processes and their supervisor
+        manual           the manual as a second book, published in the background
         output           how commands print
+    terminal/            what a person at a terminal meets
+        parser           the parser of arguments: what was probably meant
+        known_books      an unknown book, with those that are published
+        completion       scripts that complete the command line (pure)
+        hangup           SIGHUP: the terminal was closed, or the settings changed
+        browser          opens the page for a person in front of a display
+        table            tables that fit a width (pure)
+        style            colour, where it is a terminal
 
 Layers: imports only go down. The first contract in pyproject.toml lists the layers, and `make check` enforces them.
 
-Where to change what (the README has the same table and says more; a test keeps them equal)
+Where to change what (CONTRIBUTING.md has the same table and says more; a test keeps them equal)
 
     to change                   touch
     the threshold               config/engine.toml; books calibrate to it at their next ingest, so to refuse more or less for good change probes_refused there
     the prompt's wording        config/prompts/answer.md
     a new embedding vendor      engine/providers/<vendor>.py, and its line in engine/wiring/providers.py
-    a new refusal reason        engine/refusals.py, the line that returns it (engine/retrieval/gate.py or engine/grounding/verify.py), its words in engine/http/page/page.html, docusaurus/src/texts/ and README.md, and a new file sql/NNNN_<what>.sql for the view's comment
+    a new refusal reason        engine/refusals.py, the line that returns it (engine/retrieval/gate.py or engine/grounding/verify.py), its words in engine/http/page/page.html, docusaurus/src/texts/, and a new file sql/NNNN_<what>.sql for the view's comment
     a new audit column          audit/proof/record.py, a new file sql/NNNN_<what>.sql that adds it as sql/0015_details.sql does (to detached months too), and the line that fills it
-    a new input format          ingest/read/<format>.py, its line in ingest/read/__init__.py, and the list of formats in README.md
+    a new input format          ingest/read/<format>.py, its line in ingest/read/__init__.py, and the list of formats in docs/tutorials/your-own-book.md
+    a chat widget's contract    engine/http/widgets/<specification>.py, its line in engine/http/widgets/__init__.py, and docs/reference/contracts.md
     the shape of an error       engine/http/problems.py, and where others write the same form: docusaurus/src/gateway/problems.ts, docusaurus/recipes/nginx-engine.conf
     a limit per key             config/engine.toml
     the time budget             config/engine.toml; above 6 s in all also STOP_S in engine/cli/serving.py, FIRST_BYTE_MS in docusaurus/src/gateway/engine.ts and the recipe docusaurus/recipes/nginx-engine.conf
-    an auditor's view           a new file sql/NNNN_<what>.sql, and its row and an example query in README.md
+    an auditor's view           a new file sql/NNNN_<what>.sql, and its row and an example query in docs/how-to/ask-the-log.md
 """

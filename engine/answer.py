@@ -22,8 +22,8 @@ down to the sockets, and its row says so.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -43,6 +43,7 @@ from engine.errors import (
 from engine.grounding import cite
 from engine.grounding.verify import Instructions, is_proven, refuse_unproven
 from engine.models import (
+    RECORD_CLOSE,
     Answer,
     Client,
     Draft,
@@ -56,14 +57,16 @@ from engine.models import (
     Retrieved,
     RetrievedPassage,
     Sources,
+    Stage,
     Trail,
 )
 from engine.ports import Clock, Exchange, Generator, Keyring, Library, Limiter, NewId, NullExchange
-from engine.retrieval import languages
 from engine.retrieval.gate import refuse_weak_evidence
 from engine.retrieval.retrieve import Retriever
+from engine.words import languages
 
 ASK = frozenset({"ask"})  # the scope that an endpoint requires unless it names others
+BODY_BEFORE_S = 0.5  # no question can be answered in less, and the key is checked before
 CLEANUP_S = 0.05  # of a hard timeout: reserved for cancelling what is still running
 
 Result = TypeVar("Result")
@@ -78,9 +81,11 @@ class Asked:
     exchange: Exchange = field(default_factory=NullExchange)
     client_address: str | None = None
     secret: str | None = None
+    origin: str | None = None  # the site whose page asks, as its browser says
     operator: Client | None = None
     end_user: EndUser | InvalidFieldError | None = None  # the reader; an error is raised once it is counted
     scopes: frozenset[str] = ASK  # one of them is required; empty: any key will do
+    is_for_pages: bool = False  # also with a public token; a question always is
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,11 @@ class Rules:
     settings_sha256: str
     prompt_sha256: str
     code_version: str
+
+    @property
+    def body_s(self) -> float:
+        """For the body to arrive: sooner than the whole request ends, which would say that the question took too long."""
+        return max(0.0, self.total_s - self.audit_s - BODY_BEFORE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +142,11 @@ class Engine:
 
         async def served(trail: Trail) -> Result:
             client = await self._admit(asked, trail)  # (1) (2)
-            await self._open(trail)  # (4)
+            if client.public_origin and not asked.is_for_pages:
+                raise ForbiddenError(
+                    "A public token can only ask questions and give feedback on them. Use an API key, on your server."
+                )
+            await self._open(trail, asked.exchange)  # (4)
             result = await work(client, trail)
             noting.note_served(trail)
             return result
@@ -156,9 +170,10 @@ class Engine:
 
     async def record_turned_away(self, requests: int) -> None:
         """One row for all requests that got a 503 while no process was ready to read them."""
-        trail = replace(self._trail(Asked(SEVERAL, "")), request_id=None, repeat_count=requests)
+        asked = Asked(SEVERAL, "")
+        trail = replace(self._trail(asked), request_id=None, repeat_count=requests)
         noting.note_failure(trail, NotReadyError())
-        await self._close(trail, self.monotonic())
+        await self._close(trail, self.monotonic(), asked.exchange)
 
     async def _on_record(
         self, asked: Asked, work: Callable[[Trail], Awaitable[Result]]
@@ -173,24 +188,26 @@ class Engine:
         except RequestError as failure:
             noting.note_failure(trail, failure)
             if not await self.flood.count_if_flooding(trail):
-                await self._close(trail, started)
+                await self._close(trail, started, asked.exchange)
             failure.query_id = trail.query_id
             raise
         except asyncio.CancelledError:
             noting.note_client_gone(trail)
-            await self._close(trail, started)
+            await self._close(trail, started, asked.exchange)
             raise
         closing = self.monotonic()
-        receipt = await self._close(trail, started)  # (9)
+        receipt = await self._close(trail, started, asked.exchange)  # (9)
         return result, trail, receipt, _ms(closing, self.monotonic())
 
     async def _decide(self, asked: Asked, trail: Trail) -> Released | Refusal:
         client = await self._admit(asked, trail)  # (1) (2)
         question = await asked.exchange.read()  # (3)
+        if client.public_origin:
+            question = replace(question, end_user=trail.end_user)  # a page could name any reader
         noting.note_question(trail, question)
         if not client.may_ask(question.book_id):
             raise ForbiddenError("The API key is valid but not for this book.")
-        await self._open(trail)  # (4)
+        await self._open(trail, asked.exchange)  # (4)
         question = await self._recall(asked.exchange, client, question, trail)
         generation = await self._live_generation(question)
         question = replace(question, language=generation.language, embedder=generation.embedder)
@@ -202,7 +219,7 @@ class Engine:
     async def _outcome(
         self, question: Question, generation: Generation, trail: Trail, exchange: Exchange
     ) -> Released | Refusal:
-        found = await self._retrieve(question, generation, trail)  # (5)
+        found = await self._retrieve(question, generation, trail, exchange)  # (5)
         refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
         if refusal:
             return refusal
@@ -213,8 +230,18 @@ class Engine:
         )
 
     async def _admit(self, asked: Asked, trail: Trail) -> Client:
+        with self._stage("admission", asked.exchange):
+            return await self._admitted(asked, trail)
+
+    async def _admitted(self, asked: Asked, trail: Trail) -> Client:
         client = asked.operator or await self.keyring.authenticate(asked.secret)
         trail.client_id, trail.key_id = client.client_id, client.key_id
+        if client.public_origin:
+            trail.details = {"public_token": client.public_origin}
+        if client.public_origin not in (None, asked.origin):
+            raise ForbiddenError(
+                "This public token is for the pages of another site. Ask from the site that it was made for."
+            )
         if asked.scopes and not asked.scopes & client.scopes:
             raise ForbiddenError
         reader = asked.end_user if isinstance(asked.end_user, EndUser) else None
@@ -228,25 +255,29 @@ class Engine:
             raise asked.end_user
         return client
 
-    async def _open(self, trail: Trail) -> None:
-        await self._recorded(self.ledger.open(trail))
+    async def _open(self, trail: Trail, exchange: Exchange) -> None:
+        with self._stage("record_open", exchange):
+            await self._recorded(self.ledger.open(trail))
 
     async def _recall(self, exchange: Exchange, client: Client, question: Question, trail: Trail) -> Question:
         async with _timeout(self.rules.retrieval_s, "session"):
             question = await exchange.recall(client, question)
-        trail.session_id = question.session_id
+        noting.note_session(trail, question)
         return question
 
     async def _live_generation(self, question: Question) -> Generation:
         async with _timeout(self.rules.retrieval_s, "book"):
             return await self.library.live(question.book_id)
 
-    async def _retrieve(self, question: Question, generation: Generation, trail: Trail) -> Retrieved:
+    async def _retrieve(
+        self, question: Question, generation: Generation, trail: Trail, exchange: Exchange
+    ) -> Retrieved:
         noting.note_generation(trail, generation)
         started = self.monotonic()
         try:
-            async with _timeout(self.rules.retrieval_s, "retrieval"):
-                found = await self.retriever.retrieve(question, generation)
+            with self._stage("retrieval", exchange):
+                async with _timeout(self.rules.retrieval_s, "retrieval"):
+                    found = await self.retriever.retrieve(question, generation)
         finally:
             trail.retrieval_latency_ms = _ms(started, self.monotonic())
         noting.note_retrieved(trail, found)
@@ -260,8 +291,9 @@ class Engine:
         await self._show(Sources(evidence), trail, exchange)
         started = self.monotonic()
         try:
-            async with _timeout(self.rules.generation_s, "generation"):
-                sentences = await self._prove(question, evidence, draft, trail, exchange)
+            with self._stage("generation", exchange):
+                async with _timeout(self.rules.generation_s, "generation"):
+                    sentences = await self._prove(question, evidence, draft, trail, exchange)
         finally:
             trail.generation_latency_ms = _ms(started, self.monotonic())
             noting.note_draft(trail, draft, self.rules.prompt_sha256)
@@ -293,7 +325,8 @@ class Engine:
     async def _show(self, event: Sources | Quoted, trail: Trail, exchange: Exchange) -> None:
         """Sends a sentence to the stream, but only after the open record contains it."""
         if exchange.is_stream:
-            await self._recorded(self.ledger.note(trail))
+            with self._stage("record_note", exchange):
+                await self._recorded(self.ledger.note(trail))
             exchange.show(event)
 
     def release(
@@ -315,24 +348,35 @@ class Engine:
         except (LedgerUnavailableError, OutOfTimeError) as failure:
             raise AuditUnavailableError from failure
 
-    async def _close(self, trail: Trail, started: float) -> Receipt:
+    async def _close(self, trail: Trail, started: float, exchange: Exchange) -> Receipt:
         """Makes the row durable. If that fails, there is no response."""
         if trail.outcome == "answered":
             trail.answer_id = self.new_id()
         trail.total_latency_ms = _ms(started, self.monotonic())
         left_s = max(self.rules.audit_s, self.rules.total_s - (self.monotonic() - started))
-        return await _shielded(self._closed(trail, left_s))
+        return await _shielded(self._closed(trail, left_s, exchange))
 
-    async def _closed(self, trail: Trail, left_s: float) -> Receipt:
+    async def _closed(self, trail: Trail, left_s: float, exchange: Exchange) -> Receipt:
         """The ledger gives up within the time for a record, unless only the end of a commit can tell what the row says."""
         try:
-            async with _hard_timeout(left_s, "audit"):
-                return await self.ledger.close(trail, self.clock())
+            with self._stage(RECORD_CLOSE, exchange):
+                async with _hard_timeout(left_s, "audit"):
+                    return await self.ledger.close(trail, self.clock())
         except (LedgerUnavailableError, OutOfTimeError) as failure:
             unavailable = AuditUnavailableError()
             if self.ledger.has_record(trail.log_id):  # else nobody could find it
                 unavailable.query_id = trail.query_id
             raise unavailable from failure
+
+    @contextmanager
+    def _stage(self, name: str, exchange: Exchange) -> Iterator[None]:
+        """Measures a stage, however it ends."""
+        started, is_done = self.monotonic(), False
+        try:
+            yield
+            is_done = True
+        finally:
+            exchange.note_stage(Stage(name, started, self.monotonic(), is_done))
 
     def _trail(self, asked: Asked) -> Trail:
         return Trail(

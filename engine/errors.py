@@ -3,6 +3,7 @@
 A failed request carries its HTTP status and a message that is safe to show; a refusal is a value and not a failure.
 
 AffidavitError
+├── BackupError               a backup cannot be restored; the message says why and what to do
 ├── ConfigurationError        the settings or the data folder are wrong; raised at start-up only
 ├── EmbedderFailedError       the embedding vendor failed, and retries did not help
 ├── NotRebuildableError       the index of a book cannot be made of what the database holds
@@ -14,7 +15,7 @@ AffidavitError
 └── RequestError              one request failed
     ├── NotHttpError          400  the request is not valid HTTP
     │   └── UnknownCodingError    501  its body has a transfer coding that the engine does not know
-    ├── TooSlowError          408  the head did not arrive completely in time
+    ├── TooSlowError          408  it did not arrive completely in time
     ├── BadRequestError       400  the body cannot be parsed; each reason has its own class
     │   ├── NotUtf8Error
     │   ├── NotJsonError
@@ -24,6 +25,7 @@ AffidavitError
     │   ├── NulError
     │   └── HalfCharacterError
     ├── UnauthenticatedError  401  no API key, or an invalid one
+    │   └── ExpiredTokenError     a public token whose minutes are over
     ├── ForbiddenError        403  a valid key without the required scope
     ├── UnknownBookError      404
     ├── UnknownPassageError   404
@@ -32,6 +34,7 @@ AffidavitError
     ├── NotFoundError     404
     ├── WrongMethodError      405  the route does not have this method
     ├── NotSealedError        409  the record exists, its proof does not yet
+    ├── UnderHoldError        409  a legal hold keeps what was to be deleted
     ├── TooLargeError         413
     ├── InvalidFieldError     422  valid JSON, but a field breaks the contract
     ├── RateLimitedError      429
@@ -43,6 +46,7 @@ AffidavitError
     │   │   └── IndexDamagedError      it does not hold the book, or not all of it: it is rebuilt from the database
     │   ├── EmbedderUnavailableError
     │   ├── DatabaseUnavailableError
+    │   ├── PassageDamagedError        a passage was changed in the database: the book must be ingested again
     │   ├── AuditUnavailableError      the record cannot be made durable, so no answer is given
     │   │   └── UnrecordedError        an operator's change cannot be recorded; also a LedgerUnavailableError of audit
     │   └── ModelBusyError             the language model is overloaded
@@ -65,6 +69,10 @@ class AffidavitError(Exception):
 
 class ConfigurationError(AffidavitError):
     """The settings or the data folder are wrong. The message says what is wrong and how to fix it."""
+
+
+class BackupError(AffidavitError):
+    """A backup cannot be restored. The message says why, and what to do."""
 
 
 class StatementError(AffidavitError):
@@ -183,6 +191,12 @@ class UnauthenticatedError(RequestError):
     detail = "Send a valid API key in the header `Authorization: Bearer …`."
 
 
+class ExpiredTokenError(UnauthenticatedError):
+    retryable = True
+    title = "The public token has expired"
+    detail = "This page has been open for longer than its permission to ask. Reload the page, or get a new token from the site's server, and ask again."
+
+
 class ForbiddenError(RequestError):
     status = 403
     error_type = "auth"
@@ -243,6 +257,13 @@ class NotSealedError(RequestError):
     detail = "The record exists, but its proof is not ready yet. Please try again in a few seconds."
     retryable = True
     retry_after_s = 10
+
+
+class UnderHoldError(RequestError):
+    status = 409
+    error_type = "audit"
+    title = "Under a legal hold"
+    detail = "A legal hold covers this conversation, so it was not deleted. It is deleted when it is inactive and the hold has ended."
 
 
 class TooLargeError(RequestError):
@@ -319,6 +340,16 @@ class DatabaseUnavailableError(UnavailableError):
     error_type = "database"
     title = "The database is unavailable"
     detail = "The service cannot reach its database at the moment. Please try again shortly."
+
+
+class PassageDamagedError(UnavailableError):
+    error_type = "database"
+    title = "The book's text is damaged"
+    detail = (
+        "A passage that this needs was changed after it was ingested, so nothing is said from it. The operator has"
+        " to ingest the book again."
+    )
+    retry_after_s = 60
 
 
 class AuditUnavailableError(UnavailableError):

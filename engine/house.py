@@ -4,7 +4,7 @@ The HTTP layer gets a `House` and nothing else, so it needs neither the settings
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from psycopg_pool import AsyncConnectionPool
@@ -15,11 +15,13 @@ from audit.erasure.erase import Eraser
 from audit.ledger import partitions
 from engine.admission.operator_events import OperatorEvents
 from engine.admission.proxies import TrustedProxies
+from engine.admission.public_tokens import PublicTokens
 from engine.admission.sessions import Sessions, Turn
 from engine.answer import Engine
 from engine.errors import ConfigurationError, UnknownBookError
 from engine.ports import Embedder, Index
 from engine.retrieval.library import StoredLibrary
+from engine.spans import Tracer
 from engine.storage.database import CLEANUP_S
 from ingest.watched_index import WHOLE, WatchedIndex
 
@@ -27,6 +29,9 @@ CHECK_S = 5.0  # a cold index worker starts well within it
 READY = "ready"
 UNAVAILABLE = "unavailable"
 SPOOLING = "unavailable; records wait in the spool"  # questions are still answered
+SEALING_STOPPED = "stopped; the log of heads is not what was signed, or a witness has seen more of it"
+NO_QUORUM = "wait for the quorum of witnesses that is required"
+ANSWERING = frozenset({READY, SPOOLING, SEALING_STOPPED, NO_QUORUM})  # states in which questions are answered
 UNRECORDABLE = "neither the database nor the spool takes a record: look for a full disk or a wrong clock"
 _RECORDS = {"database": "ready", "spool": SPOOLING, None: UNRECORDABLE}
 
@@ -45,25 +50,32 @@ class House:
     body_bytes_max: int
     page_enabled: bool
     proxies: TrustedProxies
+    allowed_origins: frozenset[str]
+    public_tokens: PublicTokens
     prover: Prover
-    public_keys: Callable[[], list[str]]
+    public_keys: Callable[[], Awaitable[list[str]]]
     log_gauges: Callable[[], Awaitable[LogGauges]]
+    tallies: Callable[[], Mapping[str, float]]
     sessions: Sessions | None
     eraser: Eraser
     operator_events: OperatorEvents
+    tracer: Tracer | None
+    seals: Callable[[], str]
 
-    def turn(self, token: str | None) -> Turn | None:
+    def turn(self, token: str | None, *, may_begin_anew: bool = False) -> Turn | None:
         """The next turn of a conversation, if conversations are switched on."""
-        return Turn(self.sessions, token) if self.sessions else None
+        return Turn(self.sessions, token, may_begin_anew=may_begin_anew) if self.sessions else None
 
     async def parts(self) -> dict[str, str]:
         """Readiness by part: "ready", or what is missing. The checks also warm the caches for the first reader."""
         database = await _state(self._has_months_ahead, "no month ahead")
+        seals = self.seals()
         return {
             "database": SPOOLING if database == UNAVAILABLE and self.engine.ledger.has_spool else database,
             "book": await self._book(),
             "embedder": await _state(self._try_embedding, UNAVAILABLE),
             "records": _RECORDS[await self.engine.ledger.taker()],
+            **({} if seals == READY else {"seals": seals}),
         }
 
     async def _has_months_ahead(self) -> bool:

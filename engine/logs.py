@@ -34,14 +34,24 @@ LINES_MAX = 100  # a minute of each kind: more of them say no more
 MINUTE_S = 60.0
 
 
-def configure(level: int) -> None:
+def configure(level: int | str) -> None:
     """Routes all loggers through one handler. Other libraries log from warnings on."""
     handler = NonBlockingHandler(sys.stderr.fileno())
     handler.setFormatter(JsonLineFormatter())
     handler.addFilter(Throttle(time.monotonic))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    set_level(level)
+
+
+def set_level(level: int | str) -> None:
+    """Of our own packages."""
     for name in OURS:
-        logging.getLogger(name).setLevel(level)
+        logging.getLogger(name).setLevel(level.upper() if isinstance(level, str) else level)
+
+
+def configure_for_command() -> None:
+    """For a command that ends: the pool's retries would be printed above the one error that says it all."""
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
 
 class JsonLineFormatter(logging.Formatter):

@@ -36,7 +36,18 @@ NEVER_AN_ANSWER: frozenset[SentenceKind] = frozenset(
 )
 Tier = Literal["anonymous", "authenticated"]
 
+RECORD_CLOSE = "record_close"  # the stage after which a request's row is durable
+
 RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")  # such as "100/minute"
+
+
+class Stage(NamedTuple):
+    """A stage of a request, by the monotonic clock. A stage that failed or was cancelled is not done."""
+
+    name: str
+    started_s: float
+    ended_s: float
+    is_done: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,7 @@ class Client:
     rate_limit: str | None = None
     books: frozenset[str] = frozenset()  # the books that the key is restricted to; empty: no restriction
     ends_at: datetime | None = None  # when the key expires
+    public_origin: str | None = None  # the site whose page asks with a public token of this key
 
     def may_ask(self, book_id: str) -> bool:
         return not self.books or book_id in self.books
@@ -103,10 +115,12 @@ class Question:
     selected_text: str | None = None
     filters: Filters = Filters()
     session_id: UUID | None = None
+    session_not_continued: str = ""  # what was sent as the id of one, where a new session may begin instead
     end_user: str | None = None
     language: str = "en"  # of the book's live edition: its words are compared as in this language
     embedder: str = ""  # of the book's live edition
     context: str = ""  # earlier questions of the session: searched with this one, never shown to the model
+    ignored_fields: tuple[str, ...] = ()  # the names of what a chat widget sent besides, and nobody read
     wording: "Wording | None" = None  # as it was searched, for a generator that compares words
 
 
@@ -355,8 +369,12 @@ class Excerpt:
 
     @property
     def chapter_id(self) -> str:
-        """`module-1/chapter-2` for `module-1/chapter-2.md`: unique in its book."""
-        return str(PurePosixPath(self.filename).with_suffix(""))
+        return chapter_id_of(self.filename)
+
+
+def chapter_id_of(filename: str) -> str:
+    """`module-1/chapter-2` for `module-1/chapter-2.md`: unique in its book."""
+    return str(PurePosixPath(filename).with_suffix(""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +383,7 @@ class Quoted:
 
     text: str
     excerpts: tuple[Excerpt, ...]
+    words: str  # the text without the marks of its sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +396,7 @@ class Released:
     generation_confidence: float
     confidence: float
     confidence_level: ConfidenceLevel
+    sentences: tuple[Quoted, ...]
     language: str = "en"  # of the reader
 
 

@@ -130,7 +130,7 @@ class Library(Protocol):
 
 
 class Keyring(Protocol):
-    """Authenticates API keys."""
+    """Authenticates API keys and public tokens."""
 
     async def authenticate(self, secret: str | None) -> models.Client:
         """The client of this key; `UnauthenticatedError` if the key is invalid."""
@@ -140,7 +140,25 @@ class Limiter(Protocol):
     async def admit(self, client: models.Client, reader: models.EndUser | None) -> models.Allowance:
         """Counts a request of this client and its reader. A refusal is a value too, because it carries a quota."""
 
+    def set_rates(self, *, per_key: str, anonymous: str, authenticated: str) -> None:
+        """From the next request on. A rate that is another one now counts from zero."""
+
     async def close(self) -> None: ...
+
+
+class RemoteSigner(Protocol):
+    """An Ed25519 key elsewhere, of one or several versions. It waits for a network: never ask it while a request waits.
+
+    What fails is a `NoSigningKeyError` in our words; what is set up wrongly is a `ConfigurationError`.
+    """
+
+    def public_keys(self) -> list[bytes]:
+        """The raw keys that it signs with, the newest last."""
+        ...
+
+    def sign(self, message: bytes, public: bytes) -> bytes:
+        """At most 4,096 bytes. Nobody has checked the signature yet."""
+        ...
 
 
 class Exchange(Protocol):
@@ -153,6 +171,9 @@ class Exchange(Protocol):
 
     def note_allowance(self, allowance: models.Allowance) -> None:
         """What the limiter decided, for the rate-limit headers."""
+
+    def note_stage(self, stage: models.Stage) -> None:
+        """How long a stage took, for the metrics and the trace."""
 
     async def read(self) -> models.Question:
         """The body, validated."""
@@ -180,6 +201,8 @@ class NullExchange:
     def follow(self, trail: models.Trail) -> None: ...
 
     def note_allowance(self, allowance: models.Allowance) -> None: ...
+
+    def note_stage(self, stage: models.Stage) -> None: ...
 
     async def read(self) -> models.Question:
         return await self._read()

@@ -1,7 +1,7 @@
 """Registry of refusal reasons: an enum of their names, each with the sentence that is safe to show to readers.
 
-The page, both languages of the Docusaurus panel, the view `audit_refusals` and the README list the same reasons; a test
-compares all of them with this registry.
+The page, every language of the Docusaurus panel, the view `audit_refusals` and docs/reference/ list the same reasons; tests
+compare all of them with this registry.
 """
 
 # ruff: noqa: RUF001 - the sentences have the letters of their scripts

@@ -1,17 +1,19 @@
-"""A parser for the settings: config/engine.toml, overridden by environment variables, as one immutable value.
+"""A parser for the settings: config/engine.toml, overridden by a file of one's own, and both by environment variables.
 
-The file has every default, so this module has none: a setting that is missing in either place is an error. Nothing is
-built here; wiring/ does that.
+They are one immutable value. config/engine.toml has every default, so this module has none: a setting that is missing in
+either place is an error. Nothing is built here; wiring/ does that.
 """
 
+import difflib
 import ipaddress
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -23,18 +25,20 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from engine.book_id import book_id_of
 from engine.errors import ConfigurationError
 
-# An installed wheel carries sql/ and config/ inside (pyproject.toml); a checkout has them beside the code.
+# An installed wheel carries sql/, config/ and docs/ inside (pyproject.toml); a checkout has them beside the code.
 SHIPPED = Path(__file__).resolve().parent / "shipped"
 HOUSE = SHIPPED if SHIPPED.is_dir() else SHIPPED.parent.parent
 CONFIG = HOUSE / "config"
 PROMPT = CONFIG / "prompts" / "answer.md"
 
 PREFIX = "AFFIDAVIT_"
+OWN_FILE = "AFFIDAVIT_SETTINGS_FILE"
 # The settings of docusaurus/'s gateway, which may share the environment.
 GATEWAYS = ("AFFIDAVIT_KEY", "AFFIDAVIT_KEY_FILE")
 GATEWAYS_PREFIX = "AFFIDAVIT_GATEWAY_"
@@ -51,24 +55,35 @@ CONVENTIONAL = {
     "CO_API_KEY": ("cohere", "api_key"),
     "COHERE_BASE_URL": ("cohere", "base_url"),
     "CO_API_URL": ("cohere", "base_url"),
+    "VAULT_TOKEN": ("signing", "token"),
 }
 
 # Locations and secrets do not influence how a question is answered.
 _NOT_IN_FINGERPRINT: dict[str, bool | set[str]] = {
     "data_dir": True,
     "database": {"url"},
+    "books": {"manual"},
     "claude": {"api_key", "base_url"},
     "cohere": {"api_key", "base_url"},
     "qdrant": {"url", "api_key"},
     "redis": {"url"},
+    "signing": True,
     "archive": {"bucket", "prefix"},
     "server": True,
+    "traces": True,
+    "export": True,
+    "witness": True,
+    "time_stamps": True,
 }
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
-Rate = Annotated[str, Field(pattern=r"^[1-9][0-9]*/(second|minute|hour|day)$")]
+
+_ORIGIN = re.compile(r"https?://(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(?::[1-9][0-9]{0,4})?")
+_ADDRESS = re.compile(r"https?://[^\s/@?#]+(/[^\s?#]*)?")
+_HEADERS = re.compile(r"\s*[\w.-]+=[^\s,]+\s*(,\s*[\w.-]+=[^\s,]+\s*)*", re.ASCII)
+_OWN_PORT = {"http": ":80", "https": ":443"}  # browsers leave it out
 
 RETENTION_DAYS_MIN = 183  # six months, the legal minimum
 
@@ -85,6 +100,12 @@ def _listed(value: Any) -> Any:
     return [name for part in value.split(",") if (name := part.strip())] if isinstance(value, str) else value
 
 
+def _is_rate(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]*/(second|minute|hour|day)", text):
+        raise ValueError("must be a rate such as 100/minute, 50/hour or 1000/day")
+    return text
+
+
 def _are_networks(names: tuple[str, ...]) -> tuple[str, ...]:
     try:
         for name in names:
@@ -92,6 +113,52 @@ def _are_networks(names: tuple[str, ...]) -> tuple[str, ...]:
     except ValueError:
         raise ValueError("each must be an IP address, or a network such as 10.0.0.0/8") from None
     return names
+
+
+def _are_origins(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Spelt as browsers do, because they are compared as text."""
+    if not all(
+        _ORIGIN.fullmatch(name) and not name.endswith(_OWN_PORT[name.partition(":")[0]]) for name in names
+    ):
+        raise ValueError(
+            "each must be an origin as browsers write it, such as https://book.example.org, without a path"
+        )
+    return names
+
+
+def _is_address(text: str) -> str:
+    if text and not _ADDRESS.fullmatch(text):
+        raise ValueError(
+            "must be a URL such as http://127.0.0.1:4318/v1/traces, without a user and without a query; credentials go into"
+            " traces.headers"
+        )
+    return text
+
+
+def _is_authority(text: str) -> str:
+    if text and not _ADDRESS.fullmatch(text):
+        raise ValueError(
+            "must be a URL such as http://tsa.example.org/tsr, without a user and without a query"
+        )
+    return text
+
+
+def _is_server(text: str) -> str:
+    if text and not _ADDRESS.fullmatch(text):
+        raise ValueError(
+            "must be a URL such as https://vault.example:8200, without a user and without a query"
+        )
+    return text
+
+
+def _are_headers(text: SecretStr) -> SecretStr:
+    """The message must not repeat a secret."""
+    if text.get_secret_value() and not _HEADERS.fullmatch(text.get_secret_value()):
+        raise ValueError("must be headers as name=value,name=value, the values percent-encoded")
+    return text
+
+
+Rate = Annotated[str, AfterValidator(_is_rate)]
 
 
 class Table(BaseModel):
@@ -114,6 +181,7 @@ class DatabaseTable(Table):
 
 class Books(Table):
     default: Annotated[str, AfterValidator(book_id_of)]
+    manual: str
 
 
 class Budget(Table):
@@ -196,6 +264,42 @@ class Audit(Table):
         return timedelta(days=self.clock_behind_days_max)
 
 
+class WitnessTable(Table):
+    policy: str
+    required: bool
+    timeout_s: Seconds
+
+    @field_validator("required")
+    @classmethod
+    def _has_policy(cls, required: bool, others: ValidationInfo) -> bool:  # noqa: FBT001  pydantic calls it
+        if required and not others.data.get("policy"):
+            raise ValueError(
+                "a quorum of witnesses is required, but witness.policy names no file that has them"
+            )
+        return required
+
+
+class SigningTable(Table):
+    provider: Literal["file", "kms", "transit", "pkcs11"]
+    key: str
+    timeout_s: Annotated[float, Field(gt=0, le=10)]
+    address: Annotated[str, AfterValidator(_is_server)]
+    mount: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$")]
+    token: SecretStr
+    token_file: str
+    module: str
+    token_label: str
+    pin: SecretStr
+
+    @model_validator(mode="after")
+    def _names_a_key(self) -> Self:
+        wanted = {"kms": ("key",), "transit": ("key", "address"), "pkcs11": ("key", "module", "token_label")}
+        for name in wanted.get(self.provider, ()):
+            if not getattr(self, name):
+                raise ValueError(f'provider = "{self.provider}" needs signing.{name}')
+        return self
+
+
 class Archive(Table):
     retention_days: Count
     retention_acknowledged: str
@@ -218,7 +322,9 @@ class Archive(Table):
 
 
 class ServerTable(Table):
+    log_level: Literal["info", "warning", "error"]
     trusted_proxies: Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_are_networks)]
+    allowed_origins: Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_are_origins)]
 
 
 class Limits(Table):
@@ -231,6 +337,30 @@ class Limits(Table):
 class SessionsTable(Table):
     enabled: bool
     purge_days: Count
+
+
+class TracesTable(Table):
+    endpoint: Annotated[str, AfterValidator(_is_address)]
+    headers: Annotated[SecretStr, AfterValidator(_are_headers)]
+    share: Share
+
+
+class ExportTable(Table):
+    headers: Annotated[SecretStr, AfterValidator(_are_headers)]
+
+
+class TimeStamps(Table):
+    url: Annotated[str, AfterValidator(_is_authority)]
+    certificates: str
+    mode: Literal["off", "best effort", "required"]
+
+    @field_validator("mode")
+    @classmethod
+    def _has_what_it_needs(cls, mode: str, others: ValidationInfo) -> str:
+        missing = [name for name in ("url", "certificates") if others.data.get(name) == ""]
+        if mode != "off" and missing:
+            raise ValueError(f'"{mode}" needs {" and ".join(f"time_stamps.{name}" for name in missing)} too')
+        return mode
 
 
 class PageTable(Table):
@@ -252,10 +382,15 @@ class Settings(Table):
     qdrant: Qdrant
     redis: Redis
     audit: Audit
+    witness: WitnessTable
+    signing: SigningTable
     archive: Archive
     server: ServerTable
     limits: Limits
     sessions: SessionsTable
+    traces: TracesTable
+    export: ExportTable
+    time_stamps: TimeStamps
     page: PageTable
 
     def fingerprint(self) -> str:
@@ -269,6 +404,9 @@ def load(
     """The effective settings; `ConfigurationError` names the ones that are wrong."""
     try:
         values = tomllib.loads(file.read_text("utf-8"))
+        if own := environment.get(OWN_FILE):
+            file = Path(own)
+            _lay_over(values, tomllib.loads(file.read_text("utf-8")))
         for path, value in (*_prefixed(environment), *_conventional(environment)):
             _put(values, path, value)
         values |= {name: value for name, value in overrides.items() if value is not None}
@@ -279,12 +417,21 @@ def load(
         raise ConfigurationError(f"{file} cannot be read: {wrong}") from None
 
 
+def _lay_over(values: dict[str, Any], own: Mapping[str, Any]) -> None:
+    """A file of one's own has only what differs. A table that should be none, or the reverse, is for the validation to say."""
+    for name, value in own.items():
+        table = values.get(name)
+        values[name] = table | value if isinstance(table, dict) and isinstance(value, dict) else value
+
+
 def _prefixed(environment: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
     """AFFIDAVIT_RETRIEVAL__TOP_K=3 is ("retrieval", "top_k"), "3"."""
     return [
         (tuple(name.removeprefix(PREFIX).lower().split("__")), value)
         for name, value in sorted(environment.items())
-        if name.startswith(PREFIX) and not name.startswith(GATEWAYS_PREFIX) and name not in GATEWAYS
+        if name.startswith(PREFIX)
+        and not name.startswith(GATEWAYS_PREFIX)
+        and name not in {*GATEWAYS, OWN_FILE}
     ]
 
 
@@ -308,13 +455,38 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: str) -> None:
     values[key] = value
 
 
+def _unknown(path: tuple[int | str, ...]) -> str:
+    """With the nearest names that there are; AFFIDAVIT_RETRIEVAL_TOP_K lacks an underscore between table and key."""
+    named = ".".join(map(str, path))
+    by_flat = {name.replace(".", "_"): name for name in _names()}
+    near = difflib.get_close_matches(named.replace(".", "_"), by_flat, n=1)
+    if not near:
+        return "there is no such setting; check its spelling"
+    meant = by_flat[near[0]]
+    variable = f"{PREFIX}{meant.replace('.', '__').upper()}" + ("__…" if meant in _TABLES else "")
+    return f"there is no such setting; did you mean {meant} ({variable})?"
+
+
+_TABLES = {
+    name: field.annotation.model_fields
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Table)
+}
+
+
+def _names() -> Iterator[str]:
+    """Of all settings and tables."""
+    yield from Settings.model_fields
+    yield from (f"{table}.{key}" for table, keys in _TABLES.items() for key in keys)
+
+
 def _explain(wrong: ValidationError) -> str:
     lines = []
     for error in wrong.errors(include_input=False, include_url=False):
         is_unknown = error["type"] == "extra_forbidden"
-        what = "there is no such setting; check its spelling" if is_unknown else error["msg"]
+        what = _unknown(error["loc"]) if is_unknown else error["msg"].removeprefix("Value error, ")
         lines.append(f"  {'.'.join(map(str, error['loc']))}: {what}")
     return (
-        "The settings are wrong. Correct them in config/engine.toml, or in the environment variables AFFIDAVIT_…:\n"
-        + "\n".join(lines)
+        "The settings are wrong. Correct them in config/engine.toml, in the file that AFFIDAVIT_SETTINGS_FILE names, or in the"
+        " environment variables AFFIDAVIT_…:\n" + "\n".join(lines)
     )

@@ -6,6 +6,7 @@ It is the only place that decides what is recorded of a question. No function he
 import json
 from dataclasses import asdict
 from typing import Any
+from uuid import UUID
 
 from engine.errors import RequestError
 from engine.grounding.injection_flags import is_instruction_like
@@ -20,9 +21,22 @@ def note_question(trail: Trail, question: Question) -> None:
     trail.selected_text = question.selected_text
     trail.book_id, trail.top_k = question.book_id, question.top_k
     trail.filters = json.loads(json.dumps(asdict(question.filters)))
-    trail.session_id, trail.end_user = question.session_id, trail.end_user or question.end_user
+    trail.end_user = trail.end_user or question.end_user
+    note_session(trail, question)
+    if question.ignored_fields:
+        trail.details = _details(trail) | {"ignored_fields": list(question.ignored_fields)}
     if is_instruction_like(question.text):
         trail.instruction_like = ["question"]
+
+
+def note_session(trail: Trail, question: Question) -> None:
+    trail.session_id = question.session_id
+    if question.session_not_continued:
+        trail.details = _details(trail) | {"session_not_continued": question.session_not_continued}
+
+
+def note_feedback(trail: Trail, query_id: UUID, *, helpful: bool, reason: str | None) -> None:
+    trail.details = _details(trail) | {"query_id": str(query_id), "helpful": helpful, "reason": reason}
 
 
 def note_generation(trail: Trail, generation: Generation) -> None:
@@ -36,10 +50,14 @@ def note_retrieved(trail: Trail, found: Retrieved) -> None:
     trail.chunks_retrieved_count = found.considered
     trail.chunks_returned = [asdict(item.candidate) for item in found.evidence]
     trail.filter_message, trail.rerank = found.filter_message, found.rerank
-    trail.details = _searched_otherwise(found) or None
+    trail.details = _details(trail) | _searched_otherwise(found) or None
     suspects = [item.passage.chunk_id for item in found.evidence if is_instruction_like(item.passage.text)]
     if suspects:
         trail.instruction_like = [*(trail.instruction_like or []), *suspects]
+
+
+def _details(trail: Trail) -> dict[str, Any]:
+    return trail.details if isinstance(trail.details, dict) else {}
 
 
 def _searched_otherwise(found: Retrieved) -> dict[str, Any]:

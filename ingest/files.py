@@ -2,32 +2,53 @@
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from audit.progress import Progress
-from ingest.read import UnreadableError, is_read
-from ingest.read.document import Document
-from ingest.read.export import FILENAME
+from ingest.read import READERS, UnreadableError, is_read
+from ingest.read.document import CONTENT_FILE, Document
 from ingest.read.sandbox import FILE_BYTES_MAX, MIB, Sandbox
+
+FORMATS = ", ".join(sorted(READERS))
+KINDS_NAMED = 3
+MADE_BESIDE = "package.json"  # by a site's tools: its pages once more, and those of its dependencies
+MADE = {"build", "node_modules"}
+PAGES_COUNTED_MIN = 50  # fewer are read in a second
 
 
 async def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Document], list[dict[str, str]]]:
     """The documents in a stable order, and an error for each file that could not be read."""
     documents: dict[str, Document] = {}
-    errors = []
     found = list(_files(paths))
+    errors = [_nothing_in(path) for path in paths if path.is_dir() and not any(_files([path]))]
     with Sandbox() as sandbox:
         for number, (root, path) in enumerate(found, start=1):
             progress("Reading files", number, len(found))
             name = PurePosixPath(path.relative_to(root).as_posix())
             try:
                 content = await asyncio.to_thread(load, root, path)
-                for document in await asyncio.to_thread(sandbox.documents, content, name):
+                pages = partial(_count_pages, progress, name.name)
+                for document in await asyncio.to_thread(sandbox.documents, content, name, pages):
                     _add(documents, document)
             except (UnreadableError, OSError) as wrong:
                 errors.append({"file": name.as_posix(), "error": str(wrong)})
     return list(documents.values()), errors
+
+
+def _count_pages(progress: Progress, name: str, done: int, of: int) -> None:
+    if of >= PAGES_COUNTED_MIN:
+        progress(f"Pages of {name}", done, of)
+
+
+def _nothing_in(folder: Path) -> dict[str, str]:
+    """A folder without a file of a book: what else it has is named, such as images."""
+    endings = Counter(path.suffix.lower() or "no ending" for path in folder.rglob("*") if path.is_file())
+    others = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(KINDS_NAMED))
+    has = f"has no file of a book, but {others}" if others else "is empty"
+    return {"file": str(folder), "error": f"{has}. A book is made of {FORMATS}"}
 
 
 def _add(documents: dict[str, Document], document: Document) -> None:
@@ -41,18 +62,22 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
     for given in paths:
         if not given.is_dir():
             yield given.parent, given
-        elif (given / FILENAME).is_file():
-            yield given, given / FILENAME
+        elif (given / CONTENT_FILE).is_file():
+            yield given, given / CONTENT_FILE
         else:
             yield from ((given, path) for path in _walk(given))
 
 
 def _walk(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
-        folders.sort()
+        folders[:] = sorted(set(folders) - MADE if MADE_BESIDE in names else folders)
         for path in (Path(folder, name) for name in sorted(names)):
             if is_read(PurePosixPath(path.relative_to(root).as_posix())):
                 yield path
+
+
+def _why_not(path: Path) -> str:
+    return "is not a regular file" if path.exists() else "does not exist: check the path"
 
 
 def inside(root: Path, path: Path) -> bool:
@@ -65,7 +90,7 @@ def load(root: Path, path: Path, file_bytes_max: int = FILE_BYTES_MAX) -> bytes:
     if not inside(root, path):
         raise UnreadableError("is a link that leads out of the book's folder")
     if not path.is_file():
-        raise UnreadableError("is not a file")
+        raise UnreadableError(_why_not(path))
     with path.open("rb") as file:
         content = file.read(file_bytes_max + 1)
     if len(content) > file_bytes_max:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from itertools import count
 from uuid import UUID
 
-from engine.errors import AffidavitError, IndexDamagedError
+from engine.errors import AffidavitError, IndexDamagedError, PassageDamagedError
 from engine.models import Generation, Passage, Point, Windows
 from engine.ports import Index
 from engine.retrieval import lexical
 from engine.retrieval.index_digest import of_point, of_points
+from engine.retrieval.library import shortened
 from ingest.registry import LiveIndex, Registry
 from ingest.windows import windows as windows_of
 
@@ -74,6 +75,14 @@ class IndexRepair:
         """What is wrong with the index, in words; nothing if all is well."""
         return await self.shortage(live) or await self._difference(live)
 
+    async def altered(self, live: LiveIndex) -> str:
+        """Which passages of the book are not as they were ingested, in words; nothing if all are. They are answered from
+        no more; only an ingest of the book can mend them."""
+        damaged = await self.registry.damaged_passages(live.generation_id)
+        if not damaged:
+            return ""
+        return f"{len(damaged)} passages are not as they were ingested ({shortened(damaged)}): ingest the book again"
+
     async def shortage(self, live: LiveIndex) -> str:
         """The cheap half of a check: can it be opened, and does it hold as many points as the book has passages."""
         try:
@@ -124,7 +133,12 @@ class IndexRepair:
     async def _points(self, generation: Generation) -> AsyncIterator[list[Point]]:
         """As the ingest has made them."""
         for start in count(0, BATCH):
-            passages = await self.registry.contents(generation.generation_id, start, BATCH)
+            try:
+                passages = await self.registry.contents(generation.generation_id, start, BATCH)
+            except PassageDamagedError as damage:
+                raise NotRebuildableError(
+                    f"Passages of {generation.book_id} are {damage.upstream}: ingest the book again."
+                ) from damage
             if not passages:
                 return
             texts = ["\n".join(windows_of(passage)) for passage in passages]

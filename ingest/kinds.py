@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from engine.models import SentenceKind
-from engine.retrieval.languages import count_words
+from engine.words.languages import count_words
 from ingest.read.document import Piece
 
 LABEL_WORDS_MAX = 8  # a paragraph of so few words without a stop is a title

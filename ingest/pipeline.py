@@ -2,7 +2,7 @@
 
     (1) read      read/          each file to sections of sentences; a bad file is reported and skipped
     (2) split     split.py       sections to passages with stable ids
-    (3) compare   registry.py    if nothing has changed, only a damaged index is rebuilt
+    (3) compare   registry.py    if nothing has changed, only damaged passages and a damaged index are repaired
     (4) register  registry.py    passages, documents, vocabulary: written, but not visible
     (5) embed     ports          vectors, through a cache by text
     (6) index     indexing.py    vectors and BM25 weights, durable, with a digest of all of them
@@ -22,7 +22,9 @@ from pathlib import Path
 from audit.progress import Progress
 from engine.models import Generation, Passage, Point
 from engine.ports import Embedder, Index, NewId
-from engine.retrieval import calibrate, languages, lexical, selection, word_forms
+from engine.retrieval import calibrate, lexical, selection
+from engine.retrieval.library import shortened
+from engine.words import languages, word_forms
 from ingest import files, split
 from ingest.indexing import IndexRepair, build, point_of, searchable
 from ingest.read.document import Document
@@ -47,6 +49,7 @@ class IngestResult:
     chunks_created: int
     chunks_reused: int
     chunks_removed: int
+    chunks_restored: int  # unchanged in the book, but changed in the database since
     index_rebuilt: bool  # nothing had changed, but the index was damaged
     errors: list[dict[str, str]]
     warnings: list[str]
@@ -84,9 +87,10 @@ class Ingest:
                 for document in documents
                 for passage in split.passages(document, book_id, self.size, reading.count_tokens)  # (2)
             ]
-            if not passages:
-                errors.append({"file": "", "error": "no text was found that could be ingested"})
-            live = await self.registry.live_content(book_id)  # (3)
+            if not passages and not errors:
+                errors = [_without_text(path) for path in paths]
+            restored = await self._restore(passages, dry_run=dry_run)  # (3)
+            live = await self.registry.live_content(book_id)
             content_hash = self._content_hash(passages, reading)
             is_new = bool(passages) and (content_hash, title) != (live.content_hash, live.title)
             published = None
@@ -106,12 +110,21 @@ class Ingest:
             chunks_created=len(new - live.chunk_ids),
             chunks_reused=len(new & live.chunk_ids),
             chunks_removed=len(live.chunk_ids - new) if is_new else 0,
+            chunks_restored=len(restored),
             errors=errors,
             index_rebuilt=was_rebuilt,
-            warnings=[*damage, *warnings],
+            warnings=[*_told(restored, dry_run=dry_run), *damage, *warnings],
             exit_code=1 if errors else 0,
             seconds=round(self.monotonic() - started, 3),
         )
+
+    async def _restore(self, passages: Sequence[Passage], *, dry_run: bool) -> list[str]:
+        """Writes again what was changed in the database: an unchanged id would keep it."""
+        by_id = {passage.chunk_id: passage for passage in passages}
+        damaged = await self.registry.damaged_of(list(by_id))
+        if damaged and not dry_run:
+            await self.registry.restore([by_id[name] for name in damaged])
+        return damaged
 
     async def _publish(
         self,
@@ -203,6 +216,10 @@ class Ingest:
         return sha256("\n".join([*parts, *(passage.chunk_id for passage in passages)]).encode()).hexdigest()
 
 
+def _without_text(path: Path) -> dict[str, str]:
+    return {"file": str(path), "error": "no text was found in it that could be ingested"}
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a book is read."""
@@ -213,6 +230,13 @@ class Reading:
 
     def count_tokens(self, text: str) -> int:
         return self.embedder.count_tokens(text)
+
+
+def _told(restored: Sequence[str], *, dry_run: bool) -> list[str]:
+    if not restored:
+        return []
+    done = "the ingest will write them again" if dry_run else "they were written again"
+    return [f"Passages in the database were not as they were ingested; {done}: {shortened(restored)}."]
 
 
 def _reads(embedder: Embedder, language: str, sample: str) -> bool:

@@ -15,12 +15,14 @@ import numpy as np
 import psycopg
 from psycopg.types.json import Jsonb
 
+from engine.errors import ConfigurationError
 from engine.models import Generation, Passage, Windows
 from engine.ports import Embedder
 from engine.retrieval import calibrate, selection
-from engine.retrieval.library import PASSAGE_COLUMNS, PASSAGE_NAMES, StoredLibrary
+from engine.retrieval.library import PASSAGE_COLUMNS, PASSAGE_NAMES, StoredLibrary, as_stored, damaged_among
 from ingest.read.document import Document
 
+CHECKED = 500  # stored passages that are read at once, to be checked: some megabytes
 LOCK_PAUSE_S = 0.2  # between two looks whether the other ingest of the book is over
 GENERATIONS_KEPT = 2  # the live one, and the one before: requests that began before the switch still read it
 
@@ -39,6 +41,11 @@ SELECT b.book_id, g.generation_id, g.index_digest, extract(epoch FROM clock_time
 FROM books b JOIN generations g ON g.generation_id = b.live_generation
 WHERE %s::text IS NULL OR b.book_id = %s ORDER BY b.book_id
 """
+
+
+_VALUES = ", ".join(["%s"] * len(PASSAGE_NAMES))
+_RESTORE = f"UPDATE chunks SET ({PASSAGE_COLUMNS}) = ({_VALUES}) WHERE chunk_id = %s"  # noqa: S608  our own names
+_OF_GENERATION = "SELECT DISTINCT chunk_id FROM generation_chunks WHERE generation_id = %s ORDER BY chunk_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,36 @@ class Registry(StoredLibrary):
                 "UPDATE generations SET index_digest = %s, index_checked_at = clock_timestamp() WHERE generation_id = %s",
                 (digest, generation),
             )
+
+    async def damaged_passages(self, generation: UUID) -> list[str]:
+        """The ids of the generation's passages that are not as they were ingested."""
+        async with self._pool.connection() as connection:
+            rows = await (await connection.execute(_OF_GENERATION, (generation,))).fetchall()
+        return await self.damaged_of([row[0] for row in rows])
+
+    async def damaged_of(self, chunk_ids: Sequence[str]) -> list[str]:
+        """Those of them that are stored, but not as they were ingested."""
+        found: list[str] = []
+        async with self._pool.connection() as connection:
+            for start in range(0, len(chunk_ids), CHECKED):
+                cursor = await connection.execute(
+                    f"SELECT {PASSAGE_COLUMNS} FROM chunks WHERE chunk_id = ANY(%s)",  # noqa: S608  our own names
+                    (list(chunk_ids[start : start + CHECKED]),),
+                )
+                found += damaged_among(map(as_stored, await cursor.fetchall()))
+        return found
+
+    async def restore(self, passages: Sequence[Passage]) -> None:
+        """Writes these again, under the ids that they have. Needs the rights of the database's owner."""
+        try:
+            async with self._pool.connection() as connection, connection.cursor() as cursor:
+                await cursor.execute("SET LOCAL ROLE affidavit_owner")
+                await cursor.executemany(_RESTORE, [[*_columns(item), item.chunk_id] for item in passages])
+        except psycopg.errors.InsufficientPrivilege as failure:
+            raise ConfigurationError(
+                f"{len(passages)} passages in the database are not as they were ingested, and this login may not write them"
+                " again: run the ingest with the login that migrates the database."
+            ) from failure
 
     async def begin(
         self, generation: Generation, title: str, documents: Sequence[Document], passages: Sequence[Passage], *,
@@ -231,19 +268,20 @@ def _text_hash(text: str) -> str:
 
 
 async def _insert_passages(connection: psycopg.AsyncConnection, passages: Sequence[Passage]) -> None:
-    """Idempotent: a passage with the same id is the same passage, because the id is a hash of all its content."""
+    """Idempotent: a passage with the same id is the same passage, because the id is a hash of all its content, and what was
+    changed since is restored before."""
     await connection.execute("CREATE TEMPORARY TABLE new_chunks (LIKE chunks) ON COMMIT DROP")
-    rows = [
-        [
-            Jsonb(item.sentences) if name == "sentences" else _listed(getattr(item, name))
-            for name in PASSAGE_NAMES
-        ]
-        for item in passages
-    ]
-    await _copy(connection, f"new_chunks ({PASSAGE_COLUMNS})", rows)
+    await _copy(connection, f"new_chunks ({PASSAGE_COLUMNS})", list(map(_columns, passages)))
     await connection.execute(
         f"INSERT INTO chunks ({PASSAGE_COLUMNS}) SELECT {PASSAGE_COLUMNS} FROM new_chunks ON CONFLICT DO NOTHING"  # noqa: S608
     )
+
+
+def _columns(passage: Passage) -> list[object]:
+    return [
+        Jsonb(passage.sentences) if name == "sentences" else _listed(getattr(passage, name))
+        for name in PASSAGE_NAMES
+    ]
 
 
 async def _copy(connection: psycopg.AsyncConnection, into: str, rows: Sequence[Sequence[object]]) -> None:

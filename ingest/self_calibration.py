@@ -18,8 +18,8 @@ from engine.models import Calibration, Filters, Generation, Hit, Passage, Vector
 from engine.ports import Embedder, Index
 from engine.retrieval import calibrate, lexical, words_only
 from engine.retrieval.calibrate import Gate, ProbeScores, Raw
-from engine.retrieval.languages import ENGLISH, count_words
 from engine.retrieval.raw_scores import needs_words, raw_scores
+from engine.words.languages import ENGLISH, count_words
 from ingest.registry import Registry
 
 HEADINGS_MAX = 100  # more would change the curves only slightly

@@ -4,13 +4,13 @@ A passage has about 512 tokens and repeats the last fifth of the one before. It 
 top-level section, so that a quotation is always whole.
 """
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import accumulate
+from typing import Any
 
+from audit.proof import passage_id
 from engine.models import Passage, Sentence, SentenceKind
 from ingest.kinds import kinds as kinds_of
 from ingest.read.document import Document, Piece, Section
@@ -75,34 +75,23 @@ def _passage(
 
     The id is a hash of all that is stored of the passage: a new heading, page, tag or kind makes a new passage.
     """
-    start, end = places.start, places.stop
-    pieces = section.pieces[start:end]
-    text, sentences = _joined(pieces, kinds[start:end])
-    content_hash = _digest(document.title, section.heading, index, text)
-    stored = [
-        item[:-1] if item.kind == "statement" else item for item in sentences
-    ]  # as before kinds were stored
-    about = (document.module, document.difficulty, document.tags)
-    return Passage(
-        chunk_id=_digest(book_id, document.filename, document.url, content_hash, start, stored, about),
-        book_id=book_id,
-        parent_document_id=_digest(book_id, document.filename),
-        filename=document.filename,
-        chapter=document.title,
-        section=section.heading,
-        chunk_index=index,
-        text=text,
-        sentences=sentences,
-        start_page=pieces[0].page,
-        end_page=pieces[-1].page,
-        start_sentence=start,
-        end_sentence=end - 1,
-        url=document.url,
-        content_hash=content_hash,
-        module=document.module,
-        difficulty=document.difficulty,
-        tags=document.tags,
-    )
+    pieces = section.pieces[places.start : places.stop]
+    text, sentences = _joined(pieces, kinds[places.start : places.stop])
+    covered: dict[str, Any] = {
+        "book_id": book_id,
+        "filename": document.filename,
+        "url": document.url,
+        "chapter": document.title,
+        "section": section.heading,
+        "chunk_index": index,
+        "text": text,
+        "sentences": sentences,
+        "start_sentence": places.start,
+        "module": document.module,
+        "difficulty": document.difficulty,
+        "tags": document.tags,
+    }
+    return Passage(**covered, **passage_id.derived(covered))
 
 
 def _joined(pieces: Sequence[Piece], kinds: Sequence[SentenceKind]) -> tuple[str, tuple[Sentence, ...]]:
@@ -118,7 +107,3 @@ def _joined(pieces: Sequence[Piece], kinds: Sequence[SentenceKind]) -> tuple[str
         )
         text += piece.text
     return text, tuple(sentences)
-
-
-def _digest(*parts: object) -> str:
-    return sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()

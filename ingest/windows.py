@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from engine.models import Passage
-from engine.retrieval.languages import count_words
+from engine.words.languages import count_words
 
 WORDS_MIN = 12  # a shorter sentence is joined with the next one
 WORDS_MAX = 170  # about 220 tokens: a longer sentence is a table or code, which local models would cut off

@@ -63,6 +63,22 @@ CREATE TABLE public.audit_checkpoints (
     note text NOT NULL,
     created_at timestamp with time zone NOT NULL
 );
+CREATE TABLE public.audit_delegations (
+    number bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    line text NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+CREATE TABLE public.audit_erasure_requests (
+    request_id uuid NOT NULL,
+    change text NOT NULL,
+    at timestamp with time zone NOT NULL,
+    basis text NOT NULL,
+    subject text,
+    query_id uuid,
+    event uuid NOT NULL,
+    key_id text NOT NULL,
+    signature text NOT NULL
+);
 CREATE TABLE public.audit_erasures (
     erasure_id uuid NOT NULL,
     log_id uuid NOT NULL,
@@ -71,6 +87,48 @@ CREATE TABLE public.audit_erasures (
     commitments jsonb,
     erased_at timestamp with time zone NOT NULL,
     basis text NOT NULL,
+    event uuid NOT NULL,
+    key_id text NOT NULL,
+    signature text NOT NULL
+);
+CREATE TABLE public.audit_head_anchors (
+    tree_size bigint NOT NULL,
+    note text NOT NULL,
+    vault_key text NOT NULL,
+    vault_version text NOT NULL,
+    has_quorum boolean NOT NULL,
+    anchored_at timestamp with time zone NOT NULL
+);
+CREATE TABLE public.audit_head_entries (
+    entry_index bigint NOT NULL,
+    month date NOT NULL,
+    tree_size bigint NOT NULL,
+    entry text NOT NULL,
+    leaf_hash bytea NOT NULL,
+    appended_at timestamp with time zone NOT NULL
+);
+CREATE TABLE public.audit_heads (
+    tree_size bigint NOT NULL,
+    note text NOT NULL,
+    created_at timestamp with time zone NOT NULL
+);
+CREATE TABLE public.audit_hold_subjects (
+    id uuid NOT NULL,
+    names text[] NOT NULL,
+    salt bytea NOT NULL
+);
+CREATE TABLE public.audit_holds (
+    hold_id uuid NOT NULL,
+    change text NOT NULL,
+    at timestamp with time zone NOT NULL,
+    actor text NOT NULL,
+    approved_by text,
+    basis text NOT NULL,
+    subject text,
+    query_id uuid,
+    client_id text,
+    since timestamp with time zone,
+    until timestamp with time zone,
     event uuid NOT NULL,
     key_id text NOT NULL,
     signature text NOT NULL
@@ -183,7 +241,16 @@ CREATE TABLE public.audit_row_keys (
     query_id uuid NOT NULL,
     month date NOT NULL,
     key bytea NOT NULL,
-    subject bytea
+    subject bytea,
+    client_id text,
+    "timestamp" timestamp with time zone
+);
+CREATE TABLE public.audit_set_aside (
+    log_id uuid NOT NULL,
+    "timestamp" timestamp with time zone NOT NULL,
+    kept jsonb NOT NULL,
+    set_aside_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    event uuid NOT NULL
 );
 CREATE TABLE public.books (
     book_id text NOT NULL,
@@ -313,6 +380,30 @@ ALTER TABLE public.audit_breaks ADD CONSTRAINT audit_breaks_number_check CHECK (
 ALTER TABLE public.audit_checkpoints ADD CONSTRAINT audit_checkpoints_pkey PRIMARY KEY (month, tree_size);
 ALTER TABLE public.audit_checkpoints ADD CONSTRAINT audit_checkpoints_month_check CHECK ((EXTRACT(day FROM month) = (1)::numeric));
 ALTER TABLE public.audit_checkpoints ADD CONSTRAINT audit_checkpoints_tree_size_check CHECK ((tree_size > 0));
+ALTER TABLE public.audit_delegations ADD CONSTRAINT audit_delegations_pkey PRIMARY KEY (number);
+ALTER TABLE public.audit_delegations ADD CONSTRAINT audit_delegations_line_check CHECK ((length(line) <= 500));
+ALTER TABLE public.audit_delegations ADD CONSTRAINT audit_delegations_line_key UNIQUE (line);
+ALTER TABLE public.audit_erasure_requests ADD CONSTRAINT audit_erasure_requests_pkey PRIMARY KEY (request_id, change);
+ALTER TABLE public.audit_erasure_requests ADD CONSTRAINT audit_erasure_requests_change_check CHECK ((change = ANY (ARRAY['asked'::text, 'done'::text])));
+ALTER TABLE public.audit_head_anchors ADD CONSTRAINT audit_head_anchors_pkey PRIMARY KEY (tree_size);
+ALTER TABLE public.audit_head_anchors ADD CONSTRAINT audit_head_anchors_tree_size_check CHECK ((tree_size > 0));
+ALTER TABLE public.audit_head_entries ADD CONSTRAINT audit_head_entries_pkey PRIMARY KEY (entry_index);
+ALTER TABLE public.audit_head_entries ADD CONSTRAINT audit_head_entries_entry_index_check CHECK ((entry_index >= 0));
+ALTER TABLE public.audit_head_entries ADD CONSTRAINT audit_head_entries_leaf_hash_check CHECK ((octet_length(leaf_hash) = 32));
+ALTER TABLE public.audit_head_entries ADD CONSTRAINT audit_head_entries_leaf_hash_key UNIQUE (leaf_hash);
+ALTER TABLE public.audit_head_entries ADD CONSTRAINT audit_head_entries_month_check CHECK ((EXTRACT(day FROM month) = (1)::numeric));
+ALTER TABLE public.audit_head_entries ADD CONSTRAINT audit_head_entries_tree_size_check CHECK ((tree_size > 0));
+ALTER TABLE public.audit_heads ADD CONSTRAINT audit_heads_pkey PRIMARY KEY (tree_size);
+ALTER TABLE public.audit_heads ADD CONSTRAINT audit_heads_tree_size_check CHECK ((tree_size > 0));
+ALTER TABLE public.audit_hold_subjects ADD CONSTRAINT audit_hold_subjects_pkey PRIMARY KEY (id);
+ALTER TABLE public.audit_hold_subjects ADD CONSTRAINT audit_hold_subjects_names_check CHECK ((cardinality(names) > 0));
+ALTER TABLE public.audit_hold_subjects ADD CONSTRAINT audit_hold_subjects_salt_check CHECK ((octet_length(salt) = 32));
+ALTER TABLE public.audit_holds ADD CONSTRAINT audit_holds_pkey PRIMARY KEY (hold_id, change);
+ALTER TABLE public.audit_holds ADD CONSTRAINT audit_holds_change_check CHECK ((change = ANY (ARRAY['added'::text, 'released'::text])));
+ALTER TABLE public.audit_holds ADD CONSTRAINT audit_holds_check CHECK ((since < until));
+ALTER TABLE public.audit_holds ADD CONSTRAINT audit_holds_check1 CHECK (((change = 'added'::text) = (num_nonnulls(subject, query_id, client_id, since, until) > 0)));
+ALTER TABLE public.audit_holds ADD CONSTRAINT audit_holds_check2 CHECK (((change = 'added'::text) = (approved_by IS NULL)));
+ALTER TABLE public.audit_holds ADD CONSTRAINT audit_holds_check3 CHECK ((lower(btrim(approved_by)) <> lower(btrim(actor))));
 ALTER TABLE public.audit_keys ADD CONSTRAINT audit_keys_pkey PRIMARY KEY (key_id);
 ALTER TABLE public.audit_leaves ADD CONSTRAINT audit_leaves_pkey PRIMARY KEY (month, leaf_index);
 ALTER TABLE public.audit_leaves ADD CONSTRAINT audit_leaves_leaf_hash_check CHECK ((octet_length(leaf_hash) = 32));
@@ -368,6 +459,7 @@ CREATE INDEX audit_archives_month ON public.audit_archives USING btree (month, s
 CREATE INDEX audit_erasures_log_id ON public.audit_erasures USING btree (log_id);
 CREATE INDEX audit_erasures_month ON public.audit_erasures USING btree (month, erased_at);
 CREATE INDEX audit_erasures_query_id ON public.audit_erasures USING btree (query_id);
+CREATE INDEX audit_head_entries_month ON public.audit_head_entries USING btree (month, tree_size);
 CREATE INDEX audit_logs_answer_id ON ONLY public.audit_logs USING btree (answer_id);
 CREATE INDEX audit_logs_end_user ON ONLY public.audit_logs USING btree (end_user) WHERE (end_user IS NOT NULL);
 CREATE INDEX audit_logs_query_id ON ONLY public.audit_logs USING btree (query_id);
@@ -384,6 +476,64 @@ CREATE INDEX chat_sessions_user_id ON public.chat_sessions USING btree (user_id)
 CREATE INDEX generation_chunks_chunk ON public.generation_chunks USING btree (chunk_id);
 
 -- Functions
+CREATE OR REPLACE FUNCTION public.audit_active_holds(with_turns boolean DEFAULT true)
+ RETURNS TABLE(hold_id uuid, names text[], subjects bytea[], turns uuid[], query_id uuid, client_id text, since timestamp with time zone, until timestamp with time zone)
+ LANGUAGE sql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    SELECT h.hold_id, s.names,
+           (SELECT array_agg(sha256(pepper || convert_to(name, 'UTF8'))) FROM audit_pepper, unnest(s.names) AS name),
+           CASE WHEN with_turns AND s.names IS NOT NULL THEN ARRAY(SELECT audit_turns(s.names)) END,
+           h.query_id, h.client_id, h.since, h.until
+    FROM audit_holds h LEFT JOIN audit_hold_subjects s ON s.id = h.hold_id
+    WHERE h.change = 'added' AND NOT EXISTS (SELECT FROM audit_holds r WHERE r.hold_id = h.hold_id AND r.change = 'released')
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_ask_erasure(line json, names text[], salt bytea)
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    asked audit_erasure_requests := json_populate_record(NULL::audit_erasure_requests, line);
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    INSERT INTO audit_erasure_requests SELECT asked.*;
+    IF names IS NOT NULL THEN
+        INSERT INTO audit_hold_subjects VALUES (asked.request_id, names, salt);
+    END IF;
+END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_change_hold(line json, names text[], salt bytea)
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    changed audit_holds := json_populate_record(NULL::audit_holds, line);
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    PERFORM audit_lock('hold');
+    PERFORM audit_lock('erasure');
+    IF changed.change = 'released' AND NOT EXISTS (
+        SELECT FROM audit_holds h WHERE h.hold_id = changed.hold_id AND h.change = 'added')
+    THEN
+        RAISE EXCEPTION 'there is no such hold' USING ERRCODE = 'no_data_found';
+    END IF;
+    IF (changed.subject IS NULL) <> (names IS NULL) THEN
+        RAISE EXCEPTION 'a hold on a person has names' USING ERRCODE = 'check_violation';
+    END IF;
+    INSERT INTO audit_holds SELECT changed.*;
+    IF names IS NOT NULL THEN
+        INSERT INTO audit_hold_subjects VALUES (changed.hold_id, names, salt);
+    END IF;
+END
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_claim(wanted text)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -401,14 +551,124 @@ BEGIN
 END
 $function$
 ;
-CREATE OR REPLACE FUNCTION public.audit_empty_open(emptied uuid, signed bytea)
- RETURNS void
- LANGUAGE sql
+CREATE OR REPLACE FUNCTION public.audit_count_held(which uuid)
+ RETURNS bigint
+ LANGUAGE plpgsql
  SECURITY DEFINER
  SET search_path TO 'public', 'pg_temp'
 AS $function$
+DECLARE
+    source regclass;
+    h record;
+    counted bigint;
+    total bigint := 0;
+BEGIN
+    SELECT * INTO h FROM audit_active_holds() a WHERE a.hold_id = which;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    FOR source IN SELECT * FROM audit_tables() LOOP
+        EXECUTE format('SELECT count(*) FROM %s l WHERE erased_at IS NULL AND audit_covers(
+                            $1, $2, $3, $4, $5, $6, $7, l.query_id, l.end_user, NULL, l.client_id, l.timestamp, NULL)', source)
+        INTO counted USING h.names, h.subjects, h.turns, h.query_id, h.client_id, h.since, h.until;
+        total := total + counted;
+    END LOOP;
+    SELECT count(*) INTO counted FROM audit_row_keys k
+    WHERE k.month NOT IN (SELECT m.month FROM audit_months m WHERE m.month IS NOT NULL)
+      AND audit_covers(h.names, h.subjects, h.turns, h.query_id, h.client_id, h.since, h.until,
+                       k.query_id, NULL, k.subject, k.client_id, k.timestamp, k.month);
+    SELECT total + counted + count(*) INTO total FROM audit_open o
+    WHERE audit_covers(h.names, h.subjects, h.turns, h.query_id, h.client_id, h.since, h.until,
+                       (o.trail ->> 'query_id')::uuid, o.trail ->> 'end_user', NULL, o.trail ->> 'client_id', o.opened_at, NULL);
+    RETURN total;
+END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_count_held_before(moment timestamp with time zone)
+ RETURNS bigint
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    source regclass;
+    counted bigint;
+    total bigint := 0;
+BEGIN
+    IF NOT EXISTS (SELECT FROM audit_active_holds(false)) THEN
+        RETURN 0;
+    END IF;
+    FOR source IN SELECT * FROM audit_tables() LOOP
+        EXECUTE format('SELECT count(*) FROM %s l WHERE erased_at IS NULL AND l.timestamp < $1
+                        AND audit_is_held(l.query_id, l.end_user, NULL, l.client_id, l.timestamp, NULL)', source)
+        INTO counted USING moment;
+        total := total + counted;
+    END LOOP;
+    SELECT total + count(*) INTO total FROM audit_row_keys k
+    WHERE k.month < date_trunc('month', moment AT TIME ZONE 'UTC')::date
+      AND k.month NOT IN (SELECT m.month FROM audit_months m WHERE m.month IS NOT NULL)
+      AND audit_is_held(k.query_id, NULL, k.subject, k.client_id, k.timestamp, k.month);
+    RETURN total;
+END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_covers(names text[], subjects bytea[], turns uuid[], held_query uuid, held_client text, since timestamp with time zone, until timestamp with time zone, query uuid, reader text, who bytea, client text, at timestamp with time zone, of_month date)
+ RETURNS boolean
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+    SELECT (held_query IS NULL OR query = held_query)
+       AND (names IS NULL OR reader = ANY (names) OR who = ANY (subjects) OR query = ANY (turns))
+       AND (held_client IS NULL OR client = held_client OR at IS NULL)
+       AND (since IS NULL OR at >= since OR (at IS NULL AND (of_month + interval '1 month') AT TIME ZONE 'UTC' > since))
+       AND (until IS NULL OR at < until OR (at IS NULL AND of_month::timestamp AT TIME ZONE 'UTC' < until))
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_disk_writers()
+ RETURNS SETOF text
+ LANGUAGE sql
+ STABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+    SELECT 'pg_catalog.' || oid::regprocedure FROM pg_proc
+    WHERE pronamespace = 'pg_catalog'::regnamespace AND has_function_privilege('public', oid, 'EXECUTE') AND proname IN (
+        'pg_logical_emit_message', 'lo_creat', 'lo_create', 'lo_from_bytea', 'lo_import', 'lo_export', 'lo_put', 'lowrite',
+        'lo_truncate', 'lo_truncate64', 'lo_unlink')
+    ORDER BY 1
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_empty_open(emptied uuid, signed bytea)
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+BEGIN
+    PERFORM audit_lock('erasure');
+    IF EXISTS (SELECT FROM audit_open o WHERE o.log_id = emptied AND audit_is_open_held(o.trail, o.opened_at)) THEN
+        PERFORM audit_say_held('the open request ' || emptied);
+    END IF;
     UPDATE audit_open SET trail = trail - audit_personal_columns() || '{"user_query_text": ""}', signature = signed
-    WHERE log_id = emptied
+    WHERE log_id = emptied;
+END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_end_requests(lines json, who text[])
+ RETURNS bigint
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    ended bigint;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    INSERT INTO audit_erasure_requests SELECT * FROM json_populate_recordset(NULL::audit_erasure_requests, lines)
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    DELETE FROM audit_hold_subjects s WHERE s.names && who;
+    RETURN ended;
+END
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_erase(rows json)
@@ -471,6 +731,19 @@ AS $function$
     SELECT count(*) FROM deleted
 $function$
 ;
+CREATE OR REPLACE FUNCTION public.audit_forget_subjects(before timestamp with time zone)
+ RETURNS bigint
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    WITH forgotten AS (
+        DELETE FROM audit_hold_subjects s USING audit_holds h
+        WHERE h.hold_id = s.id AND h.change = 'released' AND h.at < before RETURNING s.id
+    )
+    SELECT count(*) FROM forgotten
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_forget_turn(query uuid)
  RETURNS bigint
  LANGUAGE sql
@@ -479,6 +752,16 @@ CREATE OR REPLACE FUNCTION public.audit_forget_turn(query uuid)
 AS $function$
     WITH deleted AS (DELETE FROM chat_messages WHERE query_id = query RETURNING id)
     SELECT count(*) FROM deleted
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_held_sessions(days integer)
+ RETURNS bigint
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    SELECT count(*) FROM chat_sessions
+    WHERE last_activity_at < now() - make_interval(days => days) AND audit_is_session_held(id)
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_holds(rows json)
@@ -496,6 +779,42 @@ BEGIN ATOMIC
     FROM json_to_recordset(audit_holds.rows) r(log_id uuid, "timestamp" timestamp with time zone, leaf_hash bytea);
 END
 ;
+CREATE OR REPLACE FUNCTION public.audit_holds_against(who text[], queries uuid[])
+ RETURNS TABLE(hold_id uuid, records bigint)
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    source regclass;
+    h record;
+    counted bigint;
+BEGIN
+    FOR h IN SELECT * FROM audit_active_holds() LOOP
+        hold_id := h.hold_id;
+        SELECT count(*) INTO records FROM audit_open o
+        WHERE (o.trail ->> 'end_user' = ANY (who) OR (o.trail ->> 'query_id')::uuid = ANY (queries))
+          AND audit_covers(h.names, h.subjects, h.turns, h.query_id, h.client_id, h.since, h.until,
+                           (o.trail ->> 'query_id')::uuid, o.trail ->> 'end_user', NULL, o.trail ->> 'client_id', o.opened_at, NULL);
+        FOR source IN SELECT * FROM audit_tables() LOOP
+            EXECUTE format('SELECT count(*) FROM %s l WHERE erased_at IS NULL AND (end_user = ANY ($8) OR query_id = ANY ($9))
+                AND audit_covers($1, $2, $3, $4, $5, $6, $7, l.query_id, l.end_user, NULL, l.client_id, l.timestamp, NULL)', source)
+            INTO counted USING h.names, h.subjects, h.turns, h.query_id, h.client_id, h.since, h.until, who, queries;
+            records := records + counted;
+        END LOOP;
+        SELECT records + count(*) INTO records FROM audit_row_keys k
+        WHERE (k.subject = ANY (SELECT sha256(pepper || convert_to(name, 'UTF8')) FROM audit_pepper, unnest(who) AS name)
+               OR k.query_id = ANY (queries))
+          AND k.month NOT IN (SELECT m.month FROM audit_months m WHERE m.month IS NOT NULL)
+          AND audit_covers(h.names, h.subjects, h.turns, h.query_id, h.client_id, h.since, h.until,
+                           k.query_id, NULL, k.subject, k.client_id, k.timestamp, k.month);
+        IF records > 0 OR h.names && who OR h.query_id = ANY (queries) THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_is_erased(before jsonb, after jsonb)
  RETURNS boolean
  LANGUAGE sql
@@ -511,6 +830,102 @@ AS $function$
              AND (SELECT array_agg(name ORDER BY name) FROM jsonb_object_keys(e.commitments) AS name)
                = (SELECT array_agg(key ORDER BY key) FROM jsonb_each(before)
                   WHERE key = ANY (audit_personal_columns()) AND value <> 'null'))
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_is_erasure_due()
+ RETURNS boolean
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    SELECT EXISTS (
+        SELECT FROM audit_erasure_requests r LEFT JOIN audit_hold_subjects s ON s.id = r.request_id
+        WHERE r.change = 'asked'
+          AND NOT EXISTS (SELECT FROM audit_erasure_requests d WHERE d.request_id = r.request_id AND d.change = 'done')
+          AND NOT EXISTS (
+            SELECT FROM audit_holds_against(
+                coalesce(s.names, '{}'), array_remove(ARRAY[r.query_id], NULL) || ARRAY(SELECT audit_turns(s.names)))))
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_is_held(query uuid, reader text, who bytea, client text, at timestamp with time zone, of_month date)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+BEGIN
+    RETURN EXISTS (SELECT FROM audit_holds) AND EXISTS (
+        SELECT FROM audit_active_holds(EXISTS (SELECT FROM chat_messages m WHERE m.query_id = query)) h
+        WHERE audit_covers(h.names, h.subjects, h.turns, h.query_id, h.client_id, h.since, h.until,
+                           query, reader, who, client, at, of_month));
+END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_is_month_held(of_month date)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+BEGIN
+    PERFORM audit_lock('erasure');
+    RETURN EXISTS (SELECT FROM audit_active_holds(false)) AND (
+        EXISTS (
+            SELECT FROM audit_active_holds() h JOIN audit_row_keys k ON k.month = of_month
+            WHERE audit_covers(h.names, h.subjects, h.turns, h.query_id, h.client_id, h.since, h.until,
+                               k.query_id, NULL, k.subject, k.client_id, k.timestamp, k.month))
+        OR EXISTS (
+            SELECT FROM audit_active_holds(false) h
+            WHERE audit_covers(NULL, NULL, NULL, NULL, NULL, h.since, h.until, NULL, NULL, NULL, NULL, NULL, of_month))
+        AND EXISTS (
+            SELECT FROM audit_leaves l WHERE l.month = of_month
+              AND NOT EXISTS (SELECT FROM audit_row_keys k WHERE k.log_id = l.log_id)
+              AND NOT EXISTS (SELECT FROM audit_erasures e WHERE e.log_id = l.log_id)));
+END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_is_open_held(trail jsonb, opened_at timestamp with time zone)
+ RETURNS boolean
+ LANGUAGE sql
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    SELECT audit_is_held((trail ->> 'query_id')::uuid, trail ->> 'end_user', NULL, trail ->> 'client_id',
+                         coalesce((trail ->> 'timestamp')::timestamptz, opened_at), NULL)
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_is_session_held(session uuid)
+ RETURNS boolean
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    SELECT EXISTS (SELECT FROM audit_active_holds(false)) AND EXISTS (
+        SELECT FROM chat_messages m WHERE m.session_id = session AND audit_is_turn_held(m.query_id))
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_is_turn_held(query uuid)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    source regclass;
+    is_held boolean;
+BEGIN
+    IF NOT EXISTS (SELECT FROM audit_active_holds(false)) THEN
+        RETURN false;
+    END IF;
+    FOR source IN SELECT * FROM audit_tables() LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM %s l WHERE l.query_id = $1
+            AND audit_is_held(l.query_id, l.end_user, NULL, l.client_id, l.timestamp, NULL))', source) INTO is_held USING query;
+        IF is_held THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN EXISTS (SELECT FROM audit_row_keys k WHERE k.query_id = query
+                   AND audit_is_held(k.query_id, NULL, k.subject, k.client_id, k.timestamp, k.month));
+END
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_keep_commitments(erased uuid, stands_for jsonb)
@@ -534,8 +949,12 @@ CREATE OR REPLACE FUNCTION public.audit_keys_to_destroy(who text[], queries uuid
  SET search_path TO 'public', 'pg_temp'
 AS $function$
     SELECT k.log_id, k.query_id, k.month FROM audit_row_keys k
-    WHERE k.subject = ANY (SELECT sha256(pepper || convert_to(name, 'UTF8')) FROM audit_pepper, unnest(who) AS name)
-       OR k.query_id = ANY (queries) OR k.month < before
+    WHERE (k.subject = ANY (SELECT sha256(pepper || convert_to(name, 'UTF8')) FROM audit_pepper, unnest(who) AS name)
+           OR k.query_id = ANY (queries) OR k.month < before)
+      AND NOT EXISTS (
+        SELECT FROM audit_active_holds() h
+        WHERE audit_covers(h.names, h.subjects, h.turns, h.query_id, h.client_id, h.since, h.until,
+                           k.query_id, NULL, k.subject, k.client_id, k.timestamp, k.month))
     LIMIT most
 $function$
 ;
@@ -546,18 +965,33 @@ CREATE OR REPLACE FUNCTION public.audit_lock(wanted text, waits boolean DEFAULT 
  SET search_path TO 'public', 'pg_temp'
 AS $function$
 BEGIN
+    IF wanted NOT IN ('anchor', 'claim', 'erasure', 'hold', 'month', 'seal', 'stamp') THEN
+        RAISE EXCEPTION 'there is no lock %', wanted;
+    END IF;
+    IF NOT EXISTS (SELECT FROM audit_locks WHERE name = wanted) THEN
+        INSERT INTO audit_locks VALUES (wanted) ON CONFLICT DO NOTHING;
+    END IF;
     IF waits THEN
         PERFORM FROM audit_locks WHERE name = wanted FOR UPDATE;
     ELSE
         PERFORM FROM audit_locks WHERE name = wanted FOR UPDATE SKIP LOCKED;
     END IF;
-    IF FOUND THEN
-        RETURN true;
+    RETURN FOUND;
+END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_lock_row_keys()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+BEGIN
+    IF TG_OP <> 'DELETE' THEN
+        RAISE EXCEPTION 'the keys of archived records stay as they are' USING ERRCODE = 'insufficient_privilege';
     END IF;
-    IF NOT EXISTS (SELECT FROM audit_locks WHERE name = wanted) THEN
-        RAISE EXCEPTION 'there is no lock %', wanted;
-    END IF;
-    RETURN false;
+    PERFORM audit_lock('erasure');
+    RETURN NULL;
 END
 $function$
 ;
@@ -620,6 +1054,44 @@ AS $function$
         'filters', 'llm_prompt', 'llm_response', 'released_text', 'retrieval_query', 'selected_text', 'user_query_text']
 $function$
 ;
+CREATE OR REPLACE FUNCTION public.audit_put_aside(unsigned json, opened uuid[], event uuid)
+ RETURNS SETOF jsonb
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+ SET "TimeZone" TO 'UTC'
+ SET bytea_output TO 'hex'
+AS $function$
+DECLARE
+    named text := 'JOIN json_to_recordset($1) AS r(log_id uuid, "timestamp" timestamptz) ON r.log_id = l.log_id AND r.timestamp = l.timestamp';
+    source regclass;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    PERFORM audit_lock('erasure');
+    FOR source IN SELECT * FROM audit_tables() LOOP
+        RETURN QUERY EXECUTE format('SELECT to_jsonb(l) FROM %s l %s', source, named) USING unsigned;
+        EXECUTE format(
+            'INSERT INTO audit_set_aside (log_id, timestamp, kept, event)
+             SELECT l.log_id, l.timestamp, to_jsonb(l) - audit_personal_columns() - ''salt'', $2 FROM %s l %s', source, named)
+        USING unsigned, event;
+        EXECUTE format(
+            'DELETE FROM %s l USING json_to_recordset($1) AS r(log_id uuid, "timestamp" timestamptz)
+             WHERE r.log_id = l.log_id AND r.timestamp = l.timestamp', source) USING unsigned;
+    END LOOP;
+    IF EXISTS (SELECT FROM audit_open o WHERE o.log_id = ANY (opened) AND audit_is_open_held(o.trail, o.opened_at)) THEN
+        PERFORM audit_say_held('an open request');
+    END IF;
+    RETURN QUERY SELECT to_jsonb(o) FROM audit_open o WHERE o.log_id = ANY (opened);
+    -- Whoever forges one may leave anything in it: what is no object has no columns that could be told from personal ones.
+    INSERT INTO audit_set_aside (log_id, timestamp, event, kept)
+    SELECT o.log_id, o.opened_at, event,
+           to_jsonb(o) || jsonb_build_object(
+               'trail', CASE jsonb_typeof(o.trail) WHEN 'object' THEN o.trail - audit_personal_columns() END)
+    FROM audit_open o WHERE o.log_id = ANY (opened);
+    DELETE FROM audit_open o WHERE o.log_id = ANY (opened);
+END
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_refuse_change()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -627,7 +1099,19 @@ AS $function$
 BEGIN
     IF TG_OP = 'UPDATE' AND TG_LEVEL = 'ROW' AND current_user = 'affidavit_owner' THEN
         IF audit_is_erased(to_jsonb(OLD), to_jsonb(NEW)) THEN
+            IF audit_is_held(OLD.query_id, OLD.end_user, NULL, OLD.client_id, OLD.timestamp, NULL) THEN
+                PERFORM audit_say_held('the record ' || OLD.log_id);
+            END IF;
             RETURN NEW;
+        END IF;
+    END IF;
+    IF TG_OP = 'DELETE' AND TG_LEVEL = 'ROW' AND current_user = 'affidavit_owner' THEN
+        IF EXISTS (SELECT FROM audit_set_aside s WHERE s.log_id = OLD.log_id AND s.timestamp = OLD.timestamp)
+           AND NOT EXISTS (SELECT FROM audit_leaves l WHERE l.log_id = OLD.log_id) THEN
+            IF audit_is_held(OLD.query_id, OLD.end_user, NULL, OLD.client_id, OLD.timestamp, NULL) THEN
+                PERFORM audit_say_held('the row ' || OLD.log_id);
+            END IF;
+            RETURN OLD;
         END IF;
     END IF;
     RAISE EXCEPTION 'audit_logs is insert-only: % is refused', TG_OP USING ERRCODE = 'insufficient_privilege';
@@ -643,12 +1127,67 @@ BEGIN
 END
 $function$
 ;
+CREATE OR REPLACE FUNCTION public.audit_refuse_held_key()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+BEGIN
+    IF audit_is_held(OLD.query_id, NULL, OLD.subject, OLD.client_id, OLD.timestamp, OLD.month) THEN
+        PERFORM audit_say_held('the archived record ' || OLD.log_id);
+    END IF;
+    RETURN OLD;
+END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_refuse_held_subject()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+BEGIN
+    IF OLD.id IN (SELECT hold_id FROM audit_active_holds(false)) THEN
+        PERFORM audit_say_held('the name of a reader');
+    END IF;
+    IF EXISTS (SELECT FROM audit_erasure_requests r WHERE r.request_id = OLD.id)
+       AND NOT EXISTS (SELECT FROM audit_erasure_requests r WHERE r.request_id = OLD.id AND r.change = 'done') THEN
+        RAISE EXCEPTION 'an erasure waits for this name' USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN OLD;
+END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_refuse_held_turn()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+BEGIN
+    IF audit_is_turn_held(OLD.query_id) THEN
+        PERFORM audit_say_held('a turn of the conversation');
+    END IF;
+    RETURN OLD;
+END
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_refuse_late()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $function$
 BEGIN
     RAISE EXCEPTION 'this month is archived' USING ERRCODE = 'AF001';
+END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_say_held(what text)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    RAISE EXCEPTION '%', what || ' is under a hold and stays' USING ERRCODE = 'AF002';
 END
 $function$
 ;
@@ -660,6 +1199,20 @@ AS $function$
     SELECT application_name FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND (
         pg_has_role(usesysid, 'affidavit_engine', 'MEMBER') OR pg_has_role(usesysid, 'affidavit_archiver', 'MEMBER'))
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_share_holds()
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+BEGIN
+    IF NOT EXISTS (SELECT FROM audit_locks WHERE name = 'hold') THEN
+        INSERT INTO audit_locks VALUES ('hold') ON CONFLICT DO NOTHING;
+    END IF;
+    PERFORM FROM audit_locks WHERE name = 'hold' FOR SHARE;
+END
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_tables()
@@ -691,13 +1244,15 @@ DECLARE
         FROM pg_attribute WHERE attrelid = 'audit_logs'::regclass AND attnum > 0 AND NOT attisdropped);
     condition text := CASE WHEN since IS NULL THEN '(end_user = ANY ($1) OR query_id = ANY ($2))'
         ELSE 'timestamp >= $3 AND timestamp < $4 ORDER BY timestamp' END;
+    unheld text := CASE WHEN EXISTS (SELECT FROM audit_active_holds(false))
+        THEN 'NOT audit_is_held(l.query_id, l.end_user, NULL, l.client_id, l.timestamp, NULL)' ELSE 'true' END;
     source regclass;
 BEGIN
     FOR source IN SELECT * FROM audit_tables() LOOP
         RETURN QUERY EXECUTE format(
             'SELECT (SELECT s.leaf_hash FROM audit_leaves s WHERE s.log_id = r.log_id), row_to_json(r) FROM (
-                SELECT %s FROM %s l WHERE erased_at IS NULL AND log_id <> ALL ($5) AND %s LIMIT $6) r',
-            listed, source, replace(condition, 'timestamp', 'l.timestamp'))
+                SELECT %s FROM %s l WHERE erased_at IS NULL AND log_id <> ALL ($5) AND %s AND %s LIMIT $6) r',
+            listed, source, unheld, replace(condition, 'timestamp', 'l.timestamp'))
         USING who, queries, since, until, passed_over, most;
     END LOOP;
 END
@@ -719,14 +1274,22 @@ AS $function$
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_unsealed_of(who text[], queries uuid[], until timestamp with time zone)
- RETURNS bigint
- LANGUAGE sql
+ RETURNS TABLE(log_id uuid, "timestamp" timestamp with time zone, leaf_hash bytea, schema_version integer, signature bytea)
+ LANGUAGE plpgsql
  STABLE SECURITY DEFINER
  SET search_path TO 'public', 'pg_temp'
 AS $function$
-    SELECT count(*) FROM audit_logs l
-    WHERE erased_at IS NULL AND timestamp < until AND (end_user = ANY (who) OR query_id = ANY (queries))
-      AND NOT EXISTS (SELECT FROM audit_leaves s WHERE s.log_id = l.log_id)
+DECLARE
+    source regclass;
+BEGIN
+    FOR source IN SELECT * FROM audit_tables() LOOP
+        RETURN QUERY EXECUTE format(
+            'SELECT l.log_id, l.timestamp, l.leaf_hash, l.schema_version::integer, l.signature FROM %s l
+             WHERE erased_at IS NULL AND l.timestamp < $3 AND ($1 IS NULL OR end_user = ANY ($1) OR query_id = ANY ($2))
+               AND NOT EXISTS (SELECT FROM audit_leaves s WHERE s.log_id = l.log_id)', source)
+        USING who, queries, until;
+    END LOOP;
+END
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_write(opened json, noted json, ended uuid[], closed json)
@@ -772,7 +1335,8 @@ CREATE OR REPLACE FUNCTION public.purge_old_chat_sessions(days integer DEFAULT 3
  LANGUAGE sql
 AS $function$
     WITH deleted AS (
-        DELETE FROM chat_sessions WHERE last_activity_at < now() - make_interval(days => days) RETURNING id
+        DELETE FROM chat_sessions WHERE last_activity_at < now() - make_interval(days => days)
+            AND NOT audit_is_session_held(id) RETURNING id
     )
     SELECT count(*)::integer FROM deleted
 $function$
@@ -789,6 +1353,10 @@ BEGIN
     IF to_regclass('public.audit_months') IS NULL OR to_regclass('public.audit_archives') IS NULL THEN
         RAISE EXCEPTION 'what says which months are archived stays' USING ERRCODE = 'insufficient_privilege';
     END IF;
+    IF to_regclass('public.audit_holds') IS NULL OR to_regclass('public.audit_hold_subjects') IS NULL
+       OR to_regclass('public.audit_row_keys') IS NULL THEN
+        RAISE EXCEPTION 'what says which records are held stays' USING ERRCODE = 'insufficient_privilege';
+    END IF;
     FOR guarded IN
         SELECT d.object_identity, d.objsubid, m.month
         FROM pg_event_trigger_dropped_objects() d JOIN public.audit_months m ON m.relation = d.objid
@@ -799,6 +1367,9 @@ BEGIN
         THEN
             RAISE EXCEPTION '% holds records of the log that no verified archive holds, and stays',
                 guarded.object_identity USING ERRCODE = 'insufficient_privilege';
+        END IF;
+        IF public.audit_is_month_held(guarded.month) THEN
+            RAISE EXCEPTION '% has records under a hold, and stays', guarded.object_identity USING ERRCODE = 'AF002';
         END IF;
     END LOOP;
 END
@@ -863,6 +1434,39 @@ CREATE VIEW public.audit_citations WITH (security_invoker=true) AS
    FROM (public.audit_logs l
      CROSS JOIN LATERAL jsonb_to_recordset(l.citations) c(n integer, chunk_id text, section text, chapter text, filename text, page text, url text, excerpt text, start integer, "end" integer, score double precision))
   WHERE (l.citations IS NOT NULL);
+CREATE VIEW public.audit_feedback WITH (security_invoker=true) AS
+ WITH given AS (
+         SELECT audit_logs."timestamp" AS given_at,
+            audit_logs.log_id,
+            ((audit_logs.details ->> 'query_id'::text))::uuid AS query_id,
+            ((audit_logs.details ->> 'helpful'::text))::boolean AS helpful,
+            (audit_logs.details ->> 'reason'::text) AS complaint
+           FROM public.audit_logs
+          WHERE ((audit_logs.endpoint = '/v1/feedback'::text) AND (audit_logs.outcome = 'served'::text) AND (audit_logs.details IS NOT NULL))
+        ), latest AS (
+         SELECT DISTINCT ON (given.query_id) given.given_at,
+            given.log_id,
+            given.query_id,
+            given.helpful,
+            given.complaint
+           FROM given
+          ORDER BY given.query_id, given.given_at DESC, given.log_id DESC
+        )
+ SELECT f.given_at,
+    f.query_id,
+    f.helpful,
+    f.complaint,
+    q."timestamp" AS asked_at,
+    q.client_id,
+    q.book_id,
+    q.user_query_text,
+    q.outcome,
+    q.reason,
+    q.confidence_level,
+    q.confidence_score,
+    q.answer_text
+   FROM (latest f
+     JOIN public.audit_logs q USING (query_id));
 CREATE VIEW public.audit_low_confidence WITH (security_invoker=true) AS
  SELECT "timestamp",
     query_id,
@@ -937,37 +1541,73 @@ CREATE TRIGGER audit_anchors_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.
 CREATE TRIGGER audit_archives_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_archives FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_breaks_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_breaks FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_checkpoints_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_checkpoints FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
+CREATE TRIGGER audit_delegations_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_delegations FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
+CREATE TRIGGER audit_erasure_requests_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_erasure_requests FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_erasures_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_erasures FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
+CREATE TRIGGER audit_head_anchors_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_head_anchors FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
+CREATE TRIGGER audit_head_entries_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_head_entries FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
+CREATE TRIGGER audit_heads_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_heads FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
+CREATE TRIGGER audit_hold_subjects_held BEFORE DELETE ON public.audit_hold_subjects FOR EACH ROW EXECUTE FUNCTION public.audit_refuse_held_subject();
+CREATE TRIGGER audit_hold_subjects_keep BEFORE UPDATE OR TRUNCATE ON public.audit_hold_subjects FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
+CREATE TRIGGER audit_holds_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_holds FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_keys_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_keys FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_leaves_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_leaves FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_locks_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_locks FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
 CREATE TRIGGER audit_logs_keep BEFORE DELETE OR UPDATE ON public.audit_logs FOR EACH ROW EXECUTE FUNCTION public.audit_refuse_change();
 CREATE TRIGGER audit_logs_keep_all BEFORE TRUNCATE ON public.audit_logs FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_change();
 CREATE TRIGGER audit_origin_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_origin FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
+CREATE TRIGGER audit_row_keys_held BEFORE DELETE ON public.audit_row_keys FOR EACH ROW EXECUTE FUNCTION public.audit_refuse_held_key();
+CREATE TRIGGER audit_row_keys_lock BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_row_keys FOR EACH STATEMENT EXECUTE FUNCTION public.audit_lock_row_keys();
+CREATE TRIGGER audit_set_aside_keep BEFORE DELETE OR UPDATE OR TRUNCATE ON public.audit_set_aside FOR EACH STATEMENT EXECUTE FUNCTION public.audit_refuse_evidence_change();
+CREATE TRIGGER chat_messages_held BEFORE DELETE ON public.chat_messages FOR EACH ROW EXECUTE FUNCTION public.audit_refuse_held_turn();
 CREATE TRIGGER generations_keep_calibration BEFORE UPDATE ON public.generations FOR EACH ROW WHEN (((old.published_at IS NOT NULL) AND (new.calibration IS DISTINCT FROM old.calibration))) EXECUTE FUNCTION public.generations_keep_calibration();
 
 -- Event triggers
 CREATE EVENT TRIGGER audit_refuse_drop ON sql_drop EXECUTE FUNCTION audit_guard.refuse_drop();
 
 -- Owners
+ALTER FUNCTION public.audit_active_holds(boolean) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_ask_erasure(json,text[],bytea) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_change_hold(json,text[],bytea) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_claim(text) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_count_held(uuid) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_count_held_before(timestamp with time zone) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_covers(text[],bytea[],uuid[],uuid,text,timestamp with time zone,timestamp with time zone,uuid,text,bytea,text,timestamp with time zone,date) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_disk_writers() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_empty_open(uuid,bytea) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_end_requests(json,text[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_erase(json) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_forget_sessions(text[],uuid[]) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_forget_subjects(timestamp with time zone) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_forget_turn(uuid) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_held_sessions(integer) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_holds(json) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_holds_against(text[],uuid[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_is_erased(jsonb,jsonb) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_is_erasure_due() OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_is_held(uuid,text,bytea,text,timestamp with time zone,date) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_is_month_held(date) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_is_open_held(jsonb,timestamp with time zone) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_is_session_held(uuid) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_is_turn_held(uuid) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_keep_commitments(uuid,jsonb) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_keys_to_destroy(text[],uuid[],date,integer) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_lock(text,boolean) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_lock_row_keys() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_make_month(date) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_open_to_empty(text[],uuid[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_personal_columns() OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_put_aside(json,uuid[],uuid) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_change() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_evidence_change() OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_refuse_held_key() OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_refuse_held_subject() OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_refuse_held_turn() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_late() OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_say_held(text) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_sessions() OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_share_holds() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_tables() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_turns(text[]) OWNER TO affidavit_owner;
@@ -981,7 +1621,14 @@ ALTER TABLE public.audit_anchors OWNER TO affidavit_owner;
 ALTER TABLE public.audit_archives OWNER TO affidavit_owner;
 ALTER TABLE public.audit_breaks OWNER TO affidavit_owner;
 ALTER TABLE public.audit_checkpoints OWNER TO affidavit_owner;
+ALTER TABLE public.audit_delegations OWNER TO affidavit_owner;
+ALTER TABLE public.audit_erasure_requests OWNER TO affidavit_owner;
 ALTER TABLE public.audit_erasures OWNER TO affidavit_owner;
+ALTER TABLE public.audit_head_anchors OWNER TO affidavit_owner;
+ALTER TABLE public.audit_head_entries OWNER TO affidavit_owner;
+ALTER TABLE public.audit_heads OWNER TO affidavit_owner;
+ALTER TABLE public.audit_hold_subjects OWNER TO affidavit_owner;
+ALTER TABLE public.audit_holds OWNER TO affidavit_owner;
 ALTER TABLE public.audit_keys OWNER TO affidavit_owner;
 ALTER TABLE public.audit_leaves OWNER TO affidavit_owner;
 ALTER TABLE public.audit_locks OWNER TO affidavit_owner;
@@ -991,6 +1638,7 @@ ALTER TABLE public.audit_open OWNER TO affidavit_owner;
 ALTER TABLE public.audit_origin OWNER TO affidavit_owner;
 ALTER TABLE public.audit_pepper OWNER TO affidavit_owner;
 ALTER TABLE public.audit_row_keys OWNER TO affidavit_owner;
+ALTER TABLE public.audit_set_aside OWNER TO affidavit_owner;
 ALTER TABLE public.books OWNER TO affidavit_owner;
 ALTER TABLE public.calibrations OWNER TO affidavit_owner;
 ALTER TABLE public.chat_messages OWNER TO affidavit_owner;
@@ -1004,6 +1652,7 @@ ALTER TABLE public.generations OWNER TO affidavit_owner;
 ALTER TABLE public.source_citations OWNER TO affidavit_owner;
 ALTER VIEW public.audit_changes OWNER TO affidavit_owner;
 ALTER VIEW public.audit_citations OWNER TO affidavit_owner;
+ALTER VIEW public.audit_feedback OWNER TO affidavit_owner;
 ALTER VIEW public.audit_low_confidence OWNER TO affidavit_owner;
 ALTER VIEW public.audit_questions OWNER TO affidavit_owner;
 ALTER VIEW public.audit_refusals OWNER TO affidavit_owner;
@@ -1011,13 +1660,26 @@ ALTER VIEW public.audit_requests_by_day OWNER TO affidavit_owner;
 ALTER VIEW public.audit_slow_requests OWNER TO affidavit_owner;
 
 -- Rights
+GRANT EXECUTE ON FUNCTION public.audit_active_holds(boolean) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_ask_erasure(json,text[],bytea) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_change_hold(json,text[],bytea) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_claim(text) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_claim(text) TO affidavit_engine;
+GRANT EXECUTE ON FUNCTION public.audit_count_held(uuid) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_count_held_before(timestamp with time zone) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_disk_writers() TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_end_requests(json,text[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_erase(json) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_forget_subjects(timestamp with time zone) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_forget_turn(uuid) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_held_sessions(integer) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_holds(json) TO affidavit_engine;
+GRANT EXECUTE ON FUNCTION public.audit_holds_against(text[],uuid[]) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_is_erasure_due() TO affidavit_engine;
+GRANT EXECUTE ON FUNCTION public.audit_is_month_held(date) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_is_session_held(uuid) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_keep_commitments(uuid,jsonb) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_keys_to_destroy(text[],uuid[],date,integer) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_lock(text,boolean) TO affidavit_archiver;
@@ -1026,8 +1688,10 @@ GRANT EXECUTE ON FUNCTION public.audit_lock(text,boolean) TO affidavit_sealer;
 GRANT EXECUTE ON FUNCTION public.audit_make_month(date) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_put_aside(json,uuid[],uuid) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_engine;
+GRANT EXECUTE ON FUNCTION public.audit_share_holds() TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_turns(text[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_unsealed_of(text[],uuid[],timestamp with time zone) TO affidavit_archiver;
@@ -1054,8 +1718,29 @@ GRANT SELECT ON TABLE public.audit_checkpoints TO affidavit_engine;
 GRANT INSERT ON TABLE public.audit_checkpoints TO affidavit_sealer;
 GRANT SELECT ON TABLE public.audit_checkpoints TO affidavit_sealer;
 GRANT SELECT ON TABLE public.audit_citations TO affidavit_auditor;
+GRANT SELECT ON TABLE public.audit_delegations TO affidavit_archiver;
+GRANT SELECT ON TABLE public.audit_delegations TO affidavit_auditor;
+GRANT SELECT ON TABLE public.audit_delegations TO affidavit_engine;
+GRANT INSERT (line) ON TABLE public.audit_delegations TO affidavit_engine;
+GRANT SELECT ON TABLE public.audit_delegations TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_erasure_requests TO affidavit_archiver;
+GRANT SELECT ON TABLE public.audit_erasure_requests TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_erasures TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_erasures TO affidavit_auditor;
+GRANT SELECT ON TABLE public.audit_feedback TO affidavit_auditor;
+GRANT SELECT ON TABLE public.audit_head_anchors TO affidavit_auditor;
+GRANT INSERT ON TABLE public.audit_head_anchors TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_head_anchors TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_head_entries TO affidavit_auditor;
+GRANT INSERT ON TABLE public.audit_head_entries TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_head_entries TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_heads TO affidavit_auditor;
+GRANT INSERT ON TABLE public.audit_heads TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_heads TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_hold_subjects TO affidavit_archiver;
+GRANT SELECT ON TABLE public.audit_hold_subjects TO affidavit_auditor;
+GRANT SELECT ON TABLE public.audit_holds TO affidavit_archiver;
+GRANT SELECT ON TABLE public.audit_holds TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_keys TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_keys TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_keys TO affidavit_engine;
@@ -1076,6 +1761,7 @@ GRANT SELECT (signature) ON TABLE public.audit_logs TO affidavit_sealer;
 GRANT SELECT ON TABLE public.audit_low_confidence TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_months TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_months TO affidavit_auditor;
+GRANT SELECT ON TABLE public.audit_open TO affidavit_archiver;
 GRANT SELECT (log_id) ON TABLE public.audit_open TO affidavit_archiver;
 GRANT SELECT (opened_at) ON TABLE public.audit_open TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_open TO affidavit_auditor;
@@ -1096,6 +1782,8 @@ GRANT INSERT ON TABLE public.audit_row_keys TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_row_keys TO affidavit_archiver;
 GRANT SELECT (log_id) ON TABLE public.audit_row_keys TO affidavit_auditor;
 GRANT SELECT (month) ON TABLE public.audit_row_keys TO affidavit_auditor;
+GRANT SELECT ON TABLE public.audit_set_aside TO affidavit_archiver;
+GRANT SELECT ON TABLE public.audit_set_aside TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_slow_requests TO affidavit_auditor;
 GRANT SELECT ON TABLE public.books TO affidavit_auditor;
 GRANT INSERT ON TABLE public.books TO affidavit_engine;
@@ -1142,13 +1830,30 @@ GRANT SELECT ON TABLE public.source_citations TO affidavit_engine;
 
 -- Functions that not everybody may call
 REVOKE EXECUTE ON FUNCTION audit_guard.refuse_drop() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_active_holds(boolean) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_ask_erasure(json,text[],bytea) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_change_hold(json,text[],bytea) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_claim(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_count_held(uuid) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_count_held_before(timestamp with time zone) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_covers(text[],bytea[],uuid[],uuid,text,timestamp with time zone,timestamp with time zone,uuid,text,bytea,text,timestamp with time zone,date) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_disk_writers() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_end_requests(json,text[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_erase(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_forget_subjects(timestamp with time zone) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_forget_turn(uuid) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_held_sessions(integer) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_holds(json) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_holds_against(text[],uuid[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_is_erased(jsonb,jsonb) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_is_erasure_due() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_is_held(uuid,text,bytea,text,timestamp with time zone,date) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_is_month_held(date) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_is_open_held(jsonb,timestamp with time zone) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_is_session_held(uuid) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_is_turn_held(uuid) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_keep_commitments(uuid,jsonb) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_keys_to_destroy(text[],uuid[],date,integer) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_lock(text,boolean) FROM PUBLIC;
@@ -1156,7 +1861,10 @@ REVOKE EXECUTE ON FUNCTION public.audit_make_month(date) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_personal_columns() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_put_aside(json,uuid[],uuid) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_say_held(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_sessions() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_share_holds() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_tables() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_turns(text[]) FROM PUBLIC;
@@ -1191,6 +1899,101 @@ COMMENT ON COLUMN public.audit_citations.filename IS 'File of the book that it c
 COMMENT ON COLUMN public.audit_citations.page IS 'Page of the quotation.';
 COMMENT ON COLUMN public.audit_citations.url IS 'Address that readers were sent to.';
 COMMENT ON COLUMN public.audit_citations.index_generation IS 'Generation of the index that found it.';
+COMMENT ON VIEW public.audit_feedback IS 'What readers thought of an answer or a refusal: the last feedback on each question.';
+COMMENT ON COLUMN public.audit_feedback.given_at IS 'When it was given.';
+COMMENT ON COLUMN public.audit_feedback.query_id IS 'Name of the question that it is about.';
+COMMENT ON COLUMN public.audit_feedback.helpful IS 'Whether the reader was helped.';
+COMMENT ON COLUMN public.audit_feedback.complaint IS 'What was wrong, if the reader said so: wrong, beside_the_point, incomplete, outdated, other.';
+COMMENT ON COLUMN public.audit_feedback.asked_at IS 'When it was asked.';
+COMMENT ON COLUMN public.audit_feedback.client_id IS 'Who asked.';
+COMMENT ON COLUMN public.audit_feedback.book_id IS 'Book that was asked.';
+COMMENT ON COLUMN public.audit_feedback.user_query_text IS 'Question, word for word.';
+COMMENT ON COLUMN public.audit_feedback.outcome IS 'How it ended: answered or refused.';
+COMMENT ON COLUMN public.audit_feedback.reason IS 'Why it was refused, if it was.';
+COMMENT ON COLUMN public.audit_feedback.confidence_level IS 'high, medium or low, of an answer.';
+COMMENT ON COLUMN public.audit_feedback.confidence_score IS 'Confidence from 0 to 1, of an answer.';
+COMMENT ON COLUMN public.audit_feedback.answer_text IS 'Answer or refusal, as the reader saw it.';
+COMMENT ON TABLE public.audit_head_anchors IS 'Heads of the log of heads in the vault, with the cosignatures of witnesses.';
+COMMENT ON COLUMN public.audit_head_anchors.tree_size IS 'Number of entries that the head covers.';
+COMMENT ON COLUMN public.audit_head_anchors.note IS 'Signed note with the cosignatures that it had when it was written into the vault.';
+COMMENT ON COLUMN public.audit_head_anchors.vault_key IS 'Key in the vault.';
+COMMENT ON COLUMN public.audit_head_anchors.vault_version IS 'Version in the vault.';
+COMMENT ON COLUMN public.audit_head_anchors.has_quorum IS 'Whether the witnesses of the policy of that time cosigned it; false without a policy.';
+COMMENT ON COLUMN public.audit_head_anchors.anchored_at IS 'When it was written.';
+COMMENT ON TABLE public.audit_head_entries IS 'Entries of the log of heads: the signed heads of months, in the order in which they were anchored.';
+COMMENT ON COLUMN public.audit_head_entries.entry_index IS 'Place in the log of heads, from 0 without gaps.';
+COMMENT ON COLUMN public.audit_head_entries.month IS 'Month whose head it is.';
+COMMENT ON COLUMN public.audit_head_entries.tree_size IS 'Size of the month''s tree at that head.';
+COMMENT ON COLUMN public.audit_head_entries.entry IS 'Signed note of the month''s head, as it was anchored.';
+COMMENT ON COLUMN public.audit_head_entries.leaf_hash IS 'SHA-256 of a zero byte and the entry: its leaf in the tree over the heads.';
+COMMENT ON COLUMN public.audit_head_entries.appended_at IS 'When it was appended.';
+COMMENT ON TABLE public.audit_heads IS 'Signed heads of the log of heads.';
+COMMENT ON COLUMN public.audit_heads.tree_size IS 'Number of entries that the head covers.';
+COMMENT ON COLUMN public.audit_heads.note IS 'Signed note: origin, size and root, under the log''s name.';
+COMMENT ON COLUMN public.audit_heads.created_at IS 'When it was signed.';
+COMMENT ON COLUMN public.audit_logs.log_id IS 'Name of the record in the log.';
+COMMENT ON COLUMN public.audit_logs.query_id IS 'Name of the request, which the client got with the response.';
+COMMENT ON COLUMN public.audit_logs.answer_id IS 'Name of the answer, if there was one.';
+COMMENT ON COLUMN public.audit_logs.user_query_text IS 'Question, word for word. Personal.';
+COMMENT ON COLUMN public.audit_logs.source_mode IS 'full-book, or context-restricted if the reader had selected text. Null: no question was read.';
+COMMENT ON COLUMN public.audit_logs.retrieval_query IS 'What was searched for, if it is not the question itself: spelling corrected, or with the questions before it. Personal.';
+COMMENT ON COLUMN public.audit_logs.chunks_retrieved_count IS 'Number of candidate passages that both searches found together.';
+COMMENT ON COLUMN public.audit_logs.chunks_returned IS 'Passages that the generator could use, each with all parts of its score. Personal.';
+COMMENT ON COLUMN public.audit_logs.retrieval_latency_ms IS 'Milliseconds of the search, with embedding and reranking.';
+COMMENT ON COLUMN public.audit_logs.llm_prompt IS 'Whole prompt that the language model got. Personal.';
+COMMENT ON COLUMN public.audit_logs.llm_response IS 'What the generator returned, before it was checked. Personal.';
+COMMENT ON COLUMN public.audit_logs.answer_text IS 'Answer or refusal, as the reader saw it. Personal.';
+COMMENT ON COLUMN public.audit_logs.confidence_score IS 'Confidence of the answer from 0 to 1, made of the two below.';
+COMMENT ON COLUMN public.audit_logs.citations IS 'Quotations of the answer: passage, place, excerpt, and offsets in the passage. Personal.';
+COMMENT ON COLUMN public.audit_logs.success IS 'Whether the question was answered.';
+COMMENT ON COLUMN public.audit_logs.error_message IS 'What failed, in words; never a vendor''s own text.';
+COMMENT ON COLUMN public.audit_logs."timestamp" IS 'When the request began, in UTC.';
+COMMENT ON COLUMN public.audit_logs.request_id IS 'X-Request-ID as the client sent it, or ours.';
+COMMENT ON COLUMN public.audit_logs.client_id IS 'Client that the API key belongs to.';
+COMMENT ON COLUMN public.audit_logs.key_id IS 'API key that was used; never the key itself.';
+COMMENT ON COLUMN public.audit_logs.end_user IS 'Reader behind the client, as the client named them. Personal.';
+COMMENT ON COLUMN public.audit_logs.client_address IS 'Address of the client. Personal.';
+COMMENT ON COLUMN public.audit_logs.session_id IS 'Conversation that the question belongs to.';
+COMMENT ON COLUMN public.audit_logs.book_id IS 'Book that was asked.';
+COMMENT ON COLUMN public.audit_logs.endpoint IS 'Route that was called, the command of an operator, or heartbeat.';
+COMMENT ON COLUMN public.audit_logs.http_status IS 'Status of the response.';
+COMMENT ON COLUMN public.audit_logs.outcome IS 'How it ended: answered, refused, served, failed, client_gone, abandoned, not_acknowledged or recorded.';
+COMMENT ON COLUMN public.audit_logs.reason IS 'Why the question was refused, if it was.';
+COMMENT ON COLUMN public.audit_logs.error_type IS 'Kind of the failure, if it failed.';
+COMMENT ON COLUMN public.audit_logs.selected_text IS 'Text that the reader had selected. Personal.';
+COMMENT ON COLUMN public.audit_logs.filters IS 'Part of the book that was to be searched. Personal.';
+COMMENT ON COLUMN public.audit_logs.top_k IS 'Number of passages that the generator could use at most.';
+COMMENT ON COLUMN public.audit_logs.confidence_level IS 'high, medium or low.';
+COMMENT ON COLUMN public.audit_logs.retrieval_confidence IS 'Score of the best cited passage.';
+COMMENT ON COLUMN public.audit_logs.generation_confidence IS 'The generator''s own estimate.';
+COMMENT ON COLUMN public.audit_logs.index_generation IS 'Edition of the book that was searched.';
+COMMENT ON COLUMN public.audit_logs.embedder IS 'Model that made the vectors.';
+COMMENT ON COLUMN public.audit_logs.calibration_id IS 'Calibration of the scores that was in force.';
+COMMENT ON COLUMN public.audit_logs.threshold IS 'Score of the gate that was in force.';
+COMMENT ON COLUMN public.audit_logs.model_requested IS 'Language model that was asked for. Null: none was called.';
+COMMENT ON COLUMN public.audit_logs.model_used IS 'Language model that responded.';
+COMMENT ON COLUMN public.audit_logs.provider_request_id IS 'The vendor''s name for the call.';
+COMMENT ON COLUMN public.audit_logs.stop_reason IS 'Why the model stopped.';
+COMMENT ON COLUMN public.audit_logs.tokens_input IS 'Tokens that the model read.';
+COMMENT ON COLUMN public.audit_logs.tokens_output IS 'Tokens that the model wrote.';
+COMMENT ON COLUMN public.audit_logs.generation_latency_ms IS 'Milliseconds of the generator.';
+COMMENT ON COLUMN public.audit_logs.total_latency_ms IS 'Milliseconds from the request''s head to its close.';
+COMMENT ON COLUMN public.audit_logs.limit_decision IS 'What the rate limiter decided, and what was left.';
+COMMENT ON COLUMN public.audit_logs.repeat_count IS 'Number of requests that this record stands for: more than 1 only in a flood.';
+COMMENT ON COLUMN public.audit_logs.prompt_sha256 IS 'SHA-256 of the prompt''s template.';
+COMMENT ON COLUMN public.audit_logs.settings_sha256 IS 'SHA-256 of all settings but secrets.';
+COMMENT ON COLUMN public.audit_logs.code_version IS 'Version of the engine.';
+COMMENT ON COLUMN public.audit_logs.spooled IS 'Whether the record waited in a spool because the database was unavailable.';
+COMMENT ON COLUMN public.audit_logs.schema_version IS 'Version of the list of columns that the hash covers.';
+COMMENT ON COLUMN public.audit_logs.salt IS 'Salt of the record''s commitments; gone once the record is erased.';
+COMMENT ON COLUMN public.audit_logs.leaf_hash IS 'SHA-256 over everything recorded; the record''s leaf in the month''s tree.';
+COMMENT ON COLUMN public.audit_logs.erased_at IS 'When the personal columns were erased, if they were.';
+COMMENT ON COLUMN public.audit_logs.calibration_kind IS 'What the calibration rests on: probes, labels, or the embedder''s default.';
+COMMENT ON COLUMN public.audit_logs.best_score IS 'Best score of any passage, which the gate compared with its threshold.';
+COMMENT ON COLUMN public.audit_logs.filter_message IS 'What was searched instead, if the filters left nothing. Personal.';
+COMMENT ON COLUMN public.audit_logs.rerank IS 'What the reranker did, or why it did not.';
+COMMENT ON COLUMN public.audit_logs.released_text IS 'What the reader saw of a stream that broke off. Personal.';
+COMMENT ON COLUMN public.audit_logs.instruction_like IS 'Where text read like an instruction to the model.';
 COMMENT ON COLUMN public.audit_logs.details IS 'What the request was about, if that is no filter of a search.';
 COMMENT ON COLUMN public.audit_logs.writer IS 'Process that wrote the record; it numbers its records in sequence.';
 COMMENT ON COLUMN public.audit_logs.sequence IS 'Number of the record among those of its writer, from 1.';

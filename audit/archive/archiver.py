@@ -33,15 +33,17 @@ from audit.archive.export import export
 from audit.archive.month_table import ManifestPlace, Month, RestoredRow, State
 from audit.archive.reader import read_rows
 from audit.archive.verify import verify_archive
-from audit.errors import ArchiveError, MonthNotReadyError
+from audit.errors import ArchiveError, HeldError, MonthNotReadyError
 from audit.ledger.partitions import next_month
 from audit.progress import Progress
 from audit.proof import archive_format
 from audit.proof.archive_format import MANIFEST, Manifest, StoredFile
-from audit.proof.keys import PublicKey, SigningKey
+from audit.proof.keys import HeadSigner, PublicKey
 from audit.proof.record import Row, bytes_of, leaf_hash
 from audit.proof.verdict import WHOLE, Report
+from audit.sealing.forged_rows import forged_open, rows_not_ours
 from audit.vault import Vault
+from audit.vault_owner import check_vault
 
 CLOSED_FOR = timedelta(days=1)  # by then, entries spooled at the end of a month have arrived
 SEALER_S = 60.0  # a running sealer needs seconds
@@ -52,6 +54,7 @@ _EXPECTED = (
     errors.LedgerUnavailableError,
 )  # fmt: skip
 EMPTY = "has no records, so nothing was done"
+STAYS = "is in the vault; its table stays until the holds on its records are released"
 
 Event = Callable[..., AbstractAsyncContextManager[object]]
 
@@ -72,7 +75,7 @@ class Archiver:
     connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
     reading: Callable[[], AbstractContextManager[psycopg.Connection]]  # for long reads, in a thread
     vault: Vault
-    key: SigningKey
+    key: HeadSigner
     public_keys: Callable[[], Sequence[PublicKey]]
     seal: Callable[[], Awaitable[bool]]  # False if this login must not, because another process seals
     event: Event
@@ -125,6 +128,8 @@ class Archiver:
             try:
                 await self._repair(connection, await month_table.read_month(connection, month))
                 words, is_well = await work(connection, await month_table.read_month(connection, month)), True
+            except HeldError:
+                words, is_well = STAYS, True
             except _EXPECTED as failure:
                 words, is_well = str(failure), False
             return _outcome(await month_table.read_month(connection, month), words, is_well=is_well)
@@ -150,10 +155,24 @@ class Archiver:
     async def _advance(self, connection: AsyncConnection, month: Month) -> str:
         if month.state is None and (await month_table.count(connection, month.month)).is_empty:
             return EMPTY
+        await check_vault(connection, self.vault)
+        if month.table:
+            await self._check_ours(connection, month)
         while (step := self._next(month)) is not None:
             await step(connection, month)
             month = await month_table.read_month(connection, month.month)
         return self._describe(month)
+
+    async def _check_ours(self, connection: AsyncConnection, month: Month) -> None:
+        """What the engine did not sign is never sealed, so no wait would end."""
+        keys = self.public_keys()
+        forged = [row.log_id for row in await rows_not_ours(connection, keys) if row.month == month.month]
+        forged += [log_id for at, log_id in await forged_open(connection, keys) if at == month.month]
+        if forged:
+            raise MonthNotReadyError(
+                f"{len(forged)} of its records were not signed by the engine, the first is {forged[0]}: find out who else can write"
+                " to the database, then take them out of the log with `affidavit audit set-aside`"
+            )
 
     def _next(self, month: Month) -> Callable[[AsyncConnection, Month], Awaitable[None]] | None:
         if month.state in {"detached", "dropped"} and month.table:
@@ -217,6 +236,8 @@ class Archiver:
         """Verify once more before the drop: the last verification may be old, and a drop cannot be undone."""
         async with self._step(connection, month, "dropped"):
             if month.table:
+                if await month_table.is_held(connection, month):
+                    raise HeldError(STAYS)
                 await self._prove(connection, month)
                 await month_table.drop(connection, month)
 

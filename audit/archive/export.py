@@ -78,12 +78,19 @@ def export(
             f"The leaves of {month:%Y-%m} do not have the root of its last checkpoint. Run `affidavit audit verify`"
         )
     (folder / archive_format.CHECKPOINT).write_text(note, "utf-8")
-    (folder / archive_format.KEYS).write_text("".join(f"{key}\n" for key in public_keys), "utf-8")
+    lines = [f"{key.line}\n" for key in public_keys if _is_of(key, month)]
+    (folder / archive_format.KEYS).write_text("".join(lines), "utf-8")
     (folder / archive_format.SPECIFICATION).write_bytes(archive_format.SPECIFICATION_FILE.read_bytes())
     return Exported(
         origin, month, tree.size, checkpoint.root, sorted(versions), columns, code_version,
         {name: folder / name for name in archive_format.NAMES},
     )  # fmt: skip
+
+
+def _is_of(key: PublicKey, month: date) -> bool:
+    """Not the delegations of all years."""
+    given = key.delegation
+    return given is None or given.begin.date().replace(day=1) <= month <= given.until.date()
 
 
 def _write_rows(

@@ -15,9 +15,9 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from psycopg import AsyncConnection, Connection
-from psycopg.errors import LockNotAvailable
+from psycopg.errors import Error, LockNotAvailable
 
-from audit.errors import MonthNotReadyError
+from audit.errors import HeldError, MonthNotReadyError
 from audit.ledger.partitions import next_month, partition_name
 from audit.proof.merkle import Frontier
 from audit.proof.record import Row
@@ -59,13 +59,15 @@ SELECT (SELECT count(*) FROM audit_logs WHERE timestamp >= %(begin)s AND timesta
        (SELECT count(*) FROM audit_open WHERE opened_at >= %(begin)s AND opened_at < %(end)s)
 """
 _HOLD_ERASURES = "SELECT audit_lock('erasure')"
+_IS_HELD = "SELECT audit_is_month_held(%s)"
+_HELD = "AF002"  # the SQLSTATE with which the database refuses what a hold covers
 
 # The key is derived, so that a retry gives the same key. Erased records get none.
 _KEYS = """
-INSERT INTO audit_row_keys (log_id, query_id, month, key, subject)
+INSERT INTO audit_row_keys (log_id, query_id, month, key, subject, client_id, timestamp)
 SELECT log_id, query_id, %(month)s,
        sha256('affidavit row key 1'::bytea || '\\x00'::bytea || salt || uuid_send(log_id)),
-       sha256(pepper || convert_to(end_user, 'UTF8'))
+       sha256(pepper || convert_to(end_user, 'UTF8')), client_id, timestamp
 FROM audit_logs r, audit_pepper
 WHERE timestamp >= %(begin)s AND timestamp < %(end)s AND salt IS NOT NULL AND erased_at IS NULL
   AND NOT EXISTS (SELECT FROM audit_erasures e WHERE e.log_id = r.log_id)
@@ -293,10 +295,21 @@ async def fill(connection: AsyncConnection, month: Month, rows: Sequence[Restore
         await connection.execute(_FILL.format(table=month.table).encode(), (texts,))
 
 
+async def is_held(connection: AsyncConnection, month: Month) -> bool:
+    ((held,),) = await _fetch(connection, _IS_HELD, (month.month,))
+    return bool(held)
+
+
 @_retried
 async def drop(connection: AsyncConnection, month: Month) -> None:
-    async with connection.transaction():
-        await _change_as_owner(connection, _DROP, month)
+    try:
+        async with connection.transaction():
+            await block_erasures(connection)  # and holds: one that is being added is waited for
+            await _change_as_owner(connection, _DROP, month)
+    except Error as failure:
+        if failure.sqlstate == _HELD:
+            raise HeldError(f"{month} has records under a hold") from None
+        raise
 
 
 def read_row_keys(connection: Connection, log_ids: Sequence[str]) -> dict[str, bytes]:

@@ -5,7 +5,7 @@ This is the CPU-bound part of the archive. Its inputs and results can be pickled
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,7 +109,7 @@ def encode_records(kinds: Mapping[str, str], records: Records) -> EncodedRecords
         if hashes != [leaf, leaf]:
             raise ArchiveError(f"The record {log_id} differs from what was sealed as leaf {index}")
     lines = "".join(f"{line}\n" for line in parquet.lines(batch, texts_by_column))
-    return EncodedRecords(archive_format.ZSTD.compress(lines.encode(), asbytes=True), leaves, batch)
+    return EncodedRecords(archive_format.compress(lines.encode()), leaves, batch)
 
 
 class Signing(NamedTuple):
@@ -196,7 +196,8 @@ def _check_line(line: bytes, month: date, signing: Signing, keys: Mapping[str, b
 def _is_vouched_for(line: EvidenceLine, leaf: bytes, signing: Signing) -> bool:
     if line.signature is None:
         return not must_be_signed(line.row["schema_version"], line.leaf_index, signing.signed_from)
-    return is_row_signed(line.signature, line.log_id, leaf, signing.public_keys)
+    at = datetime.fromisoformat(line.row["timestamp"])
+    return is_row_signed(line.signature, line.log_id, leaf, at, signing.public_keys)
 
 
 def _open_box(line: EvidenceLine, keys: Mapping[str, bytes] | None) -> bool:

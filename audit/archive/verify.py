@@ -21,9 +21,10 @@ from audit.progress import Progress
 from audit.proof import archive_format
 from audit.proof.archive_format import CHECKPOINT, EVIDENCE, KEYS, LEAVES, NAMES, PARQUET, Manifest
 from audit.proof.checkpoint import BreakLine, Checkpoint, open_break, open_note
-from audit.proof.keys import PublicKey
+from audit.proof.keys import KeyRing, PublicKey
 from audit.proof.merkle import HASH_BYTES, Frontier
 from audit.proof.verdict import Finding, Report, Verdict
+from audit.vault_owner import WHAT_TO_DO, is_signed_by
 
 SMALL_BYTES_MAX = 2**20  # a note or a list of keys
 
@@ -41,7 +42,7 @@ def verify_archive(
     if not public_keys:
         report.add(Finding(Verdict.CANNOT_TELL, "key", "There is no public key to check with"))
         return report
-    manifest = _manifest(vault, manifest_key, manifest_version, report)
+    manifest = _manifest(vault, manifest_key, manifest_version, public_keys, report)
     if manifest is None:
         return report
     with tempfile.TemporaryDirectory(prefix="affidavit-archive-") as folder:
@@ -53,13 +54,15 @@ def verify_archive(
     return report
 
 
-def _manifest(vault: ArchiveSource, key: str, version: str | None, report: Report) -> Manifest | None:
+def _manifest(
+    vault: ArchiveSource, key: str, version: str | None, public_keys: Sequence[PublicKey], report: Report
+) -> Manifest | None:
     try:
         with vault.open(key, version) as stream:
             content = stream.read(archive_format.MANIFEST_BYTES_MAX + 1)  # one byte more is refused
         manifest = archive_format.open_manifest(content)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        report.add(Finding(Verdict.MISSING, "file", f"{key} is missing"))
+        report.add(_describe_missing(vault, key, public_keys))
     except (ArchiveError, VaultDamagedError) as wrong:
         report.add(Finding(Verdict.TAMPERED, "file", f"The manifest {key}: {wrong}"))
     except ValueError as wrong:
@@ -74,6 +77,20 @@ def _manifest(vault: ArchiveSource, key: str, version: str | None, report: Repor
             report.add(Finding(Verdict.TAMPERED, "file", message, manifest.month))
         return manifest
     return None
+
+
+def _describe_missing(vault: ArchiveSource, key: str, public_keys: Sequence[PublicKey]) -> Finding:
+    """A log is anchored before a month of it is archived: a vault without a single anchor of it is another one."""
+    try:
+        is_ours = is_signed_by(_Notes(vault), public_keys)
+    except (VaultError, OSError) as unreadable:
+        return Finding(
+            Verdict.CANNOT_TELL, "file", f"{key} is missing, and the vault cannot be read: {unreadable}"
+        )
+    if is_ours:
+        return Finding(Verdict.MISSING, "file", f"{key} is missing")
+    message = f"The vault has neither {key} nor an anchor that one of the given keys signed: it is another one, or it was emptied."
+    return Finding(Verdict.WRONG_VAULT, "vault", f"{message} {WHAT_TO_DO}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +190,13 @@ class _Archive:
             self._add_finding(Verdict.MISSING, "row", message, first)
 
     def _check_keys(self) -> None:
+        lines = self._read_file(KEYS).decode(errors="replace").splitlines()
         try:
-            listed = [PublicKey.of(line) for line in self._read_file(KEYS).decode().splitlines()]
+            listed = [PublicKey.of(line) for line in lines]
         except ValueError as wrong:
             self._add_finding(Verdict.TAMPERED, "file", f"{KEYS}: {wrong}")
             return
+        self.public_keys = KeyRing.of(self.public_keys).with_delegations(lines)
         if self.manifest.key_id not in {key.key_id for key in listed}:
             message = f"{KEYS} does not list the key that the manifest names"
             self._add_finding(Verdict.TAMPERED, "file", message)

@@ -4,26 +4,43 @@ One read-only snapshot transaction, so that everything is of one moment. Batches
 the last one is verified, and no more than that is held in memory.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar
 
 import psycopg
 from psycopg import sql
 
-from audit.anchored import Chain, MonthAnchors, list_anchors, month_anchors, read
-from audit.checking.inspection import Batch, Erasure, Leaf, LogRow, MonthState, UnsealedRecord
+from audit.anchored import (
+    AnchorSource,
+    Chain,
+    MonthAnchors,
+    delegations_in,
+    list_anchors,
+    month_anchors,
+    note_key,
+    read,
+)
+from audit.checking.inspection import Batch, Leaf, LogRow, MonthState, SetAside, UnsealedRecord
+from audit.checking.judgement import Erasure
 from audit.checking.lost_history import StoredBreak
-from audit.checking.signature_check import SignatureCheck, SignedRows, check_here
+from audit.checking.second_judge import BatchJudge, judge_all
+from audit.errors import NoteError
+from audit.heads.inspection import HeadBatch, StoredEntry
+from audit.heads.vaulted import VaultedHeads, list_heads, read_entries
+from audit.heads.vaulted import note_key as head_key
+from audit.holding.doubts import HoldTables
+from audit.holding.tables import read_hold_tables
+from audit.ledger.delegated_keys import DELEGATIONS
 from audit.ledger.partitions import month_start, next_month, partition_name
 from audit.proof.keys import PublicKey
 from audit.proof.record import Row
-from audit.vault import Vault
 
-BATCH_LEAVES = 1_000  # some 8 MB of records: enough to be fast, little enough to hold three of them
+BATCH_LEAVES = 500
+AHEAD = 2  # batches
 LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 SEALED_WITHIN = timedelta(seconds=60)  # a sealer needs ten; an older record without a leaf is reported
 
@@ -74,6 +91,7 @@ _ANCHORS = (
     "SELECT tree_size FROM public.audit_anchors WHERE month = %s AND tree_size > %s AND tree_size <= %s"
 )
 _BREAKS = "SELECT number, note FROM public.audit_breaks WHERE month = %s"
+_NEWEST_HEAD = "SELECT coalesce(max(tree_size), 0) FROM public.audit_heads"
 _RECORD = """
 SELECT EXISTS (SELECT FROM public.audit_leaves WHERE log_id = asked) OR EXISTS (SELECT FROM public.audit_logs WHERE log_id = asked)
 FROM (SELECT %s::uuid) AS record (asked)
@@ -111,6 +129,32 @@ WHERE timestamp >= %s AND timestamp < %s AND NOT EXISTS (
 _SIGNED = "signature, writer::text, sequence, heartbeat"
 _UNSIGNED = "NULL::bytea, NULL::text, NULL::integer, NULL::jsonb"
 _OPEN = "SELECT trail, signature FROM public.audit_open WHERE signature IS NOT NULL"
+_SET_ASIDE = """
+SELECT log_id::text, timestamp, (kept ->> 'leaf_hash')::bytea, (kept ->> 'signature')::bytea FROM public.audit_set_aside
+"""
+_HEAD_ENTRIES = """
+SELECT entry_index, e.month, e.tree_size, entry, leaf_hash, c.note FROM public.audit_head_entries e
+LEFT JOIN public.audit_checkpoints c ON c.month = e.month AND c.tree_size = e.tree_size
+WHERE entry_index >= %s AND entry_index < %s
+"""
+_HEAD_COUNT = """
+SELECT greatest((SELECT max(entry_index) + 1 FROM public.audit_head_entries), (SELECT max(tree_size) FROM public.audit_heads),
+                (SELECT max(tree_size) FROM public.audit_head_anchors), 0)
+"""
+_HEADS = "SELECT tree_size, note FROM public.audit_heads WHERE tree_size > %s AND tree_size <= %s"
+_PUBLISHED = "SELECT tree_size FROM public.audit_head_anchors WHERE tree_size > %s AND tree_size <= %s"
+_NEWEST_PUBLISHED = "SELECT note FROM public.audit_head_anchors ORDER BY tree_size DESC LIMIT 1"
+# Of each month the newest anchor, if the log of heads had begun by then and has nothing as new of the month.
+_UNLOGGED = """
+SELECT month, size FROM (
+    SELECT DISTINCT ON (month) month, tree_size AS size, anchored_at FROM public.audit_anchors ORDER BY month, tree_size DESC) a
+WHERE anchored_at > (SELECT min(appended_at) + interval '1 minute' FROM public.audit_head_entries) AND NOT EXISTS (
+    SELECT FROM public.audit_head_entries e WHERE e.month = a.month AND e.tree_size >= a.size)
+"""
+# The first eight digits of a log file's name. A standby has no current file.
+_TIMELINE = """
+SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer
+"""
 
 Item = TypeVar("Item")
 
@@ -139,21 +183,24 @@ class StoredEvidence:
     """The `LogEvidence` of one database and one vault. Its connection is used by one thread at a time."""
 
     connection: psycopg.Connection
-    vault: Vault
+    vault: AnchorSource
     period: Period
     now: datetime
-    check_signatures: SignatureCheck = check_here
+    judge: BatchJudge = judge_all
+    _has_vault: bool = True
     _anchors: dict[date, MonthAnchors] = field(default_factory=dict)
     _chains: dict[date, Chain] = field(default_factory=dict)
     _rows: bytes = b""
     _is_signed: bool = True  # a log of an older version has no such columns
     _has_erasures: bool = False
     _has_breaks: bool = False
+    _heads: VaultedHeads = field(default_factory=VaultedHeads)
     _states: dict[date, MonthState] = field(default_factory=dict)
 
     def begin(self) -> None:
         """List the vault first: an anchor written in between is already in the database, and not the other way round."""
         self._anchors = list_anchors(self.vault)
+        self._heads = list_heads(self.vault)
         self.connection.autocommit = True
         self.connection.execute(_SESSION.encode(), prepare=False)
         columns = self.connection.execute(COLUMNS).fetchall()
@@ -191,17 +238,10 @@ class StoredEvidence:
         return found[0] if found else None
 
     def batches(self, month: date, end: int, keys: Sequence[PublicKey]) -> Iterator[Batch]:
-        """While one batch is verified, the signatures of the next are checked, and the one after that is read."""
+        """While some batches are judged, the next ones are read."""
         begins = range(0, end, BATCH_LEAVES)
         read = _prefetched(self._batch(month, begin, min(begin + BATCH_LEAVES, end)) for begin in begins)
-        waiting: tuple[Batch, Future[SignedRows]] | None = None
-        with ThreadPoolExecutor(1) as checker:
-            for batch in read:
-                ready, waiting = waiting, (batch, checker.submit(self.check_signatures, batch.claims, keys))
-                if ready:
-                    yield replace(ready[0], signed=ready[1].result())
-            if waiting:
-                yield replace(waiting[0], signed=waiting[1].result())
+        yield from self.judge(read, keys)
 
     def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None:
         return self.connection.execute(_LEAVES_BEYOND, (month, end)).fetchone()
@@ -217,14 +257,40 @@ class StoredEvidence:
         if self._is_signed:
             yield from self.connection.execute(_OPEN)
 
+    def set_aside(self) -> Iterator[SetAside]:
+        if self._has_table("audit_set_aside"):
+            for row in self.connection.execute(_SET_ASIDE):
+                yield SetAside(*row)
+
+    def hold_tables(self) -> HoldTables:
+        if not self._has_table("audit_holds"):
+            return HoldTables()
+        try:
+            return read_hold_tables(self.connection)
+        except psycopg.errors.UndefinedColumn:  # each row is found to be altered then
+            return HoldTables()
+
+    def delegations(self) -> list[str]:
+        found = (
+            self.connection.execute(DELEGATIONS).fetchall() if self._has_table("audit_delegations") else []
+        )
+        lines = [line for (line,) in found]
+        return lines + delegations_in(self.vault, lines)
+
+    def origins(self) -> set[str]:
+        return {name for (name,) in self.connection.execute("SELECT origin FROM public.audit_origin")}
+
     def since(self, month: date) -> datetime:
         return self.period.within(month).since
 
     def breaks(self, month: date) -> list[StoredBreak]:
         """Those of the database and those of the vault, with what the vault holds of the lost leaves."""
-        anchors = self._anchors_of(month)
         lines = self.connection.execute(_BREAKS, (month,)).fetchall() if self._has_breaks else []
         stored: dict[int, str] = dict(lines)
+        if not self._has_vault:  # the database is believed, because only its own heads are compared with it
+            notes = {number: note.encode() for number, note in lines}
+            self._anchors[month] = MonthAnchors(month, breaks=notes)
+        anchors = self._anchors_of(month)
         return [
             self._break(anchors, number, stored.get(number))
             for number in sorted(stored.keys() | anchors.breaks.keys())
@@ -242,6 +308,47 @@ class StoredEvidence:
             found.heads = {size: read(self.vault, before.key(size)) for size in beyond}
         return found
 
+    def count_anchors(self) -> int:
+        ((count,),) = self.connection.execute("SELECT count(*) FROM public.audit_anchors").fetchall()
+        return int(count)
+
+    def vault_notes(self) -> Iterator[bytes]:
+        for anchors in self._anchors.values():
+            for branch, sizes in anchors.sizes.items():
+                for size in sorted(sizes, reverse=True):
+                    yield read(self.vault, note_key(anchors.month, size, branch))
+
+    def heads(self) -> "StoredHeads | None":
+        """The log of heads; None in a log of an older version."""
+        if not self._has_table("audit_head_entries"):
+            return None
+        return StoredHeads(self.connection, self.vault, self._heads, has_vault=self._has_vault)
+
+    def newest_head(self) -> int | None:
+        """The size of the log of heads as the database has it; None if that is of an older version."""
+        if not self._has_table("audit_heads"):
+            return None
+        ((size,),) = self.connection.execute(_NEWEST_HEAD).fetchall()
+        return int(size)
+
+    @property
+    def has_vault(self) -> bool:
+        """False once the vault was found to be another log's."""
+        return self._has_vault
+
+    def leave_vault(self) -> None:
+        self._has_vault = False
+        self._anchors.clear()
+        self._chains.clear()
+
+    def timeline(self) -> int | None:
+        try:
+            with self.connection.transaction():
+                ((timeline,),) = self.connection.execute(_TIMELINE).fetchall()
+        except psycopg.Error:  # not every service has it
+            return None
+        return int(timeline)
+
     def manifest(self, month: date) -> tuple[bytes | None, str]:
         """Read the recorded version, because a later one is not ours. An invalid key counts as a missing manifest."""
         ((key, version, digest),) = self.connection.execute(_MANIFEST, (month,)).fetchall()
@@ -251,7 +358,10 @@ class StoredEvidence:
             return None, digest
 
     def _batch(self, month: date, begin: int, end: int) -> Batch:
-        leaves = [Leaf(*row) for row in self.connection.execute(_LEAVES, (month, begin, end), binary=True)]
+        leaves = [
+            Leaf(*row)
+            for row in self.connection.execute(_LEAVES, (month, begin, end), binary=True).fetchall()
+        ]
         checkpoints = self.connection.execute(_CHECKPOINTS, (month, begin, end)).fetchall()
         chain = self._chain(month)
         notes = {size: read(self.vault, chain.key(size)) for size in chain.between(begin, end)}
@@ -259,7 +369,7 @@ class StoredEvidence:
         anchored, damaged = chain.leaves(self.vault, begin, end)
         batch = Batch(
             begin, end, leaves, dict(checkpoints), notes, anchored, rows={}, anchors_damaged=damaged,
-            anchors_lost=[size for (size,) in recorded if size not in notes and not self._is_in_vault(month, size)],
+            anchors_lost=[size for (size,) in recorded if self._has_vault and size not in notes and not self._is_in_vault(month, size)],
         )  # fmt: skip
         if leaves and self.is_in_period(month):
             if self.state(month) == "attached":
@@ -277,7 +387,9 @@ class StoredEvidence:
     def _add_rows(self, month: date, batch: Batch) -> None:
         log_ids = [leaf.log_id for leaf in batch.leaves]
         period, whole = self.period.within(month), EVER.within(month)
-        found = self.connection.execute(self._rows, (log_ids, period.since, period.until), binary=True)
+        found = self.connection.execute(
+            self._rows, (log_ids, period.since, period.until), binary=True
+        ).fetchall()
         rows = defaultdict(list)
         for log_id, *row in found:
             rows[log_id].append(LogRow(*row))
@@ -320,6 +432,73 @@ class StoredEvidence:
         return size in month_anchors(self.vault, month).chain().heads
 
 
+@dataclass(slots=True)
+class StoredHeads:
+    """The `HeadsEvidence` of one database and one vault, which was listed before the database was read."""
+
+    connection: psycopg.Connection
+    vault: AnchorSource
+    listed: VaultedHeads
+    has_vault: bool
+
+    def batches(self) -> Iterator[HeadBatch]:
+        ((count,),) = self.connection.execute(_HEAD_COUNT).fetchall()
+        if count > self.listed.size and self.has_vault:  # entries that were appended since the listing
+            now = list_heads(self.vault)
+            self.listed = VaultedHeads(
+                now.sizes, [(first, last) for first, last in now.files if first < count]
+            )
+        end = max(count, self.listed.size) if self.has_vault else count
+        for begin in range(0, end, BATCH_LEAVES):
+            yield self._batch(begin, min(begin + BATCH_LEAVES, end))
+
+    def anchored(self, month: date, size: int, branch: int) -> bytes | None:
+        try:
+            return read(self.vault, note_key(month, size, branch))
+        except FileNotFoundError:
+            return None
+
+    def unlogged(self) -> list[tuple[date, int]]:
+        return self.connection.execute(_UNLOGGED).fetchall()
+
+    def newest_published(self) -> str | None:
+        found = self.connection.execute(_NEWEST_PUBLISHED).fetchone()
+        return found[0] if found else None
+
+    def _batch(self, begin: int, end: int) -> HeadBatch:
+        rows = self.connection.execute(_HEAD_ENTRIES, (begin, end), binary=True).fetchall()
+        entries = {index: StoredEntry(*rest) for index, *rest in rows}
+        heads: dict[int, str] = dict(self.connection.execute(_HEADS, (begin, end)).fetchall())
+        if not self.has_vault:
+            vaulted = {index: entry.entry for index, entry in entries.items()}
+            return HeadBatch(begin, end, entries, vaulted, heads, {}, frozenset())
+        sizes = [size for size in self.listed.sizes if begin < size <= end]
+        published = self.connection.execute(_PUBLISHED, (begin, end)).fetchall()
+        return HeadBatch(
+            begin, end, entries, self._vaulted(begin, end), heads,
+            vaulted_heads={size: read(self.vault, head_key(size)) for size in sizes},
+            published=frozenset(size for (size,) in published if not self._is_in_vault(size)),
+        )  # fmt: skip
+
+    def _vaulted(self, begin: int, end: int) -> dict[int, str]:
+        """Those that can be read: the others are not in the vault any more."""
+        found: dict[int, str] = {}
+        for file in self.listed.files:
+            if file[0] < end and file[1] > begin:
+                try:
+                    found |= dict(read_entries(self.vault, [file]))
+                except (NoteError, FileNotFoundError):
+                    continue
+        return {index: entry for index, entry in found.items() if begin <= index < end}
+
+    def _is_in_vault(self, size: int) -> bool:
+        """A head that was published since the listing."""
+        try:
+            return bool(read(self.vault, head_key(size)))
+        except FileNotFoundError:
+            return False
+
+
 def rows_statement(
     columns: Iterable[tuple[str, bool, str]], condition: str, signature: str = "NULL::bytea"
 ) -> bytes:
@@ -337,10 +516,10 @@ def rows_statement(
 
 
 def _prefetched(items: Iterable[Item]) -> Iterator[Item]:
-    """Prefetch: reads the next item in a thread while the caller works on the current one."""
+    """Prefetch: reads the next items in a thread while the caller works on the current one."""
     source = iter(items)
     with ThreadPoolExecutor(1) as reader:
-        coming = reader.submit(next, source, None)
-        while (item := coming.result()) is not None:
-            coming = reader.submit(next, source, None)
+        coming = deque(reader.submit(next, source, None) for _ in range(AHEAD))
+        while (item := coming.popleft().result()) is not None:
+            coming.append(reader.submit(next, source, None))
             yield item

@@ -4,25 +4,26 @@
 leaf, the vault is believed and not the database: it is write-once, and outside of the database.
 """
 
-import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
-from uuid import UUID
 
+from audit.checking.judgement import Erasure, Judged, StoredRow, judge_erasure
 from audit.checking.lost_history import LostRange, StoredBreak, check_break
 from audit.checking.numbering import Numbering
 from audit.errors import ArchiveError, NoteError
+from audit.heads.inspection import HeadsEvidence, Watch, inspect_heads
+from audit.holding.doubts import HoldTables, hold_doubts
 from audit.progress import Progress
 from audit.proof.archive_format import open_manifest
-from audit.proof.bundle import COLUMN, are_commitments
-from audit.proof.checkpoint import Checkpoint, Link, erasure_text, open_note
-from audit.proof.keys import PublicKey
+from audit.proof.bundle import COLUMN
+from audit.proof.checkpoint import Checkpoint, Link, open_note
+from audit.proof.keys import KeyRing, PublicKey
 from audit.proof.merkle import Frontier
-from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, SIGNED_FROM, Row, leaf_hash
+from audit.proof.record import SIGNED_FROM, Row
 from audit.proof.row_signature import is_open_signed, is_row_signed, must_be_signed
 from audit.proof.verdict import PROVEN, Finding, Report, Verdict
 
@@ -60,26 +61,13 @@ class UnsealedRecord(NamedTuple):
     heartbeat: Any
 
 
-class Erasure(NamedTuple):
-    """A line of audit_erasures, and the state of the log record that announces it."""
+class SetAside(NamedTuple):
+    """A line of audit_set_aside: a row that left the log, because the engine had not signed it. An open request has no leaf."""
 
-    erasure_id: UUID
-    log_id: UUID
-    event: UUID
-    erased_at: datetime
-    commitments: Any
-    key_id: str
-    signature: str
-    event_state: Literal["sealed", "waiting", "late", "missing"]
-
-    def is_signed(self, keys: Sequence[PublicKey]) -> bool:
-        """Whether one of these keys signed it. An attacker who only controls the database has none of them."""
-        text = erasure_text(self.erasure_id, self.log_id, self.event, self.erased_at)
-        try:
-            signature = base64.b64decode(self.signature, validate=True)
-        except ValueError:
-            return False
-        return any(key.key_id == self.key_id and key.verify(signature, text) for key in keys)
+    log_id: str
+    timestamp: datetime
+    leaf_hash: bytes | None
+    signature: bytes | None
 
 
 @dataclass(slots=True)
@@ -94,20 +82,19 @@ class Batch:
     anchored: Mapping[int, bytes]  # the vault's leaf hashes, by index
     rows: Mapping[str, Sequence[LogRow]]  # by log_id
     outside_period: frozenset[str] = frozenset()  # records of the month outside of the period
-    erasures: Mapping[str, Sequence["Erasure"]] = field(default_factory=dict)  # of erased records, by log_id
+    erasures: Mapping[str, Sequence[Erasure]] = field(default_factory=dict)  # of erased records, by log_id
     keyless: frozenset[str] = frozenset()  # archived records without a key for their personal columns
     anchors_lost: Sequence[int] = ()  # recorded in the database, not in the vault
     anchors_damaged: Sequence[int] = ()  # their leaves in the vault are incomplete, or contradict each other
 
-    signed: frozenset[tuple[str, bytes | None]] = (
-        frozenset()
-    )  # log_id and signature, where one of the keys made that
+    judged: Mapping[int, Sequence[Judged]] = field(default_factory=dict)  # the rows of a leaf, by its index
 
-    @property
-    def claims(self) -> list[tuple[str, bytes, bytes | None]]:
-        """Of each record its id, the leaf that it must have (the vault's, if that has it) and its signature."""
-        sealed = {leaf.log_id: self.anchored.get(leaf.leaf_index, leaf.leaf_hash) for leaf in self.leaves}
-        return [(log_id, sealed[log_id], row.signature) for log_id, rows in self.rows.items() for row in rows]
+    def stored_rows(self) -> Iterator[tuple[int, StoredRow]]:
+        """Each row with the index of its leaf."""
+        for index, log_id, stored in self.leaves:
+            sealed, erasures = self.anchored.get(index) or stored, self.erasures.get(log_id, ())
+            for row in self.rows.get(log_id, ()):
+                yield index, StoredRow(log_id, sealed, row.text, row.signature, erasures)
 
 
 class LogEvidence(Protocol):
@@ -126,7 +113,7 @@ class LogEvidence(Protocol):
     def checkpoint(self, month: date, size: int) -> str | None: ...
 
     def batches(self, month: date, end: int, keys: Sequence[PublicKey]) -> Iterator[Batch]:
-        """Each with those of its records that one of these keys signed."""
+        """Each with its rows judged under these keys."""
         ...
 
     def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None: ...
@@ -137,42 +124,116 @@ class LogEvidence(Protocol):
         """What is known of the requests in progress, and its signature."""
         ...
 
+    def set_aside(self) -> Iterator[SetAside]: ...
+
+    def hold_tables(self) -> HoldTables: ...
+
+    def delegations(self) -> list[str]:
+        """Lines of delegated keys, of the database and of the vault. Only those by a given key count."""
+        ...
+
+    def origins(self) -> set[str]:
+        """The names of the log, as the database has them: one."""
+        ...
+
     def since(self, month: date) -> datetime:
         """The begin of the month, or of the period if that is in it."""
         ...
 
     def breaks(self, month: date) -> list[StoredBreak]: ...
 
+    def count_anchors(self) -> int:
+        """How many anchors the database says that the vault was given."""
+        ...
+
+    def vault_notes(self) -> Iterator[bytes]:
+        """The anchored heads of all months as the vault has them."""
+        ...
+
+    def heads(self) -> HeadsEvidence | None:
+        """The log of heads; None in a log of an older version."""
+        ...
+
+    def leave_vault(self) -> None:
+        """From now on as if nothing had been anchored."""
+        ...
+
+    def timeline(self) -> int | None:
+        """PostgreSQL's: 1 more with each promotion of a standby and each recovery to a moment; None if it does not say."""
+        ...
+
     def manifest(self, month: date) -> tuple[bytes | None, str]:
         """An archived month's manifest in the vault, if there is one, and the digest that was recorded."""
         ...
 
 
-def inspect(evidence: LogEvidence, keys: Sequence[PublicKey], progress: Progress) -> Report:
-    """Recompute everything, and report each place that does not match."""
+def inspect(
+    evidence: LogEvidence, keys: Sequence[PublicKey], progress: Progress, watch: Watch | None = None
+) -> Report:
+    """Recompute everything, and report each place that does not match. Without a `watch` no witness is looked at."""
     report = Report()
     if not keys:
         report.add(Finding(Verdict.CANNOT_TELL, "key", "There is no public key to check with"))
         return report
+    keys = KeyRing.of(keys).with_delegations(evidence.delegations())
+    has_vault = _check_vault(evidence, keys, report)
     heads, numbering, is_begun = _Heads(), Numbering(datetime.min.replace(tzinfo=UTC)), False
     for month in evidence.months():
         has_rows = evidence.is_in_period(month) and evidence.state(month) == "attached"
         if not has_rows or not is_begun:
             numbering.cut(evidence.since(month))
         is_begun = has_rows
-        inspected = _Month(month, evidence, keys, report, heads, numbering)
+        inspected = _Month(month, evidence, keys, report, heads, numbering, has_vault)
         end = inspected.find_end()
         for batch in evidence.batches(month, end, keys):
             inspected.add(batch)
             progress(f"{month:%Y-%m}", batch.end, end)
         inspected.finish(end)
-    heads.finish(report)
+    heads.finish(report, evidence.origins())
+    if log_of_heads := evidence.heads():
+        inspect_heads(log_of_heads, keys, heads.origins | evidence.origins(), watch, report)
     _count_unsealed(evidence, keys, heads, numbering, report)
     for trail, signature in evidence.open_requests():
         if is_open_signed(signature, trail, keys):
             numbering.add(trail | {"heartbeat": None}, datetime.fromisoformat(trail["timestamp"]))
     numbering.finish(report)
+    _check_set_aside(evidence, keys, report)
+    for doubt in hold_doubts(evidence.hold_tables(), keys):
+        report.add(Finding(Verdict.TAMPERED, "hold", doubt[0].upper() + doubt[1:]))
     return report
+
+
+def _check_vault(evidence: LogEvidence, keys: Sequence[PublicKey], report: Report) -> bool:
+    """Whether the vault is this log's. If not, the log is compared with itself alone: a wrong name must not look like tampering."""
+    ours = {head.origin for month in evidence.months() for head in _signed_heads(evidence, month, keys)}
+    count = evidence.count_anchors()
+    if not ours or not count or any(_origin_of(note, keys) in ours for note in evidence.vault_notes()):
+        return True
+    message = (
+        f"The database says that {count} heads were anchored, and this vault holds no anchor of the log: it is another one, or"
+        " it was emptied. Name the vault that the log was anchored in (providers.vault, archive.bucket, archive.prefix or the"
+        " data folder) and verify again: until then the log was compared with itself alone"
+    )
+    report.add(Finding(Verdict.WRONG_VAULT, "vault", message))
+    evidence.leave_vault()
+    return False
+
+
+def _signed_heads(evidence: LogEvidence, month: date, keys: Sequence[PublicKey]) -> list[Checkpoint]:
+    """The month's newest head in the database, if one of the keys signed it."""
+    for _, note in evidence.checkpoints_from_last(month):
+        try:
+            return [open_note(note, keys)]
+        except NoteError:
+            continue
+    return []
+
+
+def _origin_of(note: bytes, keys: Sequence[PublicKey]) -> str | None:
+    try:
+        return open_note(note.decode(errors="replace"), keys).origin
+    except NoteError:
+        return None
 
 
 @dataclass(slots=True)
@@ -194,8 +255,11 @@ class _Heads:
         else:
             self.signed_since = min(self.signed_since or head.issued_at, head.issued_at)
 
-    def finish(self, report: Report) -> None:
+    def finish(self, report: Report, stored: set[str]) -> None:
         """Once one says that rows are signed, every later one must. The clocks of two machines may differ a little."""
+        if len(self.origins) == 1 and stored != self.origins:
+            message = f"audit_origin says {', '.join(sorted(stored)) or 'nothing'}, but the log's checkpoints are of {min(self.origins)}"
+            report.add(Finding(Verdict.TAMPERED, "log", message))
         for month, head in self.unsigned.items():
             if self.signed_since and head.issued_at > self.signed_since + CLOCKS_DIFFER:
                 message = (
@@ -211,7 +275,7 @@ def _count_unsealed(
     for record in evidence.unsealed():
         log_id, timestamp, is_late, leaf, version, signature, *_ = record
         may_lack_it = signature is None and version < SIGNED_FROM and heads.signed_since is None
-        if not may_lack_it and not is_row_signed(signature, log_id, leaf, keys):
+        if not may_lack_it and not is_row_signed(signature, log_id, leaf, timestamp, keys):
             month = timestamp.date().replace(day=1)
             report.add(
                 Finding(Verdict.TAMPERED, "row", f"{NOT_SIGNED}, so it is not sealed", month, log_id=log_id)
@@ -229,6 +293,30 @@ def _count_unsealed(
             report.count("records wait for the sealer")
 
 
+def _check_set_aside(evidence: LogEvidence, keys: Sequence[PublicKey], report: Report) -> None:
+    for log_id, timestamp, leaf, signature in evidence.set_aside():
+        report.count("rows that the engine did not sign were set aside")
+        if leaf is not None and is_row_signed(signature, log_id, leaf, timestamp, keys):
+            message = "The record was set aside as one that the engine did not sign, but it did"
+            month = timestamp.date().replace(day=1)
+            report.add(Finding(Verdict.TAMPERED, "row", message, month, log_id=log_id))
+
+
+def _told_by(timeline: int | None) -> str:
+    """What PostgreSQL's timeline tells of a loss. It can rule a failover out; it proves none."""
+    if timeline is None:
+        return "A failover or a restore leaves this, and so does whoever rolls the database back."
+    if timeline == 1:
+        return (
+            "No failover did this: its PostgreSQL was never promoted (timeline 1). A dump or a disk was restored, or somebody"
+            " removed them."
+        )
+    return (
+        f"A failover or a restore leaves this (PostgreSQL is on timeline {timeline}), and so does whoever rolls the database"
+        " back."
+    )
+
+
 @dataclass(slots=True)
 class _Month:
     """One month's Merkle tree, rebuilt leaf by leaf."""
@@ -239,12 +327,14 @@ class _Month:
     report: Report
     heads: _Heads
     numbering: Numbering
+    has_vault: bool
     signed_from: int | None = None  # as its last checkpoint says
     # None once a leaf is lost: no later root can be computed
     tree: Frontier | None = field(default_factory=Frontier)
     agreed: int = 0  # the largest size at which the tree had the signed root
     is_astray: bool = False
     leaves_lost: list[int] = field(default_factory=list)  # first and last of a run
+    heads_lost: list[int] = field(default_factory=list)  # sizes of anchored heads that the database lacks
     rows_lost: list[Leaf] = field(default_factory=list)
     keys_lost: list[int] = field(default_factory=list)  # first of them, and how many
     linked: Link | None = None
@@ -252,8 +342,11 @@ class _Month:
     lost: list[LostRange] = field(default_factory=list)  # by breaks that were found to be true
     head_at: datetime | None = None  # when the newest head so far was signed
 
+    _found_before: int = 0
+
     def __post_init__(self) -> None:
         self.breaks = self.evidence.breaks(self.month)
+        self._found_before = len(self.report.findings)
 
     def find_end(self) -> int:
         """The largest signed tree. Leaves beyond it are not covered by any signature."""
@@ -301,9 +394,13 @@ class _Month:
                 self._check_head(index + 1, batch)
 
     def finish(self, end: int) -> None:
-        self._report_lost_leaves()
         self._report_lost_rows()
         self._check_breaks(end)
+        if self._is_older_copy(end):
+            self._report_older_copy(end)
+        else:
+            self._report_lost_leaves()
+            self._report_lost_heads()
         self._report_breaks()
         if self.keys_lost:
             first, count = self.keys_lost
@@ -315,6 +412,9 @@ class _Month:
             self._add_finding(Verdict.TAMPERED, "leaf", message, index, log_id)
         state = self.evidence.state(self.month)
         if state == "attached" or not end or not self.evidence.is_in_period(self.month):
+            return
+        if state == "archived" and not self.has_vault:
+            self.report.count("archived months were not looked for in the wrong vault")
             return
         if state == "archived":
             self._check_archive(end)
@@ -364,9 +464,9 @@ class _Month:
             self._add_finding(Verdict.TAMPERED, "leaf", message, index, leaf.log_id)
         if leaf.log_id in batch.keyless:
             self._check_forgotten(leaf, batch.erasures.get(leaf.log_id, ()))
-        if rows := batch.rows.get(leaf.log_id):
+        if rows := batch.judged.get(index):
             self._report_lost_rows()
-            self._check_rows(leaf, sealed or leaf.leaf_hash, rows, batch)
+            self._check_rows(leaf, rows)
         elif leaf.log_id not in batch.outside_period and self._has_rows:
             self.rows_lost[1:] = [leaf] if self.rows_lost else [leaf, leaf]
 
@@ -379,27 +479,26 @@ class _Month:
         if strange := [name for name in json.loads(first.text) if not COLUMN.fullmatch(name)]:
             self._add_finding(Verdict.TAMPERED, "month", f"The log has an unknown column, {strange[0]!r}")
 
-    def _check_rows(self, leaf: Leaf, sealed: bytes, rows: Sequence[LogRow], batch: Batch) -> None:
+    def _check_rows(self, leaf: Leaf, rows: Sequence[Judged]) -> None:
         self.report.checked += 1
         if len(rows) > 1:
             message = f"There are {len(rows)} records with the same id"
             self._add_finding(Verdict.TAMPERED, "row", message, leaf.leaf_index, leaf.log_id)
         for row in rows:
-            body: Row = json.loads(row.text)
-            verdict, message = _judge(body, sealed, batch.erasures.get(leaf.log_id, ()), self.keys)
-            if verdict in PROVEN and not self._is_vouched_for(leaf, row, body, batch):
+            verdict, message = row.verdict, row.message
+            if verdict in PROVEN and not self._is_vouched_for(leaf, row):
                 verdict, message = Verdict.TAMPERED, NOT_SIGNED
             if verdict in PROVEN:
-                self.numbering.add(body, datetime.fromisoformat(body["timestamp"]))
+                self.numbering.add(row.numbered, datetime.fromisoformat(row.timestamp))
             if verdict is Verdict.ERASED:
                 self.report.count("records were erased, and are proven")
             elif verdict is not Verdict.VALID:
                 self._add_finding(verdict, "row", message, leaf.leaf_index, leaf.log_id)
 
-    def _is_vouched_for(self, leaf: Leaf, row: LogRow, body: Row, batch: Batch) -> bool:
-        if row.signature is None:
-            return not must_be_signed(body["schema_version"], leaf.leaf_index, self.signed_from)
-        return (leaf.log_id, row.signature) in batch.signed
+    def _is_vouched_for(self, leaf: Leaf, row: Judged) -> bool:
+        if row.is_signed is None:
+            return not must_be_signed(row.schema_version, leaf.leaf_index, self.signed_from)
+        return row.is_signed
 
     def _check_forgotten(self, leaf: Leaf, erasures: Sequence[Erasure]) -> None:
         """A record without a key must have a signed erasure line; if not, a part of the archive is lost."""
@@ -407,7 +506,7 @@ class _Month:
             first, count = self.keys_lost or (leaf.leaf_index, 0)
             self.keys_lost = [first, count + 1]
             return
-        verdict, message = _judge_erasure(erasures, self.keys)
+        verdict, message = judge_erasure(erasures, self.keys)
         if verdict is Verdict.ERASED:
             self.report.count("archived records were erased, with a signed line for each")
         else:
@@ -417,8 +516,7 @@ class _Month:
         """Check signature, place and root of the checkpoint and the anchor of this size."""
         stored, anchor = batch.checkpoints.get(size), batch.anchors.get(size)
         if anchor is not None and stored is None:
-            message = f"The checkpoint of size {size} is anchored in the vault, but it is not in the database"
-            self._add_finding(Verdict.MISSING, "checkpoint", message, size - 1)
+            self.heads_lost.append(size)
         elif anchor is not None and stored is not None and stored.encode() != anchor:
             message = f"The checkpoint of size {size} is not the one that was anchored in the vault"
             self._add_finding(Verdict.TAMPERED, "checkpoint", message, size - 1)
@@ -458,7 +556,8 @@ class _Month:
         """Check the breaks that begin at this size of the tree."""
         for stored in self.breaks:
             if stored.since == size:
-                lost, wrong = check_break(stored, self.month, self.tree, self.keys)
+                tree = self.tree if self.has_vault else None
+                lost, wrong = check_break(stored, self.month, tree, self.keys)
                 if lost:
                     self.lost.append(lost)
                     self.heads.origins.add(lost.broken.origin)
@@ -470,7 +569,7 @@ class _Month:
 
     def _report_breaks(self) -> None:
         """Every verdict repeats them, for as long as there is a log."""
-        for lost in self.lost:
+        for lost in self.lost if self.has_vault else ():
             self._add_finding(Verdict.LOST_BY_FAILOVER, "break", str(lost), lost.broken.kept.size)
         for stored in self.breaks:
             message = f"The break {stored.number} of the month's history begins at leaf {stored.since}, beyond the month's tree"
@@ -526,6 +625,28 @@ class _Month:
             self._add_finding(Verdict.MISSING, "leaf", message, first)
             self.leaves_lost.clear()
 
+    def _report_lost_heads(self) -> None:
+        for size in self.heads_lost:
+            message = f"The checkpoint of size {size} is anchored in the vault, but it is not in the database"
+            self._add_finding(Verdict.MISSING, "checkpoint", message, size - 1)
+
+    def _is_older_copy(self, end: int) -> bool:
+        """The database ends at a head of its own, has nothing beyond, and differs from the vault in nothing before."""
+        if self.leaves_lost[1:] != [end - 1] or len(self.report.findings) > self._found_before:
+            return False
+        kept = next((size for size, _ in self.evidence.checkpoints_from_last(self.month)), 0)
+        return kept == self.leaves_lost[0] and all(size > kept for size in self.heads_lost)
+
+    def _report_older_copy(self, end: int) -> None:
+        """MISSING, and no milder word: whoever controls the database can bring about all that a failover leaves behind."""
+        first, timeline = self.leaves_lost[0], self.evidence.timeline()
+        message = (
+            f"The database is an older copy of what the vault holds: it lacks the last {end - first} leaves, {first} to"
+            f" {end - 1} (anchored heads: {len(self.heads_lost)}), and differs in nothing else. {_told_by(timeline)} If"
+            f" nothing newer can be found, state the loss: `affidavit audit break --month {self.month:%Y-%m} --basis TEXT`"
+        )
+        self._add_finding(Verdict.MISSING, "leaf", message, first)
+
     def _report_lost_rows(self) -> None:
         if self.rows_lost:
             first, last = self.rows_lost
@@ -538,50 +659,3 @@ class _Month:
         self, verdict: Verdict, what: str, message: str, index: int | None = None, log_id: str | None = None
     ) -> None:
         self.report.add(Finding(verdict, what, message, self.month, index, log_id))
-
-
-def _judge(
-    row: Row, sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
-) -> tuple[Verdict, str]:
-    if (version := row["schema_version"]) not in SCHEMA_VERSIONS:
-        return Verdict.CANNOT_TELL, f"The record has schema version {version}, which this program cannot hash"
-    if row["leaf_hash"] != f"\\x{sealed.hex()}":
-        return Verdict.TAMPERED, "The record's stored hash is not the sealed one"
-    if row["erased_at"] is not None:
-        return _judge_erased(row, sealed, erasures, keys)
-    try:
-        is_same = leaf_hash(row) == sealed
-    except (ValueError, TypeError):
-        return Verdict.TAMPERED, "The record cannot be hashed: its salt is missing or damaged"
-    return (Verdict.VALID, "") if is_same else (Verdict.TAMPERED, "The record is not what was sealed")
-
-
-# The verdict on an erasure by the state of the record that announces it, best first.
-_RECORDED: Mapping[str, tuple[Verdict, str]] = {
-    "sealed": (Verdict.ERASED, ""),
-    "waiting": (Verdict.ERASED, ""),
-    "late": (Verdict.UNSEALED, "The record was erased, but the record of its erasure is not sealed"),
-    "missing": (Verdict.TAMPERED, "The record was emptied, but the log has no record of its erasure"),
-}
-
-
-def _judge_erased(
-    row: Row, sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
-) -> tuple[Verdict, str]:
-    """A legitimate erasure has a line under the signing key, and a sealed record of its own in the log."""
-    if row["salt"] is not None or any(row.get(name) for name in PERSONAL):
-        return Verdict.TAMPERED, "The record is marked as erased, but still has personal values"
-    if not erasures:
-        return Verdict.CANNOT_TELL, "The record was erased, but its stored commitments are missing"
-    known = (one for one in erasures if are_commitments(one.commitments))
-    fitting = [one for one in known if leaf_hash(row, one.commitments) == sealed]
-    if not fitting:
-        return Verdict.TAMPERED, "The erased record is not what was sealed"
-    return _judge_erasure(fitting, keys)
-
-
-def _judge_erasure(erasures: Sequence[Erasure], keys: Sequence[PublicKey]) -> tuple[Verdict, str]:
-    signed = [one for one in erasures if one.is_signed(keys)]
-    if not signed:
-        return Verdict.TAMPERED, "The record was emptied, but none of the given keys signed its erasure"
-    return _RECORDED[min((one.event_state for one in signed), key=list(_RECORDED).index)]

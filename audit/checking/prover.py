@@ -15,9 +15,12 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from audit.checking.evidence import COLUMNS, rows_statement
 from audit.errors import MissingRecordError, ProofUnavailableError, UnprovenError, UnsealedRecordError
+from audit.heads.tlog_proof import TlogProof
 from audit.proof import merkle
-from audit.proof.bundle import Bundle, are_commitments, encode, month_of
-from audit.proof.record import SCHEMA_VERSIONS, Row, leaf_hash
+from audit.proof.bundle import Bundle, are_commitments, encode, month_of, time_of
+from audit.proof.keys import ID_BYTES, NAME, PublicKey
+from audit.proof.record import SCHEMA_VERSIONS, Row, bytes_of, leaf_hash
+from audit.proof.row_signature import is_row_signed
 
 CHUNK_LEAVES = 1_024  # a power of two: the tree over the chunks' roots is the tree over the leaves
 SEALED_IN_S = 10  # a sealer needs no longer
@@ -36,6 +39,22 @@ WHERE l.log_id = %s::uuid AND l.month = %s
 _LEAVES = """
 SELECT leaf_hash FROM public.audit_leaves WHERE month = %s AND leaf_index >= %s AND leaf_index < %s ORDER BY leaf_index
 """
+# In the smallest tree whose head is an entry of the log of heads, under a published head with a quorum if there is one.
+_HEADS = """
+SELECT l.leaf_index, e.tree_size, e.entry, (SELECT count(*) FROM public.audit_breaks b WHERE b.month = l.month),
+       e.entry_index, h.tree_size, h.note
+FROM public.audit_leaves l
+CROSS JOIN LATERAL (SELECT e.* FROM public.audit_head_entries e
+    JOIN public.audit_checkpoints c ON c.month = e.month AND c.tree_size = e.tree_size AND c.note = e.entry
+    WHERE e.month = l.month AND e.tree_size > l.leaf_index ORDER BY e.tree_size LIMIT 1) e
+CROSS JOIN LATERAL (SELECT tree_size, note FROM public.audit_head_anchors a
+    WHERE a.tree_size > e.entry_index ORDER BY has_quorum DESC, tree_size LIMIT 1) h
+WHERE l.log_id = %s::uuid AND l.month = %s
+"""
+_HEAD_LEAVES = "SELECT leaf_hash FROM public.audit_head_entries WHERE entry_index < %s ORDER BY entry_index"
+_DELEGATED = (
+    "SELECT line FROM public.audit_delegations WHERE starts_with(line, %s) AND line LIKE '%% delegated %%'"
+)
 _ERASED = "SELECT commitments FROM public.audit_erasures WHERE log_id = %s::uuid"
 
 
@@ -75,7 +94,47 @@ class Prover:
         index, size, note, breaks = found
         proof = await self._proof((month, breaks), index, size)
         committed = None if row["erased_at"] is None else await self._commitments(row)
-        return encode(Bundle(row, index, proof, note, committed))
+        return encode(Bundle(row, index, proof, note, committed, await self._delegation(row)))
+
+    async def _delegation(self, row: Row) -> PublicKey | None:
+        """Of the key that signed the row, if it is a delegated one. Whether it counts is for a verifier to say."""
+        if not row.get("signature"):
+            return None
+        key_id = f"{NAME}+{row['signature'][2 : 2 + 2 * ID_BYTES]}"
+        async with self._connected() as connection:
+            known = await (
+                await connection.execute("SELECT to_regclass('public.audit_delegations')")
+            ).fetchone()
+            if known == (None,):
+                return None
+            lines = await (await connection.execute(_DELEGATED, (f"{key_id}+",))).fetchall()
+        at, leaf = time_of(row), bytes_of(row["leaf_hash"])
+        for key in (PublicKey.of(line) for (line,) in lines):
+            is_in_time = key.delegation and key.delegation.begin <= at < key.delegation.until
+            if is_in_time and is_row_signed(
+                bytes_of(row["signature"]), row["log_id"], leaf, at, [PublicKey(key.raw)]
+            ):
+                return key
+        return None
+
+    async def prove_in_heads(self, row: Row) -> tuple[bytes, str]:
+        """The proof bundle under an anchored head of the month, and the .tlog-proof that this head is in the log of heads."""
+        month = month_of(row)
+        async with self._connected() as connection:
+            found = await (await connection.execute(_HEADS, (row["log_id"], month))).fetchone()
+        if found is None:
+            raise UnsealedRecordError(
+                "The record is in no head of the log of heads that is published yet. Look at `affidavit audit status`"
+            )
+        index, size, entry, breaks, entry_index, heads, note = found
+        proof = await self._proof((month, breaks), index, size)
+        committed = None if row["erased_at"] is None else await self._commitments(row)
+        async with self._connected() as connection:
+            leaves = [leaf for (leaf,) in await (await connection.execute(_HEAD_LEAVES, (heads,))).fetchall()]
+        if len(leaves) < heads:
+            raise UnprovenError(_LEAVES_MISSING)
+        of_head = TlogProof(entry_index, merkle.inclusion_proof(leaves, entry_index), note, entry.encode())
+        return encode(Bundle(row, index, proof, entry, committed)), str(of_head)
 
     async def _proof(self, branch: _Branch, index: int, size: int) -> list[bytes]:
         """The path within the record's chunk, then the path among the chunks' roots."""

@@ -4,14 +4,14 @@ An excerpt is `passage[start:end]`; its section, page and address are those of t
 the sealed record, so a passage that was changed later is found, even after years.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
 from audit.checking.evidence import StoredEvidence
 from audit.progress import Progress
+from audit.proof import passage_id
+from audit.proof.quotation import differences
 from audit.proof.verdict import Finding, Report, Verdict
 
 _READ_ROWS = 500  # some megabytes, with the cited passages
@@ -23,10 +23,8 @@ WHERE timestamp >= %s AND timestamp < %s AND (%s::uuid IS NULL OR query_id = %s)
   AND (citations IS NOT NULL AND jsonb_typeof(citations) = 'array' AND citations <> '[]' OR erased_at IS NOT NULL)
 """
 _COUNT = "SELECT count(*) FROM public.audit_logs WHERE query_id = %s"
-_PASSAGES = (
-    "SELECT chunk_id, text, sentences, filename, chapter, url, book_id, section, chunk_index, start_sentence, module, difficulty,"
-    " tags FROM public.chunks WHERE chunk_id = ANY(%s)"
-)
+_NAMES = (*passage_id.COVERED, *passage_id.DERIVED)
+_PASSAGES = f"SELECT {', '.join(_NAMES)} FROM public.chunks WHERE chunk_id = ANY(%s)"  # noqa: S608  our own names
 _GENERATIONS = "SELECT generation_id::text FROM public.generations"
 
 
@@ -63,12 +61,9 @@ def _cited(citations: Any) -> Iterator[str]:
 
 
 def _passages(evidence: StoredEvidence, chunk_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    names = (
-        "chunk_id", "text", "sentences", "filename", "chapter", "url", "book_id", "section", "chunk_index", "start_sentence",
-        "module", "difficulty", "tags",
-    )  # fmt: skip
     found = evidence.connection.execute(_PASSAGES, (chunk_ids,))
-    return {row[0]: dict(zip(names, row, strict=True)) for row in found}
+    passages = (dict(zip(_NAMES, row, strict=True)) for row in found)
+    return {passage["chunk_id"]: passage for passage in passages}
 
 
 def _compare(
@@ -83,45 +78,15 @@ def _compare(
     for place, cited in enumerate(row["citations"], 1):
         report.checked += 1
         try:
-            differences = list(_differences(cited, passages.get(cited["chunk_id"])))
+            different = list(_differences(cited, passages.get(cited["chunk_id"])))
         except (KeyError, TypeError, ValueError):
-            differences = [(Verdict.TAMPERED, "it is not a well-formed citation")]
-        for verdict, message in differences:
+            different = [(Verdict.TAMPERED, "it is not a well-formed citation")]
+        for verdict, message in different:
             found = Finding(verdict, "citation", f"Quotation {place}: {message}", month, log_id=row["log_id"])
             report.add(found)
 
 
 def _differences(cited: Mapping[str, Any], passage: dict[str, Any] | None) -> Iterator[tuple[Verdict, str]]:
-    if passage is None:
-        yield Verdict.MISSING, f"the passage {cited['chunk_id']} is missing"
-        return
-    if passage["text"][cited["start"] : cited["end"]] != cited["excerpt"] or not cited["excerpt"]:
-        message = f"characters {cited['start']} to {cited['end']} of the passage {cited['chunk_id']} have another text"
-        yield Verdict.TAMPERED, message
-    for name, value in _place(passage, cited["start"]).items():
-        if cited[name] != value:
-            yield Verdict.TAMPERED, f"its {name} differs from the passage {cited['chunk_id']}"
-    if _identity(passage) != passage["chunk_id"]:  # changed before the answer, too
+    yield from differences(cited, passage)
+    if passage is not None and not passage_id.is_as_ingested(passage):  # changed before the answer, too
         yield Verdict.TAMPERED, f"the passage {cited['chunk_id']} is not as it was ingested"
-
-
-def _identity(passage: Mapping[str, Any]) -> str:
-    """The id as `ingest/split.py` makes it, of all that is stored of the passage."""
-    content = _digest(passage["chapter"], passage["section"], passage["chunk_index"], passage["text"])
-    sentences = [item[:5] if item[5:] in ([], ["statement"]) else item for item in passage["sentences"]]
-    about = (passage["module"], passage["difficulty"], passage["tags"] or [])
-    place = (passage["book_id"], passage["filename"], passage["url"])
-    return _digest(*place, content, passage["start_sentence"], sentences, about)
-
-
-def _digest(*parts: object) -> str:
-    return sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()
-
-
-def _place(passage: dict[str, Any], start: int) -> dict[str, str | None]:
-    place = {"chapter": passage["chapter"], "filename": passage["filename"]}
-    for begin, end, heading, anchor, page, *_ in passage["sentences"]:
-        if begin <= start < end:
-            url = f"{passage['url']}#{anchor}" if anchor else passage["url"]
-            return place | {"section": heading, "page": page, "url": url}
-    return place | {"section": None, "page": None, "url": None}

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from psycopg_pool import AsyncConnectionPool
 from audit.checking.evidence import EVER, Period
 from audit.checking.month_tiers import AUDITOR, Read, StoredMonth, find_losses, read_months
 from audit.ledger import partitions
+from audit.ledger.delegated_keys import DELEGATIONS
 from audit.ledger.orphans import UNSIGNED_VERSIONS
 from audit.ledger.partitions import MONTHS_AHEAD, MONTHS_AHEAD_MIN, months_from, partition_name
 from audit.ledger.spool import ASIDE_FILE
-from audit.proof.keys import PublicKey
+from audit.proof.keys import KeyRing, PublicKey
 from audit.proof.row_signature import is_open_signed, is_row_signed
 from audit.vault import Vault
 
@@ -66,6 +68,16 @@ LEFT JOIN LATERAL (
     ORDER BY tree_size LIMIT 1) waiting ON true
 ORDER BY month
 """
+# The log of heads: how many it has, the newest head in the vault, and since when a newer one waits.
+_LOG_OF_HEADS = """
+SELECT coalesce(newest.tree_size, 0) AS heads, coalesce(published.tree_size, 0) AS published, published.anchored_at AS published_at,
+       coalesce(published.has_quorum, false) AS has_quorum, (
+           SELECT min(created_at) FROM audit_heads w
+           WHERE w.tree_size > coalesce(published.tree_size, 0)) AS waiting_since
+FROM (SELECT) AS always
+LEFT JOIN LATERAL (SELECT tree_size FROM audit_heads ORDER BY tree_size DESC LIMIT 1) newest ON true
+LEFT JOIN LATERAL (SELECT * FROM audit_head_anchors ORDER BY tree_size DESC LIMIT 1) published ON true
+"""
 _MONTHS = """
 SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid
 WHERE inhparent = 'audit_logs'::regclass ORDER BY relname
@@ -86,10 +98,16 @@ _HISTORY = """
 SELECT to_char(month, 'YYYY-MM') AS month, kept_size, lost_size, event, created_at FROM audit_breaks b ORDER BY b.month, number
 """
 RECENT_ANCHORS = "SELECT vault_key FROM audit_anchors ORDER BY month DESC, tree_size DESC LIMIT 100"
+_HOLDS = """
+SELECT (SELECT count(*) FROM audit_holds h WHERE change = 'added' AND NOT EXISTS (
+            SELECT FROM audit_holds r WHERE r.hold_id = h.hold_id AND r.change = 'released')),
+       (SELECT count(*) FROM audit_erasure_requests a WHERE change = 'asked' AND NOT EXISTS (
+            SELECT FROM audit_erasure_requests d WHERE d.request_id = a.request_id AND d.change = 'done'))
+"""
 _OPEN = "SELECT count(*), min(opened_at) FROM audit_open"
 # Of a version that did not sign rows, an unsigned row is no alarm until a checkpoint of the log says that rows are signed.
 _TO_CHECK = """
-SELECT log_id::text, leaf_hash, schema_version, signature FROM audit_logs l
+SELECT log_id::text, leaf_hash, timestamp, schema_version, signature FROM audit_logs l
 WHERE NOT EXISTS (SELECT FROM audit_leaves WHERE log_id = l.log_id) LIMIT 10000
 """
 _OPEN_TO_CHECK = (
@@ -103,6 +121,12 @@ WHERE timestamp >= coalesce(
         - interval '10 minutes'
   AND NOT EXISTS (SELECT FROM audit_leaves WHERE log_id = l.log_id)
 """
+_LATE = f"""
+SELECT unsealed.count, unsealed.age_s, (
+    SELECT coalesce(extract(epoch FROM now() - min(waiting_since)), 0)::float FROM ({_EVIDENCE}) months), (
+    SELECT coalesce(extract(epoch FROM now() - waiting_since), 0)::float FROM ({_LOG_OF_HEADS}) heads)
+FROM ({_RECENTLY_UNSEALED}) unsealed (count, age_s)
+"""  # noqa: S608  our own statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +156,15 @@ class Status:
     rowless: list[tuple[str, int, int]]  # month of the log, leaves without a row, the first of them
     spool: list[SpoolFile]
     months: list[StoredMonth]  # of all tiers
+    heads: dict[str, Any]  # the log of heads
     breaks: list[dict[str, Any]]  # what failovers and restores have lost, as operators stated it
     lost: list[str]  # messages about missing months and files
     not_ours: list[str] = field(
         default_factory=list
     )  # rows that nobody sealed and that the engine did not sign
     open_not_ours: list[str] = field(default_factory=list)  # open requests that it did not sign
+    holds: int = 0  # in force
+    erasures_waiting: int = 0  # for the end of a hold
 
 
 async def read_status(
@@ -153,8 +180,11 @@ async def read_status(
     months = await read_months(read)
     evidence = _named(*await read(AUDITOR, _EVIDENCE))
     not_ours, open_not_ours = list[str](), list[str]()
+    ((holds, erasures_waiting),) = (await read(AUDITOR, _HOLDS))[1]
     if public_keys is not None:
         from_now_on = any(head["rows_signed"] for head in evidence)
+        lines = [line for (line,) in (await read(AUDITOR, DELEGATIONS))[1]]
+        public_keys = KeyRing.of(public_keys).with_delegations(lines)
         not_ours = _not_signed((await read(AUDITOR, _TO_CHECK))[1], public_keys, from_now_on=from_now_on)
         open_not_ours = _not_opened((await read(AUDITOR, _OPEN_TO_CHECK))[1], public_keys)
     return Status(
@@ -167,8 +197,11 @@ async def read_status(
         rowless=[(month, count, first) for month, count, first in (await read(AUDITOR, _ROWLESS))[1]],
         spool=spool_files(spool) if spool else [],
         months=months,
+        heads=_named(*await read(AUDITOR, _LOG_OF_HEADS))[0],
         breaks=_named(*await read(AUDITOR, _HISTORY)),
         lost=await asyncio.to_thread(find_losses, [kept for kept in months if kept.overlaps(period)], vault),
+        holds=holds,
+        erasures_waiting=erasures_waiting,
         not_ours=not_ours,
         open_not_ours=open_not_ours,
     )
@@ -180,8 +213,8 @@ def _not_signed(
     """The ids of the rows that none of these keys signed; those of older versions too, if each is signed from now on."""
     return [
         log_id
-        for log_id, leaf, version, signature in rows
-        if not is_row_signed(signature, log_id, leaf, keys)
+        for log_id, leaf, timestamp, version, signature in rows
+        if not is_row_signed(signature, log_id, leaf, timestamp, keys)
         and (from_now_on or signature is not None or version not in UNSIGNED_VERSIONS)
     ]
 
@@ -216,6 +249,11 @@ def gaps(status: Status, now: datetime) -> list[str]:
             found.append(
                 f"{head['month']} has not been anchored since {_format_time(since)}: check that the vault can be written"
             )
+    if (since := status.heads["waiting_since"]) and now - since > OVERDUE:
+        found.append(
+            f"The log of heads has not been published since {_format_time(since)}: a quorum of witnesses is required and does not"
+            " answer, or the vault cannot be written; run `affidavit doctor`"
+        )
     return found + _gaps_of_spool(status.spool, now)
 
 
@@ -242,7 +280,16 @@ def summary(status: Status) -> list[tuple[str, str]]:
         ("unsealed", _since(status.unsealed)),
         ("open", _since(status.open)),
         ("spool", spooled),
+        ("log of heads", _published(status.heads)),
+        ("holds", f"{status.holds} in force, {status.erasures_waiting} erasures wait"),
     ]
+
+
+def _published(heads: dict[str, Any]) -> str:
+    if not heads["heads"]:
+        return "begins with the next anchor"
+    witnessed = ", cosigned by a quorum of witnesses" if heads["has_quorum"] else ""
+    return f"{heads['heads']} heads, {heads['published']} of them published{witnessed}"
 
 
 def broken_histories(status: Status) -> list[str]:
@@ -321,9 +368,9 @@ def find_foreign_vault(vault: Vault, anchors: Sequence[str]) -> str:
         return ""
     return (
         f"{len(missing)} of the log's last {len(anchors)} anchors are not in this vault, the newest of them {missing[0]}: this is not"
-        " the vault, or not the only one, that the log is anchored in, so `affidavit audit verify` reports MISSING. All processes of"
-        " a log need the same vault: share the folder, or use a bucket (AFFIDAVIT_PROVIDERS__VAULT=s3). If it was moved, copy"
-        " the anchors of the other one into this one; every key is written once, so nothing is overwritten"
+        " the vault, or not the only one, that the log is anchored in, so `affidavit audit verify` reports MISSING, or"
+        " WRONG_VAULT if it holds none. All processes of a log need the same vault: share the folder, or use a bucket (AFFIDAVIT_PROVIDERS__VAULT=s3). If it was moved,"
+        " `affidavit vault copy` brings the anchors of the other one into this one; nothing is overwritten"
     )
 
 
@@ -332,26 +379,38 @@ class LogGauges:
     open_records: int
     unsealed_rows: int
     unsealed_age_s: float
+    unanchored_age_s: float
+    unpublished_age_s: float
     months_ahead: int
     spool_entries: int
     spool_bytes: int
-    refused_rows: int
+    refused_rows: int | None  # None: another process seals
+    time_stamp_age_s: float | None = None  # None: this process makes none
+    signing_s: float = inf  # for which this process can sign if the key elsewhere is away
 
 
 async def read_log_gauges(
-    pool: AsyncConnectionPool, read: Read, spool: Path | None, today: date, refused_rows: int
+    pool: AsyncConnectionPool,
+    read: Read,
+    spool: Path | None,
+    today: date,
+    refused_rows: int | None,
+    signing_s: float = inf,
 ) -> LogGauges:
     """Cheap for a log of any length, because they are polled every few seconds. This process's sealer counts what it refuses."""
     files = await asyncio.to_thread(spool_files, spool) if spool else []
     async with pool.connection() as connection:
         (open_records, _) = await (await connection.execute(_OPEN)).fetchone() or (0, None)
-    ((rows, age_s),) = (await read(AUDITOR, _RECENTLY_UNSEALED))[1]
+    ((rows, age_s, unanchored_age_s, unpublished_age_s),) = (await read(AUDITOR, _LATE))[1]
     return LogGauges(
         open_records=open_records,
         unsealed_rows=rows,
         unsealed_age_s=age_s,
+        unanchored_age_s=unanchored_age_s,
+        unpublished_age_s=unpublished_age_s,
         months_ahead=await partitions.count_months_ahead(pool, today),
         spool_entries=sum(file.entries for file in files),
         spool_bytes=sum(file.size_bytes for file in files if file.entries),
         refused_rows=refused_rows,
+        signing_s=signing_s,
     )

@@ -29,6 +29,14 @@ def count_waiting(folder: Path, matches: Matches) -> dict[str, int]:
     return found
 
 
+def count_set_aside(folder: Path, matches: Matches) -> int:
+    """The number of matching dead letters."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = (folder / ASIDE_FILE).read_bytes().splitlines()
+        return sum(_is_match(line, matches) for line in lines)
+    return 0
+
+
 def overwrite_set_aside(folder: Path, matches: Matches, names: Sequence[str]) -> tuple[int, int]:
     """Overwrite matching lines in place, so that a process can append meanwhile. The record's id and hash stay.
 
@@ -62,6 +70,13 @@ def _remainder(line: bytes, matches: Matches, names: Sequence[str]) -> bytes | N
         return line
     kept = _OVERWRITTEN + f"{entry.log_id} {trail.get('leaf_hash', '')}".encode()
     return kept[: len(line) - 1].ljust(len(line) - 1) + b"\n"
+
+
+def _is_match(line: bytes, matches: Matches) -> bool:
+    try:
+        return matches(_trail_of(Entry.of_line(line.decode().partition(" ")[2])))
+    except (ValueError, AttributeError, RecursionError):
+        return False
 
 
 def _trail_of(entry: Entry) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from uuid import UUID
 
 from audit.erasure import personal
 
+NETWORK_BITS = (
+    64  # as engine/admission/end_user.py and docusaurus/src/gateway/admission/address.ts group IPv6
+)
 NAME_CHARACTERS_MIN = 4  # a shorter name occurs in any text
 
 
@@ -38,18 +41,26 @@ def spellings(user: str) -> tuple[str, ...]:
         names |= {str(UUID(name)), str(UUID(name)).upper(), UUID(name).hex}
     with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(name)
-        names |= {str(address), address.exploded}
+        names |= {str(address), address.exploded, *_network_of(address)}
     kinds = [kind for kind in ("user:", "anon:") if user.startswith(kind)] or ["user:", "anon:"]
     return tuple(sorted({user, *names, *(f"{kind}{each}" for kind in kinds for each in names)}))
+
+
+def _network_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> set[str]:
+    """With a public token, and by the gateway, a visitor is recorded by the network that one subscriber owns."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return set()
+    network = ipaddress.ip_network((address.packed, NETWORK_BITS), strict=False).network_address
+    return {str(network), network.exploded}
 
 
 def check_basis(basis: str, target: ErasureTarget) -> None:
     """Refuse a basis with personal data, because it is never erased. A person's real name cannot be recognised here."""
     if not basis.strip():
-        raise ValueError("State the basis of the erasure, for example a ticket number: it is recorded.")
+        raise ValueError("State the basis, for example a ticket number: it is recorded.")
     names = {name.partition(":")[2] or name for name in target.names}
     is_named = any(name.lower() in basis.lower() for name in names if len(name) >= NAME_CHARACTERS_MIN)
     if is_named or personal.find(basis):
         raise ValueError(
-            "The basis is kept for ever, so it must not contain personal data: name a ticket number instead."
+            "The basis is kept forever, so it must not contain personal data: name a ticket number instead."
         )

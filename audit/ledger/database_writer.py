@@ -10,6 +10,7 @@ from psycopg import errors
 
 from audit.errors import ArchivedMonthError, MissingMonthError, PermanentWriteError, TransientWriteError
 from audit.ledger.entry import Entry, ids, listed
+from audit.session import AsyncSession
 
 WRITE_S = (
     4.0  # timeout; a batch takes milliseconds, and a request must learn of its end within its five seconds
@@ -24,15 +25,20 @@ ARCHIVED = "AF001"  # SQLSTATE of sql/0013 for a row of a month that is being ar
 # The writer sets synchronous_commit for itself, but a login that weakens it shows an intention. An unlogged table is
 # emptied by the first crash, whatever the settings.
 _WEAKNESSES = r"""
-SELECT name || ' is off: a power cut loses or spoils records. Switch it on in postgresql.conf.' AS weakness
+SELECT format('%s is off: a power cut loses or spoils records. Run: ALTER SYSTEM SET %s = on; SELECT pg_reload_conf();', name, name) AS weakness
 FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'
 UNION ALL
-SELECT format('synchronous_commit is %s: a power cut loses records. Set it to on.', reset_val)
+SELECT format('synchronous_commit is %s: a power cut loses records. Run: ALTER DATABASE %I SET synchronous_commit = on;',
+              reset_val, current_database())
 FROM pg_settings WHERE name = 'synchronous_commit' AND reset_val NOT IN ('on', 'remote_apply')
+  AND source NOT IN ('database', 'user', 'database user', 'global')  -- they are the next ones
 UNION ALL
-SELECT format('%s for %s %s: a power cut loses records. Take it back with ALTER … RESET synchronous_commit.', configured,
+SELECT format('%s for %s %s: a power cut loses records. Run: ALTER %s RESET synchronous_commit;', configured,
               CASE WHEN setrole = 0 THEN 'all roles' ELSE 'the role ' || pg_get_userbyid(setrole) END,
-              CASE WHEN setdatabase = 0 THEN 'in all databases' ELSE 'in this database' END)
+              CASE WHEN setdatabase = 0 THEN 'in all databases' ELSE 'in this database' END,
+              CASE WHEN setrole <> 0 THEN format('ROLE %I', pg_get_userbyid(setrole)) || CASE
+                       WHEN setdatabase <> 0 THEN format(' IN DATABASE %I', current_database()) ELSE '' END
+                   WHEN setdatabase <> 0 THEN format('DATABASE %I', current_database()) ELSE 'ROLE ALL' END)
 FROM pg_db_role_setting CROSS JOIN LATERAL unnest(setconfig) AS configured
 WHERE configured ~* '^synchronous_commit=' AND configured !~* '=(on|true|yes|1|remote_apply)$'
   AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
@@ -123,7 +129,7 @@ class DatabaseWriter:
 
     async def _connected(self) -> psycopg.AsyncConnection:
         if self._connection is None or self._connection.closed:
-            self._connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+            self._connection = await AsyncSession.connect(self._conninfo, autocommit=True)
             await self._connection.execute(_NO_LOCKS_OF_A_STALLED_PROCESS)
         return self._connection
 
@@ -145,6 +151,6 @@ async def failover_losses(connection: psycopg.AsyncConnection) -> str:
         return ""
     return (
         f"{standbys} standbys receive this database asynchronously: if one takes over, it lacks the records that it had not"
-        " received yet, although readers have their answers and receipts. Set synchronous_standby_names on the primary"
-        " (ANY 1 (*) for any one of them) and reload"
+        " received yet, although readers have their answers and receipts. On the primary, run:"
+        " ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf();"
     )

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, Self
 from uuid import UUID
 
-from audit.proof.keys import Signer
+from audit.proof.keys import RowSigner, Signer
 from audit.proof.record import (
     SIGNED_FROM,
     HashedRow,
@@ -59,13 +59,16 @@ class Entry:
     def line(self) -> str:
         return f"{self.kind} {self.log_id} {self.text}"
 
-    def signed_if_old(self, key: Signer) -> "Entry":
+    def signed_if_old(self, keys: RowSigner) -> "Entry":
         """An entry that a version left in the spool which did not sign yet, signed now: the spool is ours alone."""
         try:
             body: Row = json.loads(self.text)
             row = body.get("trail", body)
             if "signature" in body or row["schema_version"] >= SIGNED_FROM:
                 return self
+            at = datetime.fromisoformat(row["timestamp"])
+            keys.cover(at, at)
+            key = keys.at(at)
             if self.kind == "closed":
                 leaf = bytes_of(row["leaf_hash"])
                 return replace(self, text=signed(HashedRow(self.text, leaf), self.log_id, key).text)

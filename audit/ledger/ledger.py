@@ -10,6 +10,7 @@ import base64
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
@@ -24,6 +25,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from audit.errors import (
     ClockBehindError,
     LedgerUnavailableError,
+    NoSigningKeyError,
     PermanentWriteError,
     TransientWriteError,
     WithdrawnError,
@@ -38,13 +40,14 @@ from audit.ledger.orphans import UNACKNOWLEDGED, LivenessLock, Orphans
 from audit.ledger.spool import Spool
 from audit.ledger.write_probe import PROBE_CHARACTERS, Taker, WriteProbe
 from audit.proof.checkpoint import receipt_text
-from audit.proof.keys import PublicKey, Signer
+from audit.proof.keys import PublicKey, RowSigner
 from audit.proof.record import SALT_BYTES, HashedRow, Receipt, Row, Trail, hashed, row_of
 from audit.proof.row_signature import signed
 
 LOCK_S = 10.0  # a database that takes longer to grant a free lock counts as unavailable
 GRACE_S = 1.0  # a living process whose connection was lost has its lock again by then
 DATABASE_SHARE = 0.6  # of the time for a record; the rest is for the spool if the database does not answer
+REFUSING_S = 2.0  # an orderly stop waits so long for what was refused too late to be said in the spool
 DRAIN_PAUSE_S = 0.25  # between two retries while the database is unavailable
 LANES = 2  # while the database writes one batch, we make the next
 DOUBT = timedelta(seconds=60)  # a commit that is not seen by then was none
@@ -70,7 +73,7 @@ class Ledger:
     def __init__(
         self,
         pool: AsyncConnectionPool,
-        key: Signer,
+        key: RowSigner,
         clock: Callable[[], datetime],
         *,
         public_keys: Callable[[], Sequence[PublicKey]],
@@ -106,10 +109,12 @@ class Ledger:
         self._refused: dict[
             str, Entry
         ] = {}  # given up while the spool was taking their end: their rows instead
+        self._refusing: dict[str, PendingWrite] = {}  # the same on their way into the spool
         self._numbers = RecordNumbers(uuid4())
         self._weaknesses: list[str] = []
         self._months_made_on: date | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self.writes, self.writing_s = 0, 0.0
 
     async def start(self) -> int:
         """Take the liveness lock, then close what dead processes left open; returns the number of those requests."""
@@ -131,6 +136,8 @@ class Ledger:
             with contextlib.suppress(TransientWriteError, LedgerUnavailableError, TimeoutError):
                 async with asyncio.timeout(self._within_s):
                     await self._resolve_doubts()
+        if self._tasks and self._refusing:
+            await asyncio.wait([write.done for write in self._refusing.values()], timeout=REFUSING_S)
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -147,12 +154,14 @@ class Ledger:
         self._living.add(trail.log_id)
         spool = self._spool.identity if self._spool else None
         with self._numbered(trail):
-            await self._durable(lambda: Entry.opened(trail, self._owner, spool, self._key))
+            await self._durable(
+                lambda: Entry.opened(trail, self._owner, spool, self._key.at(trail.timestamp))
+            )
         self._opened.add(trail.log_id)
 
     async def note(self, trail: Trail) -> None:
         """Make durable what happened since the record was opened, before the client sees it."""
-        await self._durable(lambda: Entry.noted(trail, self._key))
+        await self._durable(lambda: Entry.noted(trail, self._key.at(trail.timestamp)))
 
     async def close(self, trail: Trail, issued_at: datetime) -> Receipt:
         """Write the row, once and for ever. An answer may leave only after this.
@@ -163,7 +172,7 @@ class Ledger:
         row: list[HashedRow] = []
 
         def entry() -> Entry:
-            row.append(self._signed(row_of(trail), trail.log_id))
+            row.append(self._signed(row_of(trail), trail))
             return Entry.closed(trail.log_id, row[0])
 
         try:
@@ -174,9 +183,10 @@ class Ledger:
             self._living.discard(trail.log_id)
         self._opened.discard(trail.log_id)
         leaf_hash = row[0].leaf_hash.hex()
-        signature = self._key.sign(receipt_text(trail.log_id, leaf_hash, issued_at))
+        key = self._key.at(trail.timestamp)  # the row's, so that one delegation explains both
+        signature = key.sign(receipt_text(trail.log_id, leaf_hash, issued_at))
         text = base64.b64encode(signature).decode()
-        return Receipt(trail.log_id, leaf_hash, issued_at, self._key.key_id, text)
+        return Receipt(trail.log_id, leaf_hash, issued_at, key.key_id, text)
 
     async def beat(self, trail: Trail, clock: Callable[[], datetime]) -> None:
         """A heartbeat. While records wait in the spool it goes there too, so that it never comes before them."""
@@ -234,7 +244,7 @@ class Ledger:
 
     async def taker(self) -> Taker | None:
         """Who takes the next record; None if nobody does. Cheap: anybody may ask."""
-        return await self._probe.taker() if self._is_clock_right() else None
+        return await self._probe.taker() if self._is_clock_right() and self._may_sign() else None
 
     @property
     def has_spool(self) -> bool:
@@ -245,6 +255,14 @@ class Ledger:
     def is_spooling(self) -> bool:
         """Whether records wait for the database."""
         return self._spool is not None and not self._spool.is_empty
+
+    def _may_sign(self) -> bool:
+        """Neither the database nor the spool takes what nobody signed."""
+        try:
+            self._key.at(self._clock())
+        except NoSigningKeyError:
+            return False
+        return True
 
     def _is_clock_right(self) -> bool:
         """A clock that is set back while we serve would date records into another month."""
@@ -263,7 +281,7 @@ class Ledger:
         """Makes the entry durable, with the spool as the fallback for the database."""
         if not self._is_clock_right():
             raise LedgerUnavailableError("The clock was set back")
-        attempt = _Attempt()
+        attempt, began_s = _Attempt(), time.monotonic()
         try:
             entry = make()
             if not self._must_wait(entry) and await self._write_to_database(entry, attempt):
@@ -276,6 +294,9 @@ class Ledger:
             if not attempt.is_written:
                 self._give_up(attempt, ending)
                 raise
+        finally:
+            self.writes += 1
+            self.writing_s += time.monotonic() - began_s
 
     def _must_wait(self, entry: Entry) -> bool:
         """Whether it goes to the spool at once. Requests that began since the database is back do not, or the spool would never empty."""
@@ -313,11 +334,13 @@ class Ledger:
 
     def _unacknowledged(self, trail: Trail) -> Entry:
         """The row of a request whose end was recorded, but too late for its client."""
-        row = self._signed(row_of(trail) | UNACKNOWLEDGED, trail.log_id)
+        row = self._signed(row_of(trail) | UNACKNOWLEDGED, trail)
         return replace(Entry.closed(trail.log_id, row), is_spooled=True)
 
-    def _signed(self, row: Row, log_id: UUID) -> HashedRow:
-        return signed(hashed(row, secrets.token_bytes(SALT_BYTES)), log_id, self._key)
+    def _signed(self, row: Row, trail: Trail) -> HashedRow:
+        return signed(
+            hashed(row, secrets.token_bytes(SALT_BYTES)), trail.log_id, self._key.at(trail.timestamp)
+        )
 
     def _put_in_spool(self, entry: Entry) -> PendingWrite:
         if self._spooling is None:
@@ -329,9 +352,15 @@ class Ledger:
         """The client gets 503. If a commit that has begun ends well even so, the log says what the client was told."""
         in_spool = attempt.in_spool
         if in_spool and not in_spool.withdraw() and not in_spool.done.done() and ending:
-            self._refused[str(ending.log_id)] = self._unacknowledged(ending)
+            self._refuse_late(self._unacknowledged(ending))
         if attempt.in_database and not attempt.in_database.withdraw() and ending:
             self._doubtful[attempt.in_database.entry] = ending
+
+    def _refuse_late(self, row: Entry) -> None:
+        """The spool has the answer's row, or soon will: this one follows, and counts, also if this process dies first."""
+        self._refused[row.log_id] = row
+        with contextlib.suppress(TransientWriteError):  # while this process lives, it knows
+            self._refusing[row.log_id] = self._put_in_spool(row)
 
     async def _resolve_doubts(self) -> None:
         """Looks whether what was given up has been committed, and says so in a row of its own."""
@@ -404,6 +433,7 @@ class Ledger:
         if spool.is_empty:
             self._by_spool.clear()
             self._refused.clear()
+            self._refusing.clear()
             log.warning("The spool is empty: the database has all its records")
 
     async def _try_database(self) -> None:
@@ -412,8 +442,9 @@ class Ledger:
             raise TransientWriteError("The database can lose acknowledged records")
         text = secrets.token_hex(PROBE_CHARACTERS // 2)
         asked = self._event("probe", "", outcome="recorded", llm_prompt=text)
-        row = self._signed(row_of(asked), asked.log_id)
-        entries = [Entry.opened(asked, self._owner, None, self._key), Entry.closed(asked.log_id, row)]
+        row = self._signed(row_of(asked), asked)
+        key = self._key.at(asked.timestamp)
+        entries = [Entry.opened(asked, self._owner, None, key), Entry.closed(asked.log_id, row)]
         with contextlib.suppress(WithdrawnError):
             await self._probing.write(entries, _withdraw)
 

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -22,11 +23,13 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from audit.ledger.database_writer import WRITE, arguments, is_archived
+from audit.ledger.delegated_keys import DELEGATIONS
 from audit.ledger.entry import Entry
 from audit.ledger.spool import Spool, has_lost_entries, is_alive
-from audit.proof.keys import PublicKey, Signer
+from audit.proof.keys import KeyRing, PublicKey, RowSigner, Signer
 from audit.proof.record import SALT_BYTES, SCHEMA_VERSIONS, SIGNED_FROM, Row, hashed
 from audit.proof.row_signature import is_open_signed, signed
+from audit.session import AsyncSession
 
 LOCK_PAUSE_S = 0.05  # between two retries to connect
 FOREIGN_S = 3600  # a machine that has not come back by then has lost its spool
@@ -69,7 +72,7 @@ class LivenessLock:
     async def run(self) -> None:
         while True:
             with contextlib.suppress(psycopg.Error):
-                connecting = psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+                connecting = AsyncSession.connect(self._conninfo, autocommit=True)
                 async with await connecting as alive:
                     self.is_held.set()
                     async for _ in alive.notifies():
@@ -83,7 +86,7 @@ class Orphans:
     """Finds requests without a live process, and closes those that it finds twice."""
 
     def __init__(
-        self, owner: int, spool: Spool | None, key: Signer, public_keys: Callable[[], Sequence[PublicKey]]
+        self, owner: int, spool: Spool | None, key: RowSigner, public_keys: Callable[[], Sequence[PublicKey]]
     ) -> None:
         self._owner = owner
         self._spool = spool
@@ -97,11 +100,21 @@ class Orphans:
         closed = 0
         async with connection.transaction():
             orphans = await self._orphans(connection, living)
-            for log_id, (row, is_signed) in orphans.items():
-                if log_id in self.seen:
-                    closed += await _close(connection, log_id, row, self._key if is_signed else None)
+            twice = {log_id: found for log_id, found in orphans.items() if log_id in self.seen}
+            keys = await asyncio.to_thread(
+                self._signers, [row for row, is_signed in twice.values() if is_signed]
+            )
+            for log_id, (row, is_signed) in twice.items():
+                closed += await _close(connection, log_id, row, keys[row["timestamp"]] if is_signed else None)
         self.seen = frozenset(orphans)
         return closed
+
+    def _signers(self, rows: Sequence[Row]) -> dict[str, Signer]:
+        """The keys of the rows' times, which began when another process ran."""
+        times = {row["timestamp"]: datetime.fromisoformat(row["timestamp"]) for row in rows}
+        if times:
+            self._key.cover(min(times.values()), max(times.values()))
+        return {text: self._key.at(moment) for text, moment in times.items()}
 
     async def _orphans(
         self, connection: psycopg.AsyncConnection, living: Collection[UUID]
@@ -112,13 +125,18 @@ class Orphans:
         }  # fmt: skip
         cursor = await connection.execute(_ABANDONED, values)
         found = [row for row in await cursor.fetchall() if not self._is_here(row[1])]
-        orphans = await asyncio.to_thread(self._ours, found) if found else {}
+        orphans: dict[UUID, tuple[Row, bool]] = {}
+        if found:
+            lines = await (await connection.execute(DELEGATIONS)).fetchall()
+            orphans = await asyncio.to_thread(self._ours, found, [line for (line,) in lines])
         self._report_forged({log_id for log_id, *_ in found} - orphans.keys())
         return orphans
 
-    def _ours(self, found: Sequence[tuple[UUID, int, Any, bytes | None]]) -> dict[UUID, tuple[Row, bool]]:
+    def _ours(
+        self, found: Sequence[tuple[UUID, int, Any, bytes | None]], delegations: Sequence[str]
+    ) -> dict[UUID, tuple[Row, bool]]:
         """Those that the engine signed; and those of a version that did not sign, whose rows are not signed either."""
-        keys = self._public_keys()
+        keys = KeyRing.of(self._public_keys()).with_delegations(delegations)
         ours = {}
         for log_id, owner, trail, signature in found:
             if not isinstance(trail, dict) or trail.get("log_id") != str(log_id):
@@ -133,6 +151,11 @@ class Orphans:
         row = {name: value for name, value in trail.items() if value is not None} | {"success": False}
         if owner == self._owner and row["outcome"] == "open":
             return row | UNACKNOWLEDGED
+        if row["outcome"] != "open":  # it counts requests that were answered
+            ended = (
+                "its end could not be recorded" if owner == self._owner else "the process died before its end"
+            )
+            return row | {"outcome": "abandoned", "error_message": f"{row.get('error_message', '')}; {ended}"}
         is_lost = self._spool is not None and has_lost_entries(self._spool.folder, owner)
         return row | {"outcome": "abandoned", "error_message": _LOST if is_lost else _DIED}
 

@@ -25,7 +25,7 @@ from typing import Self
 from audit.errors import ArchivedMonthError, MissingMonthError, PermanentWriteError, TransientWriteError
 from audit.ledger.database_writer import DatabaseWriter
 from audit.ledger.entry import Entry, check, compacted
-from audit.proof.keys import Signer
+from audit.proof.keys import RowSigner
 from audit.vault import sync_folder
 
 READ_MAX = 256  # entries drained in one batch
@@ -222,9 +222,9 @@ def set_aside(folder: Path, lines: Sequence[bytes]) -> None:
     sync_folder(folder)
 
 
-async def deliver(piece: SpoolBatch, to: DatabaseWriter, path: Path, key: Signer) -> None:
+async def deliver(piece: SpoolBatch, to: DatabaseWriter, path: Path, key: RowSigner) -> None:
     """Write a batch to the database. Entries that it will never take become dead letters; `TransientWriteError` asks for a retry."""
-    entries, folder = [entry.signed_if_old(key) for entry in compacted(piece.entries)], path.parent
+    entries, folder = await asyncio.to_thread(_signed_if_old, piece, key), path.parent
     try:
         await to.write(entries)
     except (PermanentWriteError, MissingMonthError):
@@ -233,6 +233,10 @@ async def deliver(piece: SpoolBatch, to: DatabaseWriter, path: Path, key: Signer
     if piece.damaged:
         log.error("%s lines of %s are damaged: see %s", len(piece.damaged), path.name, ASIDE_FILE)
         set_aside(folder, piece.damaged)
+
+
+def _signed_if_old(piece: SpoolBatch, key: RowSigner) -> list[Entry]:
+    return [entry.signed_if_old(key) for entry in compacted(piece.entries)]
 
 
 def set_loss_aside(path: Path, bytes_missing: int) -> None:

@@ -9,18 +9,17 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from audit.errors import ArchiveError
 from audit.proof.bundle import COLUMN, HASH, SALT
 from audit.proof.canonical import canonical_json, read_line
-from audit.proof.keys import PublicKey, SigningKey
+from audit.proof.keys import HeadSigner, KeyRing, PublicKey
 from audit.proof.record import PERSONAL, commitments_of, joined
 
 FORMAT = "affidavit archive 2"
@@ -45,7 +44,6 @@ _FIELDS = {
 }  # fmt: skip
 _PAIR = ("name", "type")
 _OF_A_FILE = {"key", "version", "sha256", "size"}
-ZSTD = pa.Codec("zstd", compression_level=1)  # three times as fast as the next levels, which save two percent
 _decoder = json.JSONDecoder()
 
 
@@ -88,10 +86,13 @@ class Manifest:
     signed: bytes
 
     def is_signed_by(self, keys: Iterable[PublicKey]) -> bool:
-        return any(key.key_id == self.key_id and key.verify(self.signature, self.signed) for key in keys)
+        """By a key that counts for the month's heads: a manifest has no time of its own."""
+        begin = datetime(self.month.year, self.month.month, 1, tzinfo=UTC)
+        heads = KeyRing.of(keys).head_keys(begin)
+        return any(key.key_id == self.key_id and key.verify(self.signature, self.signed) for key in heads)
 
 
-def sign_manifest(exported: Exported, files: Mapping[str, StoredFile], key: SigningKey) -> bytes:
+def sign_manifest(exported: Exported, files: Mapping[str, StoredFile], key: HeadSigner) -> bytes:
     """The last file of an archive: the archive exists once it is written."""
     body = {
         "format": _format_of(exported.columns), "origin": exported.origin, "month": f"{exported.month:%Y-%m}", "rows": exported.rows,
@@ -137,9 +138,16 @@ def place_of(key: str) -> tuple[str | None, str | None]:
     return (found["month"], found["sha256"]) if found else (None, None)
 
 
+def compress(content: bytes) -> bytes:
+    import pyarrow as pa
+
+    compressed: bytes = pa.Codec("zstd", compression_level=1).compress(content, asbytes=True)
+    return compressed  # three times as fast as the next levels, which save two percent
+
+
 def encrypt_box(content: bytes, key: bytes, log_id: str) -> bytes:
     """Encrypt under the row's own key, so that destroying the key erases the row. Deterministic: the same content gives the same bytes."""
-    compressed = ZSTD.compress(content, asbytes=True)
+    compressed = compress(content)
     nonce = hmac.digest(key, compressed, "sha256")[:_NONCE_BYTES]
     return b"".join((_BOX_VERSION, nonce, AESGCM(key).encrypt(nonce, compressed, log_id.encode())))
 
@@ -175,6 +183,8 @@ def decrypt_box(box: bytes, key: bytes, log_id: str) -> str:
     if box[:1] != _BOX_VERSION or len(box) <= 1 + _NONCE_BYTES + _TAG_BYTES or len(key) != BOX_KEY_BYTES:
         raise ArchiveError("The box has the wrong version, size or key")
     nonce, sealed = box[1 : 1 + _NONCE_BYTES], box[1 + _NONCE_BYTES :]
+    import pyarrow as pa  # here, because each command and each server imports this file
+
     try:
         compressed = AESGCM(key).decrypt(nonce, sealed, log_id.encode())
         with pa.CompressedInputStream(pa.BufferReader(compressed), "zstd") as stream:

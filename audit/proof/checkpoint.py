@@ -11,7 +11,6 @@ break 120 185 9f3c…                                a break of the month's hist
 — affidavit q83vEg…                                key id and signature over all lines above the empty one
 """
 
-import base64
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,39 +19,35 @@ from hashlib import sha256
 from uuid import UUID
 
 from audit.errors import NoteError, UnknownKeyError
-from audit.proof.keys import ID_BYTES, NAME, PublicKey, SigningKey
+from audit.proof.keys import NAME, HeadSigner, KeyRing, PublicKey
 from audit.proof.merkle import HASH_BYTES
+from audit.proof.note import SignatureLine, SignedNote, of_base64, parse_note, to_base64
 
 _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 _MONTH = "%Y-%m"
-_SIGNATURE_BYTES = 64
 
-_NOTE = re.compile(
-    r"""(?P<text>
+_CHECKPOINT = re.compile(
+    r"""
     (?P<origin>[!-~]+)/(?P<month>[0-9]{4}-[0-9]{2})\n
     (?P<size>[1-9][0-9]{0,17})\n
     (?P<root>[A-Za-z0-9+/]+=*)\n
     time[ ](?P<time>[0-9TZ:.-]+)\n
     (?:previous[ ](?P<earlier>[0-9]{4}-[0-9]{2})[ ](?P<earlier_size>[1-9][0-9]{0,17})[ ](?P<earlier_root>[A-Za-z0-9+/]+=*)\n)?
     (?:signed[ ](?P<signed_from>0|[1-9][0-9]{0,17})\n)?
-    (?P<breaks>(?:break[ ][0-9]+[ ][0-9]+[ ][0-9a-f]{64}\n)*)
-    )\n—[ ]"""
-    rf"{NAME}[ ](?P<signature>[A-Za-z0-9+/]+=*)\n",
+    (?P<breaks>(?:break[ ][0-9]+[ ][0-9]+[ ][0-9a-f]{64}\n)*)""",
     re.VERBOSE,
 )
 
 
 _BREAK = re.compile(
-    r"""(?P<text>
+    r"""
     (?P<origin>[!-~]+)/(?P<month>[0-9]{4}-[0-9]{2})/break\n
     (?P<number>[1-9][0-9]{0,3})\n
     kept[ ](?P<kept>[0-9]{1,18})[ ](?P<kept_root>[A-Za-z0-9+/]+=*)\n
     lost[ ](?P<lost>[0-9]{1,18})[ ](?P<lost_root>[A-Za-z0-9+/]+=*)\n
     time[ ](?P<time>[0-9TZ:.-]+)\n
     event[ ](?P<event>[0-9a-f-]{36})\n
-    basis[ ](?P<basis>[^\n]+)\n
-    )\n—[ ]"""
-    rf"{NAME}[ ](?P<signature>[A-Za-z0-9+/]+=*)\n",
+    basis[ ](?P<basis>[^\n]+)\n""",
     re.VERBOSE,
 )
 BASIS_CHARACTERS_MAX = 200
@@ -116,51 +111,46 @@ class HistoryBreak:
         return BreakLine(self.kept.size, self.lost.size, sha256(note.encode()).hexdigest())
 
 
-def sign_break(broken: HistoryBreak, key: SigningKey) -> str:
+def sign_break(broken: HistoryBreak, key: HeadSigner) -> str:
     return _signed(_break_text(broken), key)
 
 
 def open_break(note: str, public_keys: Iterable[PublicKey]) -> HistoryBreak:
     """The break, if it is written exactly as `sign_break` does it and one of these keys signed it."""
-    found = _BREAK.fullmatch(note)
-    if found is None:
-        raise NoteError("This is not the signed statement of a break")
-    _check(_bytes(found["signature"], ID_BYTES + _SIGNATURE_BYTES), found["text"].encode(), public_keys)
-    return _parsed_break(found)
+    signed = parse_note(note)
+    broken = _parsed_break(signed.text)
+    _require_signer(signed, public_keys, broken.issued_at)
+    return broken
 
 
 def read_break(note: str) -> HistoryBreak:
     """The same without its signature: for finding out what is to be checked."""
-    found = _BREAK.fullmatch(note)
-    if found is None:
-        raise NoteError("This is not the signed statement of a break")
-    return _parsed_break(found)
+    return _parsed_break(parse_note(note).text)
 
 
-def sign_note(checkpoint: Checkpoint, key: SigningKey) -> str:
+def sign_note(checkpoint: Checkpoint, key: HeadSigner) -> str:
     return _signed(_text(checkpoint), key)
 
 
 def open_note(note: str, public_keys: Iterable[PublicKey]) -> Checkpoint:
-    """The checkpoint, if the note is written exactly as `sign_note` does it and one of these keys signed it."""
-    found = _NOTE.fullmatch(note)
-    if found is None:
-        raise NoteError("This is not a checkpoint in the format of a signed note")
-    signature = _bytes(found["signature"], ID_BYTES + _SIGNATURE_BYTES)
-    _check(signature, found["text"].encode(), public_keys)
-    checkpoint = _parsed(found)
-    if _text(checkpoint) != found["text"]:
-        raise NoteError("The checkpoint is not in canonical form")
+    """The checkpoint, if its text is exactly what `sign_note` writes and one of these keys signed it."""
+    signed = parse_note(note)
+    checkpoint = _parsed(signed.text)
+    _require_signer(signed, public_keys, checkpoint.issued_at)
     return checkpoint
+
+
+def read_note(note: str) -> Checkpoint:
+    """The same without its signature: for saying what differs."""
+    return _parsed(parse_note(note).text)
 
 
 def signer_of(note: str) -> str:
     """The id of the key that claims to have signed it. The signature is not checked."""
-    found = _NOTE.fullmatch(note)
-    if found is None:
-        raise NoteError("This is not a checkpoint in the format of a signed note")
-    fingerprint = _bytes(found["signature"], ID_BYTES + _SIGNATURE_BYTES)[:ID_BYTES]
-    return f"{NAME}+{fingerprint.hex()}"
+    for line in parse_note(note).lines:
+        if line.name == NAME:
+            return f"{NAME}+{line.key_id.hex()}"
+    raise NoteError("None of its signatures is a log's")
 
 
 def receipt_text(log_id: UUID, leaf_hash: str, issued_at: datetime) -> bytes:
@@ -177,28 +167,35 @@ def _text(checkpoint: Checkpoint) -> str:
     lines = [
         f"{checkpoint.origin}/{checkpoint.month:{_MONTH}}",
         str(checkpoint.size),
-        _base64(checkpoint.root),
+        to_base64(checkpoint.root),
         f"time {_time(checkpoint.issued_at)}",
     ]
     if previous := checkpoint.previous:
-        lines.append(f"previous {previous.month:{_MONTH}} {previous.size} {_base64(previous.root)}")
+        lines.append(f"previous {previous.month:{_MONTH}} {previous.size} {to_base64(previous.root)}")
     if checkpoint.signed_from is not None:
         lines.append(f"signed {checkpoint.signed_from}")
     lines += map(str, checkpoint.breaks)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _signed(text: str, key: SigningKey) -> str:
-    signature = key.public.fingerprint + key.sign(text.encode())
-    return f"{text}\n— {NAME} {_base64(signature)}\n"
+def _require_signer(signed: SignedNote, public_keys: Iterable[PublicKey], at: datetime) -> None:
+    """`UnknownKeyError` unless a key signed it that counts for heads at its time."""
+    ring = KeyRing.of(public_keys)
+    if not signed.signers(ring.head_keys(at)):
+        line = next((line for line in signed.lines if line.name == NAME), signed.lines[0])
+        raise UnknownKeyError(ring.why_not(f"{line.name}+{line.key_id.hex()}", at))
+
+
+def _signed(text: str, key: HeadSigner) -> str:
+    return str(SignedNote(text, (SignatureLine(NAME, key.public.fingerprint, key.sign(text.encode())),)))
 
 
 def _break_text(broken: HistoryBreak) -> str:
     lines = (
         f"{broken.origin}/{broken.month:{_MONTH}}/break",
         str(broken.number),
-        f"kept {broken.kept.size} {_base64(broken.kept.root)}",
-        f"lost {broken.lost.size} {_base64(broken.lost.root)}",
+        f"kept {broken.kept.size} {to_base64(broken.kept.root)}",
+        f"lost {broken.lost.size} {to_base64(broken.lost.root)}",
         f"time {_time(broken.issued_at)}",
         f"event {broken.event}",
         f"basis {broken.basis}",
@@ -206,7 +203,10 @@ def _break_text(broken: HistoryBreak) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _parsed_break(found: re.Match[str]) -> HistoryBreak:
+def _parsed_break(text: str) -> HistoryBreak:
+    found = _BREAK.fullmatch(text)
+    if found is None:
+        raise NoteError("This is not the signed statement of a break")
     month = _month(found["month"])
     broken = HistoryBreak(
         found["origin"], month, int(found["number"]),
@@ -214,11 +214,7 @@ def _parsed_break(found: re.Match[str]) -> HistoryBreak:
         Link(month, int(found["lost"]), _bytes(found["lost_root"], HASH_BYTES)),
         _moment(found["time"]), _uuid(found["event"]), found["basis"],
     )  # fmt: skip
-    if (
-        broken.kept.size >= broken.lost.size
-        or not is_basis(broken.basis)
-        or _break_text(broken) != found["text"]
-    ):
+    if broken.kept.size >= broken.lost.size or not is_basis(broken.basis) or _break_text(broken) != text:
         raise NoteError("The statement of a break is not in canonical form")
     return broken
 
@@ -228,16 +224,10 @@ def is_basis(text: str) -> bool:
     return 0 < len(text) <= BASIS_CHARACTERS_MAX and text.isprintable() and text == text.strip()
 
 
-def _check(signature: bytes, text: bytes, public_keys: Iterable[PublicKey]) -> None:
-    fingerprint = signature[:ID_BYTES]
-    known = [key for key in public_keys if key.fingerprint == fingerprint]
-    if not known:
-        raise UnknownKeyError(f"The signing key {NAME}+{fingerprint.hex()} is not among the given ones")
-    if not any(key.verify(signature[ID_BYTES:], text) for key in known):
-        raise NoteError(f"The signature of the key {NAME}+{fingerprint.hex()} does not fit the text")
-
-
-def _parsed(found: re.Match[str]) -> Checkpoint:
+def _parsed(text: str) -> Checkpoint:
+    found = _CHECKPOINT.fullmatch(text)
+    if found is None:
+        raise NoteError("This is not a checkpoint in the format of a signed note")
     previous = None
     if found["earlier"]:
         earlier_root = _bytes(found["earlier_root"], HASH_BYTES)
@@ -252,7 +242,10 @@ def _parsed(found: re.Match[str]) -> Checkpoint:
         raise NoteError("Its rows are signed from a leaf on that it does not have")
     root = _bytes(found["root"], HASH_BYTES)
     breaks = tuple(map(_break_line, found["breaks"].splitlines()))
-    return Checkpoint(found["origin"], month, size, root, issued_at, previous, signed_from, breaks)
+    checkpoint = Checkpoint(found["origin"], month, size, root, issued_at, previous, signed_from, breaks)
+    if _text(checkpoint) != text:
+        raise NoteError("The checkpoint is not in canonical form")
+    return checkpoint
 
 
 def _break_line(line: str) -> BreakLine:
@@ -284,17 +277,10 @@ def _month(text: str) -> date:
 
 
 def _bytes(text: str, length: int) -> bytes:
-    try:
-        content = base64.b64decode(text, validate=True)
-    except ValueError as wrong:
-        raise NoteError(str(wrong)) from None
-    if len(content) != length or _base64(content) != text:
-        raise NoteError(f"{text} is not canonical base64 of {length} bytes")
+    content = of_base64(text)
+    if len(content) != length:
+        raise NoteError(f"{text} is not base64 of {length} bytes")
     return content
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
 
 
 def _time(moment: datetime) -> str:

@@ -181,6 +181,14 @@ def leaf_hash(row: Mapping[str, Any], committed: Mapping[str, str] | None = None
     return leaf_of(texts, commitments_of(texts, _salt(row)) if committed is None else committed)
 
 
+def leaf_of_parsed(
+    row: Mapping[str, Any], texts: Mapping[str, str], committed: Mapping[str, str] | None
+) -> bytes:
+    """The same for a row of which the canonical texts are at hand."""
+    hashed_texts = {name: text for name, text in texts.items() if name not in UNHASHED}
+    return leaf_of(hashed_texts, commitments_of(texts, _salt(row)) if committed is None else committed)
+
+
 def commitments(row: Mapping[str, Any]) -> dict[str, str]:
     """The salted hashes that replace the personal values in the leaf. They reveal nothing once the salt is deleted."""
     return commitments_of(_texts(row), _salt(row))
@@ -225,8 +233,11 @@ def _replaced(value: Any) -> Any:
 
 
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:
-    kept = ((name, value) for name, value in row.items() if value is not None and name not in UNHASHED)
-    return {name: canonical_text(value) for name, value in kept}
+    return {
+        name: canonical_text(value)
+        for name, value in row.items()
+        if value is not None and name not in UNHASHED
+    }
 
 
 def _salt(row: Mapping[str, Any]) -> bytes:

@@ -3,11 +3,12 @@
 Whoever owns the database can write rows, but not sign them: the signing key is never in the database.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from audit.proof.canonical import canonical_json, canonical_text
-from audit.proof.keys import ID_BYTES, NAME, PublicKey, Signer
+from audit.proof.keys import ID_BYTES, NAME, KeyRing, PublicKey, RowKeys, Signer
 from audit.proof.record import SIGNED_FROM, HashedRow, bytes_of
 
 SIGNATURE_BYTES = ID_BYTES + 64
@@ -20,9 +21,21 @@ def signed(row: HashedRow, log_id: object, key: Signer) -> HashedRow:
 
 
 def is_row_signed(
-    signature: bytes | None, log_id: str, leaf_hash: bytes, public_keys: Iterable[PublicKey]
+    signature: bytes | None,
+    log_id: str,
+    leaf_hash: bytes,
+    at: datetime,
+    public_keys: Sequence[PublicKey] | RowKeys,
 ) -> bool:
-    return _is_signed(signature, _row_text(log_id, leaf_hash), public_keys)
+    """`at` is the row's timestamp: by it a key counts, or not yet, or no more."""
+    return _is_signed(signature, _row_text(log_id, leaf_hash), at, public_keys)
+
+
+def is_of_unknown_key(signature: bytes | None, public_keys: Iterable[PublicKey]) -> bool:
+    """Whether it names a key that is none of these: an engine may have had a new key before its public one came here."""
+    if signature is None or len(signature) != SIGNATURE_BYTES:
+        return False
+    return signature[:ID_BYTES] not in {key.fingerprint for key in public_keys}
 
 
 def is_vouched_for(
@@ -30,12 +43,13 @@ def is_vouched_for(
     leaf: bytes,
     leaf_index: int,
     signed_from: int | None,
-    public_keys: Iterable[PublicKey],
+    public_keys: Sequence[PublicKey],
 ) -> bool:
     """Whether the row has a valid signature, or none and needs none at this place of its tree."""
     if row.get("signature") is None:
         return not must_be_signed(row["schema_version"], leaf_index, signed_from)
-    return is_row_signed(bytes_of(row["signature"]), row["log_id"], leaf, public_keys)
+    at = datetime.fromisoformat(row["timestamp"])
+    return is_row_signed(bytes_of(row["signature"]), row["log_id"], leaf, at, public_keys)
 
 
 def must_be_signed(schema_version: object, leaf_index: int, signed_from: int | None) -> bool:
@@ -50,11 +64,12 @@ def sign_open(trail: Mapping[str, Any], key: Signer) -> bytes:
 
 
 def is_open_signed(
-    signature: bytes | None, trail: Mapping[str, Any], public_keys: Iterable[PublicKey]
+    signature: bytes | None, trail: Mapping[str, Any], public_keys: Sequence[PublicKey]
 ) -> bool:
     try:
-        return _is_signed(signature, _open_text(trail), public_keys)
-    except (ValueError, TypeError):
+        at = datetime.fromisoformat(trail["timestamp"])
+        return _is_signed(signature, _open_text(trail), at, public_keys)
+    except (KeyError, ValueError, TypeError):
         return False
 
 
@@ -70,11 +85,14 @@ def _sign(text: bytes, key: Signer) -> bytes:
     return bytes.fromhex(key.key_id.removeprefix(f"{NAME}+")) + key.sign(text)
 
 
-def _is_signed(signature: bytes | None, text: bytes, public_keys: Iterable[PublicKey]) -> bool:
+def _is_signed(
+    signature: bytes | None, text: bytes, at: datetime, public_keys: Sequence[PublicKey] | RowKeys
+) -> bool:
     if signature is None or len(signature) != SIGNATURE_BYTES:
         return False
+    keys = KeyRing.of(public_keys) if isinstance(public_keys, Sequence) else public_keys
     fingerprint, rest = signature[:ID_BYTES], signature[ID_BYTES:]
-    return any(key.fingerprint == fingerprint and key.verify(rest, text) for key in public_keys)
+    return any(key.verify(rest, text) for key in keys.row_keys(fingerprint, at))
 
 
 def _quoted(signature: bytes) -> str:

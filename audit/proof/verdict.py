@@ -13,6 +13,7 @@ class Verdict(StrEnum):
 
     TAMPERED = "TAMPERED"
     MISSING = "MISSING"
+    WRONG_VAULT = "WRONG_VAULT"  # the vault has no anchor of this log: another one, or emptied
     LOST_BY_FAILOVER = "LOST_BY_FAILOVER"  # an operator signed that a failover or a restore lost leaves
     CANNOT_TELL = "CANNOT_TELL"
     UNSEALED = "UNSEALED"
@@ -31,24 +32,28 @@ class Finding:
     """What is wrong, and where, as far as the place is known."""
 
     verdict: Verdict
-    what: str  # row, leaf, checkpoint, anchor, link, break, month, citation, key or file
+    what: str  # row, leaf, checkpoint, anchor, link, break, hold, month, log, vault, head, time stamp, citation, key or file
     words: str
     month: date | None = None
     leaf_index: int | None = None
     log_id: str | None = None
+    file: str | None = None  # of a package, and the line in it
+    line: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         month = f"{self.month:%Y-%m}" if self.month else None
-        return {
+        found = {
             "verdict": self.verdict, "what": self.what, "month": month, "leaf_index": self.leaf_index,
             "log_id": self.log_id, "words": self.words,
         }  # fmt: skip
+        return found | ({"file": self.file, "line": self.line} if self.file else {})
 
     def __str__(self) -> str:
         where = [
             f"{self.month:%Y-%m}" if self.month else "",
             f"leaf {self.leaf_index}" if self.leaf_index is not None else "",
             f"record {self.log_id}" if self.log_id else "",
+            f"{self.file}{f', line {self.line}' if self.line else ''}" if self.file else "",
         ]
         text = f"{self.verdict}: {self.words} ({', '.join(filter(None, where)) or self.what})"
         # A file may contain terminal escape sequences.

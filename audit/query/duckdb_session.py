@@ -55,6 +55,7 @@ SET default_null_order = 'nulls_last_on_asc_first_on_desc';
 SET lambda_syntax = 'DISABLE_SINGLE_ARROW';
 SET disabled_optimizers = 'top_n';
 """
+LOGIN = "SELECT current_user::text"
 LOCKED = "SET enable_external_access = false; SET lock_configuration = true"
 _MACROS = """
 CREATE TYPE jsonb AS JSON;
@@ -203,6 +204,11 @@ def attach_log(session: duckdb.DuckDBPyConnection, url: str) -> None:
     session.execute(f"ATTACH {literal(url)} AS log (TYPE postgres, READ_ONLY)")
     session.execute(_POSTGRES_SEMANTICS)
     session.execute(_MACROS)
+
+
+def login(session: duckdb.DuckDBPyConnection) -> Any:
+    """The role that DuckDB's own connections to the log have: their address asks for it at start-up, which a pooler may drop."""
+    return session.execute(f"SELECT * FROM postgres_query('log', {literal(LOGIN)})").fetchone()
 
 
 def add_functions(session: duckdb.DuckDBPyConnection, row_keys: RowKeys | None) -> None:

@@ -32,6 +32,7 @@ from audit.query import duckdb_session
 from audit.query.archived_rows import ArchivedMonth, ArchivedRows
 from audit.query.dialect import strip_schema
 from audit.query.duckdb_session import PreparedQuery, ReadableTable, UnionView
+from audit.session import Session
 from audit.vault import Vault
 
 FORGED = "The query is not answered: the database is not as it was shipped, and could show other rows than `verify` checks."
@@ -69,6 +70,10 @@ _LIMITS: dict[type[Exception], str] = {
 }
 _UNSHOWABLE = (duckdb.Error, ValueError, OverflowError)  # the last two: a value, as a time before year 1
 _UNREADABLE = "There is no answer: the database or the archive cannot be read now. Try again later"
+_POOLED = (
+    "There is no answer: between here and PostgreSQL is a connection pooler, and through it a query over archived months would"
+    " not have the auditor's rights. Name PostgreSQL itself in DATABASE_URL"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +173,12 @@ class TieredLog:
             self._interrupt = None
 
     def _archived_months(self) -> list[ArchivedMonth]:
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with Session.connect(self.url, autocommit=True) as connection:
             found = [ArchivedMonth(row[0], (row[1], row[2], row[3])) for row in connection.execute(_ARCHIVED)]
         return [item for item in found if not self.period.within(item.month).is_empty]
 
     def _query_database(self, statement: str) -> QueryResult:
-        with psycopg.connect(self.url) as connection, self._interrupted_by(connection.cancel):
+        with Session.connect(self.url) as connection, self._interrupted_by(connection.cancel):
             if self.period != EVER:
                 _limit_to_period(connection, self.period)
                 statement = strip_schema(statement)
@@ -228,15 +233,18 @@ class TieredLog:
         )
 
     def _query_all_tiers(self, statement: str, archived: Sequence[ArchivedMonth]) -> QueryResult:
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with Session.connect(self.url, autocommit=True) as connection:
             tables = {name: ReadableTable(name, *columns) for name, *columns in connection.execute(_TABLES)}
             has_erased = _has_erased(connection, tables, archived)
+            login = connection.execute(duckdb_session.LOGIN).fetchone()
         log = tables["audit_logs"].columns
         archive = ArchivedRows(log, self.vault, archived)
         configuration = duckdb_session.configuration(self.limits.bytes_max)
         connecting = duckdb.connect(":memory:", config=configuration)
         with closing(connecting) as session, self._interrupted_by(session.interrupt):
             duckdb_session.attach_log(session, self.url)
+            if duckdb_session.login(session) != login:
+                raise UnansweredError(_POOLED)
             prepared = PreparedQuery.prepare(session, statement, tables)
             session.register(duckdb_session.ARCHIVED_ROWS, archive)
             duckdb_session.add_functions(session, self.row_keys)
@@ -252,7 +260,7 @@ class TieredLog:
         return QueryResult(*found, [item.month for item in archived], sorted(archive.opened), others)
 
     def _compare_anew(self) -> list[Difference]:
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with Session.connect(self.url, autocommit=True) as connection:
             return self._compare(connection)
 
 

@@ -30,6 +30,7 @@ class RowAdmission:
     refused: set[tuple[datetime, UUID]] = field(default_factory=set)
     _met: set[tuple[datetime, UUID]] = field(default_factory=set)
     _rejected: set[bytes] = field(default_factory=set)
+    _judged_by: Sequence[PublicKey] = ()
 
     async def signed(self, rows: Sequence[UnsealedRow]) -> list[UnsealedRow]:
         """Those with a valid signature. Checked in a thread, so that no request waits."""
@@ -53,6 +54,9 @@ class RowAdmission:
 
     def _signed(self, rows: Sequence[UnsealedRow]) -> list[UnsealedRow]:
         keys = self.public_keys()
+        if keys != self._judged_by:  # another engine had its new key before we had the public one
+            self._rejected.clear()
+            self._judged_by = keys
         return [row for row in rows if self._is_signed(row, keys)]
 
     def _is_signed(self, row: UnsealedRow, keys: Sequence[PublicKey]) -> bool:
@@ -61,7 +65,7 @@ class RowAdmission:
         name = sha256(row.log_id.bytes + row.leaf_hash + row.signature).digest()[:16]
         if name in self._rejected:
             return False
-        is_signed = is_row_signed(row.signature, str(row.log_id), row.leaf_hash, keys)
+        is_signed = is_row_signed(row.signature, str(row.log_id), row.leaf_hash, row.timestamp, keys)
         if not is_signed and len(self._rejected) < REMEMBERED_MAX:
             self._rejected.add(name)
         return is_signed

@@ -3,17 +3,19 @@
 The database could be rewritten by its owner, or restored from an old backup; the copy in the vault shows that.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, Rollback
 from psycopg_pool import AsyncConnectionPool
 
-from audit.anchored import leaves_key, note_key
+from audit.anchored import DELEGATED, delegation_key, leaves_key, note_key
 from audit.errors import TreeMismatchError
 from audit.proof.merkle import Frontier
 from audit.sealing.breaks import break_lines
+from audit.sealing.head_growth import HeadEntry, HeadGrowth
 from audit.sealing.log_tables import (
     ANCHORING,
     LogCheckpoints,
@@ -24,6 +26,7 @@ from audit.sealing.log_tables import (
     transaction,
 )
 from audit.vault import Vault
+from audit.vault_owner import check_vault
 
 ANCHOR_LEAVES = 100_000  # about so many in one file: some 3 MB
 
@@ -58,8 +61,32 @@ class VaultAnchors:
     pool: AsyncConnectionPool
     checkpoints: LogCheckpoints
     vault: Vault
+    heads: HeadGrowth
     clock: Callable[[], datetime]
+    may_begin_vault: bool = False  # although the log was anchored in another one
+    _is_ours: bool = False
+    _kept: set[str] | None = None  # the vault's keys of delegations
     _anchored: dict[date, Frontier] = field(default_factory=dict)
+
+    async def check_vault(self) -> None:
+        """`WrongVaultError` if the vault is not this log's."""
+        async with self.pool.connection() as connection:
+            await self._check_vault(connection)
+
+    async def _check_vault(self, connection: AsyncConnection) -> None:
+        if not self._is_ours:
+            self._is_ours = await check_vault(connection, self.vault, may_begin=self.may_begin_vault)
+
+    async def put_delegations(self, lines: Sequence[str]) -> None:
+        """So that archives and proofs can be checked when the database is gone."""
+        if not lines:
+            return
+        if self._kept is None:
+            self._kept = set(await asyncio.to_thread(self.vault.keys, DELEGATED))
+        for line in lines:
+            if (key := delegation_key(line)) not in self._kept:
+                await put_once(self.vault, key, f"{line}\n".encode())
+                self._kept.add(key)
 
     async def months(self) -> list[date]:
         """The months with a checkpoint that is not anchored yet."""
@@ -67,10 +94,22 @@ class VaultAnchors:
             return [month for (month,) in await fetch(connection, _UNANCHORED)]
 
     async def put_next(self, month: date, lock: str) -> bool:
-        """Write the month's next anchor; false if there is none, or if another sealer is at work.
+        """Write the month's next anchor, and append it to the log of heads; false if there is none, or if another sealer is at work.
 
-        The leaves go first: an anchored note must never lack the leaves that explain it.
+        The leaves go first: an anchored note must never lack the leaves that explain it. `WrongVaultError` if they would come
+        among another log's, or the log's anchors into two vaults.
         """
+        try:
+            is_put = await self._put_next(month, lock)
+        except BaseException:
+            self.heads.forget()
+            raise
+        if is_put:
+            self.heads.keep()
+        return is_put
+
+    async def _put_next(self, month: date, lock: str) -> bool:
+        is_appended = False
         async with transaction(self.pool) as connection:
             if not await take_lock(connection, lock, ANCHORING):
                 return False
@@ -78,6 +117,7 @@ class VaultAnchors:
             if not found:
                 return False
             ((anchored, size, note),) = found
+            await self._check_vault(connection)  # now that no other sealer can begin another vault
             frontier, leaves = await self._leaves(connection, month, anchored, size)
             if frontier.root() != self.checkpoints.open(month, size, note).root:
                 raise TreeMismatchError(
@@ -88,8 +128,13 @@ class VaultAnchors:
             key = note_key(month, size, branch)
             version = await put_once(self.vault, key, note.encode())
             await connection.execute(_INSERT_ANCHOR, (month, size, key, version, self.clock()))
-        self._anchored[month] = frontier
-        return True
+            is_appended = await self.heads.append(connection, HeadEntry(month, size, note))
+            if not is_appended:
+                raise Rollback
+        if is_appended:
+            self._anchored[month] = frontier
+            self._is_ours = True
+        return is_appended
 
     def forget(self, month: date) -> None:
         """Its history was broken: nothing that was read before counts."""

@@ -25,6 +25,7 @@ from audit.sealing.log_tables import (
     fetch,
     last_head,
     put_once,
+    server_of,
     stored_leaves,
     take_lock,
     transaction,
@@ -59,11 +60,15 @@ class HistoryBreaks:
     vault: Vault
     clock: Callable[[], datetime]
 
-    async def check(self, month: date) -> None:
-        """`TreeMismatchError` unless the database holds everything anchored: sealing an older copy would make a second history."""
+    async def check(self, month: date) -> str:
+        """The server that was compared with the vault.
+
+        `TreeMismatchError` unless it holds everything anchored: sealing an older copy would make a second history.
+        """
         anchors = await asyncio.to_thread(month_anchors, self.vault, month)
         newest = anchors.chain().sizes[-1:]
         async with self.pool.connection() as connection:
+            server = await server_of(connection)
             notes = [note.encode() for (note,) in await fetch(connection, _BREAKS, (month,))]
             if notes != list(anchors.breaks.values()):
                 raise TreeMismatchError(
@@ -80,6 +85,7 @@ class HistoryBreaks:
                     )
             for broken in anchors.read_breaks()[-1:]:
                 await self._check_kept(connection, broken.kept)
+        return server
 
     async def _check_kept(self, connection: AsyncConnection, kept: Link) -> None:
         stored = await fetch(connection, _NOTE, (kept.month, kept.size))
@@ -101,7 +107,7 @@ class HistoryBreaks:
             lost = await self._lost(anchors, kept, tree)
             number = len(anchors.breaks) + 1
             broken = self.checkpoints.break_of(kept, lost, number, self.clock(), event, basis)
-            note = self.checkpoints.sign_break(broken)
+            note = await self.checkpoints.sign_break(broken)
             await put_once(self.vault, break_key(month, number), note.encode())
             await self._insert(connection, broken, note)
         return broken

@@ -22,7 +22,7 @@ from audit.proof.checkpoint import (
     sign_break,
     sign_note,
 )
-from audit.proof.keys import PublicKey, SigningKey
+from audit.proof.keys import HeadSigner, PublicKey
 from audit.vault import Vault
 
 CHUNK_LEAVES = 1_024  # a power of two, so that the tree over the chunks' roots is the tree over the leaves
@@ -56,6 +56,11 @@ FROM months m WHERE month IS NOT NULL
 """
 _INSERT_KEY = """
 INSERT INTO audit_keys (key_id, public_key, created_at) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING
+"""
+# A standby that took over, a restored disk and a database made anew differ from what was before in one of them.
+_SERVER = """
+SELECT oid || ' ' || pg_postmaster_start_time()
+FROM pg_database WHERE datname = current_database()
 """
 # One statement, so that both are of one moment: the month's last checkpoint, and whether there is a leaf after it.
 _LAST = """
@@ -99,6 +104,12 @@ async def fetch(
 ) -> list[Any]:
     cursor = await connection.execute(statement.encode(), values, binary=True)
     return await cursor.fetchall()
+
+
+async def server_of(connection: AsyncConnection) -> str:
+    """Which run of which server this is."""
+    ((server,),) = await fetch(connection, _SERVER)
+    return str(server)
 
 
 async def take_lock(connection: AsyncConnection, lock: str, name: str) -> bool:
@@ -156,9 +167,13 @@ async def stored_leaves(
 class LogCheckpoints:
     """Signs and opens checkpoints. An opened one must be of the expected month and size of this very log."""
 
-    key: SigningKey
+    key: HeadSigner
     public_keys: Callable[[], Sequence[PublicKey]]  # called each time: another sealer may have a newer key
     _origin: str = ""
+
+    @property
+    def origin(self) -> str:
+        return self._origin
 
     async def register(self, pool: AsyncConnectionPool, now: datetime) -> None:
         """Read the log's identity, and store the public key beside the log; once for each process."""
@@ -170,22 +185,22 @@ class LogCheckpoints:
             ((origin,),) = await fetch(connection, "SELECT origin FROM audit_origin")
         self._origin = origin  # only once it is committed, so that a lost connection is tried again
 
-    def sign(
+    async def sign(
         self, tree: Link, issued_at: datetime, previous: Link | None, signed_from: int | None,
         breaks: tuple[BreakLine, ...] = (),
     ) -> str:  # fmt: skip
         checkpoint = Checkpoint(
             self._origin, tree.month, tree.size, tree.root, issued_at, previous, signed_from, breaks
         )
-        return sign_note(checkpoint, self.key)
+        return await asyncio.to_thread(sign_note, checkpoint, self.key)  # the key may be far away
 
     def break_of(
         self, kept: Link, lost: Link, number: int, issued_at: datetime, event: UUID, basis: str
     ) -> HistoryBreak:
         return HistoryBreak(self._origin, kept.month, number, kept, lost, issued_at, event, basis)
 
-    def sign_break(self, broken: HistoryBreak) -> str:
-        return sign_break(broken, self.key)
+    async def sign_break(self, broken: HistoryBreak) -> str:
+        return await asyncio.to_thread(sign_break, broken, self.key)
 
     def open_break(self, month: date, number: int, note: str) -> HistoryBreak:
         place = f"{month:%Y-%m}: the break {number} of its history"

@@ -42,9 +42,10 @@ class _Tree:
     chunks: list[bytes] = field(default_factory=list)
     note: str = ""
     signed_from: int | None = None  # as in its last checkpoint
+    server: str = ""  # that was compared with the vault
 
     def copy(self) -> "_Tree":
-        return _Tree(self.frontier.copy(), self.chunks.copy(), self.note, self.signed_from)
+        return _Tree(self.frontier.copy(), self.chunks.copy(), self.note, self.signed_from, self.server)
 
 
 @dataclass(slots=True)
@@ -86,6 +87,11 @@ class TreeGrowth:
             async with log_tables.transaction(self.pool) as connection:
                 if not await log_tables.take_lock(connection, lock, log_tables.SEALING):
                     return None
+                if await log_tables.server_of(connection) != tree.server:
+                    self.forget(
+                        month
+                    )  # one that took over may be older than the vault, and still as new as our tree
+                    return None
                 if not is_signed and says_signed(await log_tables.newest_notes(connection)):
                     return None
                 await self._catch_up(connection, month, tree)
@@ -99,13 +105,12 @@ class TreeGrowth:
         return len(new)
 
     def forget(self, month: date) -> None:
-        """Its history was broken: nothing that was read before counts."""
+        """Its history was broken, or the database is another one: nothing that was read before counts."""
         self._trees.pop(month, None)
 
     async def _rebuild(self, month: date) -> _Tree:
         """The month's tree from its leaves. No lock is held meanwhile, because it takes long for many."""
-        tree = _Tree()
-        await self.breaks.check(month)
+        tree = _Tree(server=await self.breaks.check(month))
         async with self.pool.connection() as connection:
             await self._catch_up(connection, month, tree)
         return tree
@@ -153,7 +158,7 @@ class TreeGrowth:
         if is_signed and tree.signed_from is None:
             tree.signed_from = first
         breaks = await break_lines(connection, self.checkpoints, month)
-        tree.note = self.checkpoints.sign(
+        tree.note = await self.checkpoints.sign(
             Link(month, size, root), sealed_at, previous, tree.signed_from, breaks
         )
         await connection.execute(_INSERT_CHECKPOINT, (month, size, tree.note, sealed_at))

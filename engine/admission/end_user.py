@@ -25,6 +25,14 @@ def parse_end_user(name: str) -> EndUser:
     raise ValueError("It must be `user:<uuid>` or `anon:<address>`")
 
 
+def visitor(address: str) -> EndUser:
+    """A reader whom only an address tells apart: of IPv6 its /64 network, which one subscriber owns."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        found = ipaddress.IPv6Network((int(found) >> 64 << 64, 64)).network_address
+    return EndUser(f"anon:{found}", "anonymous")
+
+
 def user_id_of(name: str | None) -> UUID | None:
     """The id of a reader with an account; None for an anonymous or unnamed one."""
     kind, _, value = (name or "").partition(":")

@@ -1,5 +1,7 @@
 """Rate-limits the rows of unauthenticated requests, so that a flood of them cannot fill the audit log.
 
+A public token is no secret: who sends one and is turned away counts as unauthenticated.
+
 The first 60 such requests of an address in a minute get one row each, like any other request. All further ones share one
 row for each HTTP status, and its `repeat_count` is their exact number. The minute begins with the address's first such
 request; the shared row is written when it ends, or when the server stops.
@@ -80,7 +82,7 @@ class FloodCounter:
 
     async def count_if_flooding(self, trail: Trail) -> bool:
         """Counts a failed request in a shared row, whose id goes into its trail. False if the request gets its own row."""
-        if trail.client_id or trail.http_status is None or trail.http_status in OWN_FAULTS:
+        if _is_known(trail) or trail.http_status is None or trail.http_status in OWN_FAULTS:
             return False
         window = self._window_of(network_of(trail.client_address))
         if window.rows < ROWS_MAX:
@@ -175,14 +177,27 @@ def network_of(address: str | None) -> str:
     return str(ipaddress.ip_network((found.packed, NETWORK_BITS), strict=False))
 
 
+def _is_known(trail: Trail) -> bool:
+    """Whether a key's holder sent it. A visitor with a public token is known once the limits have admitted the request."""
+    is_visitor = isinstance(trail.details, dict) and "public_token" in trail.details
+    is_admitted = (trail.limit_decision or "").startswith("admitted")
+    return trail.client_id is not None and (is_admitted or not is_visitor)
+
+
 def _shared_trail(trail: Trail, address: str) -> Trail:
     """The trail of a shared row: only what its requests have in common."""
     return replace(
         trail,
         endpoint=SEVERAL,
         request_id=None,
+        client_id=None,
+        key_id=None,
+        end_user=None,
+        limit_decision=None,
+        details=None,
         client_address=address or None,
-        error_message=f"More than {ROWS_MAX} requests without a valid key in a minute: those beyond are counted here",
+        error_message=f"More than {ROWS_MAX} requests without a valid key in a minute, or turned away with a public token:"
+        " those beyond are counted here",
         repeat_count=0,
     )
 

@@ -21,6 +21,7 @@ from psycopg.rows import class_row
 from psycopg_pool import AsyncConnectionPool
 
 from audit.proof.record import Trail
+from engine.admission.key_trail import StoredKey
 from engine.admission.operator_events import OperatorEvents
 from engine.errors import UnauthenticatedError
 from engine.models import Client
@@ -30,6 +31,7 @@ from engine.storage.database import borrowed
 PREFIX = "aff"
 KEY_ID_BYTES = 5
 SECRET_BYTES = 32  # 256 bits cannot be guessed, so a fast hash is enough
+FINGERPRINT_DIGITS = 32
 WRITE_S = 5.0  # timeout of a write, which runs in the background
 RETRY_S = 1.0  # pause before a failed write is retried
 
@@ -42,6 +44,9 @@ _ALL = """
 SELECT key_id, client_id, scopes, books, rate_limit, created_at, revoked_at,
        (SELECT max(day) FROM api_key_uses WHERE api_key_uses.key_id = api_keys.key_id) AS last_used_on
 FROM api_keys ORDER BY created_at
+"""
+_STORED = """
+SELECT key_id, client_id, digest, scopes, books, rate_limit, created_at, revoked_at FROM api_keys ORDER BY created_at
 """
 _ONE = """
 SELECT digest, client_id, scopes, revoked_at IS NULL OR revoked_at > now(), rate_limit, books, revoked_at
@@ -84,8 +89,14 @@ class ApiKeys:
         is_same = hmac.compare_digest(digest(secret or ""), expected)
         if row is None or not is_same or not row[3]:
             raise UnauthenticatedError
-        _, client_id, scopes, _, rate_limit, books, ends_at = row
-        return Client(client_id, key_id, frozenset(scopes), rate_limit, frozenset(books or ()), ends_at)
+        return _client(key_id, row)
+
+    async def holder(self, key_id: str) -> Client:
+        """The holder of a valid key, without its secret: a public token names the key that has made it."""
+        row = await self._row(key_id)
+        if row is None or not row[3]:
+            raise UnauthenticatedError
+        return _client(key_id, row)
 
     async def create(
         self, client_id: str, scopes: Sequence[str], rate_limit: str | None, books: Sequence[str] = ()
@@ -94,7 +105,9 @@ class ApiKeys:
         key_id, secret = mint()
         granted = {"scopes": list(scopes), "rate_limit": rate_limit, "books": list(books) or None}
         async with borrowed(self._pool) as connection:
-            async with self._event("create", client_id, key_id, **granted):
+            async with self._event(
+                "create", client_id, key_id, **granted, fingerprint=fingerprint(digest(secret))
+            ):
                 await connection.execute(
                     "INSERT INTO api_keys (key_id, client_id, digest, scopes, rate_limit, books)"
                     " VALUES (%s, %s, %s, %s, %s, %s)",
@@ -110,7 +123,11 @@ class ApiKeys:
             row = await (await connection.execute(_UNROTATED, (key_id,))).fetchone()
             if row is None:
                 return None
-            about = {"new_key_id": new_id, "overlap_s": round(overlap.total_seconds())}
+            about = {
+                "new_key_id": new_id,
+                "overlap_s": round(overlap.total_seconds()),
+                "fingerprint": fingerprint(digest(secret)),
+            }
             async with self._event("rotate", row[0], key_id, **about):
                 await connection.execute(
                     "INSERT INTO api_keys (key_id, client_id, digest, scopes, rate_limit, books)"
@@ -128,6 +145,15 @@ class ApiKeys:
             cursor = connection.cursor(row_factory=class_row(Key))
             await cursor.execute(_ALL)
             return await cursor.fetchall()
+
+    async def stored(self) -> list[StoredKey]:
+        """As they are in the table, to be compared with their records."""
+        async with borrowed(self._pool) as connection:
+            rows = await (await connection.execute(_STORED)).fetchall()
+        return [
+            StoredKey(key_id, client_id, fingerprint(stored), *rest)
+            for key_id, client_id, stored, *rest in rows
+        ]
 
     async def revoke(self, *, key_id: str | None = None, client_id: str | None = None) -> int:
         """Revokes one key, or all keys of a client, and returns how many of them were valid."""
@@ -209,6 +235,11 @@ class KeyUses:
         return True
 
 
+def _client(key_id: str | None, row: tuple[Any, ...]) -> Client:
+    _, client_id, scopes, _, rate_limit, books, ends_at = row
+    return Client(client_id, key_id, frozenset(scopes), rate_limit, frozenset(books or ()), ends_at)
+
+
 def mint() -> tuple[str, str]:
     """Generates a key id and its key."""
     key_id, secret = secrets.token_hex(KEY_ID_BYTES), secrets.token_hex(SECRET_BYTES)
@@ -224,6 +255,11 @@ def key_id_of(key: str) -> str | None:
 
 def digest(key: str) -> bytes:
     return sha256(key.encode()).digest()
+
+
+def fingerprint(stored: bytes) -> str:
+    """What a record says of a key's digest, so that another secret in its place is found."""
+    return sha256(stored).hexdigest()[:FINGERPRINT_DIGITS]
 
 
 def _checksum(body: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
@@ -23,11 +23,12 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from engine.admission.end_user import user_id_of
-from engine.errors import UnknownSessionError
+from engine.errors import UnderHoldError, UnknownSessionError
 from engine.models import Answer, Client, Question, Refusal
 from engine.ports import NewId
 from engine.storage.database import CLEANUP_S, borrowed
 
+HELD = "AF002"  # the SQLSTATE with which the database refuses what a hold covers: sql/0031_holds.sql
 TOKEN_BYTES = 48  # 64 characters, as specification 001 demands
 Cursor = psycopg.AsyncCursor[dict[str, Any]]
 
@@ -40,6 +41,7 @@ _NEW_SESSION_NOT_STORED = (
 _TURN_NOT_STORED = (
     "This question and its answer could not be stored in the session. The next question can use it as before."
 )
+_BEGUN_ANEW = "The earlier conversation could not be continued, so a new one begins here."
 
 _OWNED = """id = %(id)s AND client_id = %(client_id)s
     AND CASE WHEN user_id IS NULL THEN session_token = %(token)s ELSE user_id = %(user_id)s END
@@ -122,16 +124,27 @@ class Sessions:
     async def delete(self, session_id: UUID, owner: Owner) -> None:
         """Deletes the session with all its messages."""
         async with self._cursor() as cursor:
-            await cursor.execute(_DELETE, self._parameters(session_id, owner))
+            try:
+                await cursor.execute(_DELETE, self._parameters(session_id, owner))
+            except psycopg.Error as failure:
+                if failure.sqlstate == HELD:
+                    raise UnderHoldError from None
+                raise
             if not cursor.rowcount:
                 raise UnknownSessionError
 
     async def purge(self) -> int:
         """Deletes the sessions that have been inactive for the configured days, and returns their number."""
+        return await self._scalar("SELECT purge_old_chat_sessions(%s)")
+
+    async def held(self) -> int:
+        """The number of those that stay, because a hold covers them."""
+        return await self._scalar("SELECT audit_held_sessions(%s)")
+
+    async def _scalar(self, statement: LiteralString) -> int:
         async with self._pool.connection() as connection:
-            cursor = await connection.execute("SELECT purge_old_chat_sessions(%s)", (self._days,))
-            (deleted,) = await cursor.fetchone() or (0,)
-        return int(deleted)
+            (found,) = await (await connection.execute(statement, (self._days,))).fetchone() or (0,)
+        return int(found)
 
     async def store(self, answer: Answer, new_owner: Owner | None) -> None:
         """Stores both messages of a turn and its citations in one transaction."""
@@ -173,19 +186,28 @@ class Sessions:
 class Turn:
     """One question of a session: its context before retrieval, and its storage after the audit record is closed."""
 
-    def __init__(self, sessions: Sessions, token: str | None) -> None:
+    def __init__(self, sessions: Sessions, token: str | None, *, may_begin_anew: bool = False) -> None:
         self._sessions = sessions
         self._token = token
+        self._may_begin_anew = may_begin_anew
         self._new_owner: Owner | None = None
+        self._message: str | None = None
 
     async def recall(self, client: Client, question: Question) -> Question:
         """The question with the context of its session, or as the first one of a new session."""
         user_id = user_id_of(question.end_user)
         if question.session_id is None:
             self._new_owner = Owner(client, user_id, secrets.token_urlsafe(TOKEN_BYTES))
+            self._message = _BEGUN_ANEW if question.session_not_continued else None
             return replace(question, session_id=self._sessions.new_id())
         owner = Owner(client, user_id, self._token)
-        context = await self._sessions.context(question.session_id, owner, question.book_id)
+        try:
+            context = await self._sessions.context(question.session_id, owner, question.book_id)
+        except UnknownSessionError:
+            if not self._may_begin_anew:
+                raise
+            lost = replace(question, session_id=None, session_not_continued=str(question.session_id))
+            return await self.recall(client, lost)
         return replace(question, context=context)
 
     async def kept(self, answer: Answer, within_s: float) -> Answer:
@@ -200,9 +222,8 @@ class Turn:
                 answer, session_message=_NEW_SESSION_NOT_STORED if self._new_owner else _TURN_NOT_STORED
             )
         new_owner = self._new_owner
-        if new_owner is None or new_owner.user_id:
-            return answer
-        return replace(answer, session_token=new_owner.token)
+        token = None if new_owner is None or new_owner.user_id else new_owner.token
+        return replace(answer, session_token=token, session_message=self._message)
 
 
 def _citations(answer: Answer) -> str:

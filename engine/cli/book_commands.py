@@ -1,10 +1,10 @@
 """Handlers of the commands about books: `ingest`, `books`, `ask`, `index …`."""
 
+import argparse
 import asyncio
 import contextlib
 import json
 import re
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -19,12 +19,14 @@ from engine.errors import RequestError, UnknownBookError
 from engine.http import v1
 from engine.models import Client, Question
 from engine.ports import NullExchange
-from engine.retrieval.languages import ENGLISH
 from engine.settings import Settings
+from engine.terminal import known_books
+from engine.words.languages import ENGLISH
 from ingest.indexing import IndexRepair
 from ingest.pipeline import IngestResult
 from ingest.registry import LiveIndex
 
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 REBUILD_S = 30.0  # `ask` waits so long for an index that is being rebuilt
 
 
@@ -52,12 +54,20 @@ async def ingest(settings: Settings, arguments: Arguments) -> int:
 
 async def books(settings: Settings, arguments: Arguments) -> int:
     """List the published books."""
-    async with wiring.open_database(settings, say) as database, wiring.open_registry(database) as registry:
+    async with (
+        wiring.open_existing_database(settings, say) as database,
+        wiring.open_registry(database) as registry,
+    ):
         found = [asdict(book) for book in await registry.books()]
     if not arguments.json:
         for book in found:
             _warn(f"{book['book_id']}: {warning}" for warning in book.pop("warnings"))
-    print_rows(found, as_json=arguments.json, empty="No books yet. Try: affidavit ingest PATH --book ID")
+    print_rows(
+        found,
+        as_json=arguments.json,
+        empty="No books yet. Try: affidavit ingest PATH --book ID",
+        on_terminal=("book_id", "title", "language", "published_at", "passages"),
+    )
     return 0
 
 
@@ -65,30 +75,36 @@ async def ask(settings: Settings, arguments: Arguments) -> int:
     """Ask one question in this process. It is recorded like any other."""
 
     async def read() -> Question:
-        body = json.dumps({"query": arguments.question, "selected_text": arguments.selected_text})
+        body = json.dumps({"query": " ".join(arguments.question), "selected_text": arguments.selected_text})
         asked = arguments.book or settings.books.default
         return v1.question(body.encode(), asked, None, settings.retrieval.top_k)
 
     operator = Client("operator", None, frozenset(output.SCOPES))
-    async with wiring.open_database(settings) as database, wiring.open_house(settings, database) as house:
+    async with (
+        wiring.open_existing_database(settings) as database,
+        wiring.open_house(settings, database) as house,
+    ):
         with contextlib.suppress(TimeoutError):  # an index that is rebuilt; without it the answer says so
             async with asyncio.timeout(REBUILD_S):
                 await house.watched_index.wait_until_searchable()
         asked = Asked("affidavit ask", str(house.engine.new_id()), NullExchange(read), operator=operator)
         try:
             answer = await house.engine.answer(asked)
+        except UnknownBookError as failure:
+            book = arguments.book or settings.books.default
+            missing = await known_books.missed(house.library, book)
+            return output.fail(f"{missing or failure.detail} (query {failure.query_id})")
         except RequestError as failure:
-            print(f"affidavit: {failure.detail} (query {failure.query_id})", file=sys.stderr)
-            return output.FOUND_SOMETHING
+            return output.fail(f"{failure.detail} (query {failure.query_id})")
     body = v1.response(answer)
     print(body.model_dump_json(indent=2) if arguments.json else _for_terminal(body))
     return 0
 
 
 async def index_check(settings: Settings, arguments: Arguments) -> int:
-    """Read all that the index holds of each published book, and compare it with what was published."""
+    """Read all that the index and the database hold of each published book, and compare it with what was published."""
     async with (
-        wiring.open_database(settings, say) as database,
+        wiring.open_existing_database(settings, say) as database,
         wiring.open_repair(settings, database) as repair,
     ):
         found = [await _checked(repair, live) for live in await _live(repair, arguments.book)]
@@ -99,7 +115,7 @@ async def index_check(settings: Settings, arguments: Arguments) -> int:
 async def index_rebuild(settings: Settings, arguments: Arguments) -> int:
     """Rebuild the index of each published book from the database, without an embedder. Readers keep the old one until then."""
     async with (
-        wiring.open_database(settings, say) as database,
+        wiring.open_existing_database(settings, say) as database,
         wiring.open_repair(settings, database) as repair,
     ):
         found = [await _rebuilt(repair, live) for live in await _live(repair, arguments.book)]
@@ -108,16 +124,15 @@ async def index_rebuild(settings: Settings, arguments: Arguments) -> int:
 
 
 async def _live(repair: IndexRepair, book_id: str | None) -> list[LiveIndex]:
-    books = await repair.registry.live_indexes(book_id)
-    if book_id and not books:
-        raise UnknownBookError
-    return books
+    if book_id:
+        await known_books.check(repair.registry, book_id)
+    return await repair.registry.live_indexes(book_id)
 
 
 async def _checked(repair: IndexRepair, live: LiveIndex) -> dict[str, Any]:
     started = time.monotonic()
-    damage = await repair.examine(live)
-    return await _row(repair, live, started) | {"damage": damage}
+    damage = [await repair.examine(live), await repair.altered(live)]
+    return await _row(repair, live, started) | {"damage": "; ".join(filter(None, damage))}
 
 
 async def _rebuilt(repair: IndexRepair, live: LiveIndex) -> dict[str, Any]:
@@ -135,9 +150,17 @@ async def _row(repair: IndexRepair, live: LiveIndex, started: float) -> dict[str
     }  # fmt: skip
 
 
+def _path(text: str) -> Path:
+    if _ADDRESS.match(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is an address, and only files are read. Save its pages or its PDF, and give their path"
+        )
+    return Path(text)
+
+
 def _language(code: str) -> str:
     if not re.fullmatch(r"[a-z]{2,3}", code):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{code!r} is not a language code such as en, de or ur")
     return code
 
 
@@ -176,10 +199,10 @@ BOOK_COMMANDS: dict[str, Command] = {
     "ingest": Command(
         ingest, "affidavit ingest docs/ --book robotics --title 'Robotics'",
         (
-            argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders: Markdown, MDX, HTML, PDF, text, or a site's export"),
+            argument("paths", nargs="+", type=_path, metavar="PATH", help="files or folders: Markdown, MDX, HTML, PDF, text, or a site's export"),
             argument("--book", required=True, type=book_id, metavar="ID", help="lower-case letters, digits and hyphens"),
             argument("--title", help="the title that readers see (default: the current title, or the ID)"),
-            argument("--language", metavar="CODE", type=_language, help="the book's language as an ISO 639 code such as de (default: found)"),
+            argument("--language", metavar="CODE", type=_language, help="the book's language as an ISO 639 code such as de (default: detected)"),
             argument("--dry-run", action="store_true", help="print what would change, and change nothing"),
             JSON,
         ),
@@ -190,7 +213,7 @@ BOOK_COMMANDS: dict[str, Command] = {
     "ask": Command(
         ask, "affidavit ask 'What does an IMU measure?'",
         (
-            argument("question", metavar="QUESTION", help="1 to 1,000 characters"),
+            argument("question", nargs="+", metavar="QUESTION", help="1 to 1,000 characters"),
             argument("--book", type=book_id, metavar="ID", help="default: the book of the settings"),
             argument("--selected-text", metavar="TEXT", help="answer only from this passage"),
             JSON,

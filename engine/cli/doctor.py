@@ -3,18 +3,22 @@
 import asyncio
 import json
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
+from audit.checking.stamp_check import LATE
 from audit.checking.status import OVERDUE, forgeries, spool_files
-from audit.errors import KeyFileError
+from audit.errors import KeyFileError, NoSigningKeyError
+from audit.heads.inspection import UNWATCHED
 from audit.ledger.partitions import MONTHS_AHEAD_MIN
-from audit.proof.keys import SigningKey, public_file, read_public_keys
+from audit.proof.keys import PublicKey, SigningKey, public_file, read_public_keys
 from audit.vault import VaultState
-from engine import wiring
+from engine import signing, wiring
 from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command
-from engine.errors import IndexUnavailableError
+from engine.errors import ConfigurationError, IndexUnavailableError
 from engine.settings import Settings
 from engine.storage.database import Database
 
@@ -69,19 +73,27 @@ async def examine(settings: Settings, database: Database) -> list[CheckResult]:
         "server log": _server_log,
         "migrations": _migrations,
         "roles": _roles,
+        "readers": _readers,
         "schema": _schema,
         "partitions": _partitions,
         "drop guard": _drop_guard,
         "spool": _spool,
         "signing key": _signing_key,
+        "identity": _identity,
         "sealing": _sealing,
         "anchors": _anchors,
+        "log of heads": _log_of_heads,
+        "witnesses": _witnesses,
+        "time stamps": _time_stamps,
         "embedder": _embedder,
         "index": _index,
         "books": _books,
+        "passages": _passages,
         "calibration": _calibration,
         "keys": _keys,
+        "holds": _holds,
         "generator": _generator,
+        "traces": _traces,
     }
     findings = [await _result(part, check(settings, database)) for part, check in checks.items()]
     try:
@@ -118,9 +130,23 @@ async def _clock(_: Settings, database: Database) -> VaultState:
 
 
 async def _database(settings: Settings, database: Database) -> VaultState:
-    _names, rows = await database.read("affidavit_engine", "SHOW server_version")
+    _names, ((version, read_only, is_standby, name),) = await database.read(
+        "affidavit_engine",
+        "SELECT current_setting('server_version'), boot.reset_val, pg_is_in_recovery(), quote_ident(current_database())"
+        " FROM pg_settings boot WHERE name = 'default_transaction_read_only'",
+    )
     kind = "given" if settings.database.url.get_secret_value() else "embedded"
-    return "ok", f"PostgreSQL {rows[0][0].split()[0]}, {kind}"
+    words = f"PostgreSQL {version.split()[0]}, {kind}"
+    if is_standby:
+        return (
+            "failed",
+            f"{words}: it is a standby, which takes no records: name the primary in DATABASE_URL, or all servers and target_session_attrs=read-write",
+        )
+    if read_only == "on":
+        change = f"BEGIN READ WRITE; ALTER DATABASE {name} SET default_transaction_read_only = off; COMMIT;"
+        reason = "it takes no records, because default_transaction_read_only is on"
+        return "failed", f"{words}: {reason}; run as its owner: {change}"
+    return "ok", words
 
 
 async def _durability(_: Settings, database: Database) -> VaultState:
@@ -138,14 +164,14 @@ async def _replication(_: Settings, database: Database) -> VaultState:
 async def _server_log(_: Settings, database: Database) -> VaultState:
     """PostgreSQL's error messages may quote a row. On a given server its operator decides what the log keeps."""
     names = ", ".join(f"'{name}'" for name in QUIET)
-    statement = f"SELECT name, setting FROM pg_settings WHERE name IN ({names}) ORDER BY name"  # noqa: S608  our own names
+    statement = f"SELECT name, setting, quote_ident(current_database()) FROM pg_settings WHERE name IN ({names}) ORDER BY name"  # noqa: S608  our own names
     _names, rows = await database.read("affidavit_engine", statement)
-    loud = ", ".join(
-        f"{name} = {value} (should be {QUIET[name][0]})" for name, value in rows if value not in QUIET[name]
-    )
+    loud = [(name, value, of) for name, value, of in rows if value not in QUIET[name]]
     if loud:
-        words = f"PostgreSQL's log may contain readers' questions: {loud}"
-        return "failed", f"{words}; correct them with ALTER DATABASE … SET"
+        found = ", ".join(f"{name} = {value}" for name, value, _ in loud)
+        mend = "; ".join(f"ALTER DATABASE {of} SET {name} = '{QUIET[name][0]}'" for name, _, of in loud)
+        words = f"PostgreSQL's log may contain readers' questions: {found}"
+        return "failed", f"{words}; run as a superuser: {mend}"
     return "ok", "contains no row and no statement"
 
 
@@ -166,6 +192,18 @@ async def _roles(_: Settings, database: Database) -> VaultState:
         verbs = ", ".join(row[0] for row in rows)
         return "failed", f"affidavit_engine has {verbs} on audit_logs: REVOKE it"
     return "ok", "the engine can insert records, but not read or change them"
+
+
+async def _readers(_: Settings, database: Database) -> VaultState:
+    """Whoever migrates may not be allowed to take PostgreSQL's own functions from everybody."""
+    _names, rows = await database.read("affidavit_auditor", "SELECT * FROM audit_disk_writers()")
+    if rows:
+        writers = ", ".join(row[0] for row in rows)
+        words = (
+            "whoever can log in to the database, such as an auditor, can fill its disk; run as a superuser"
+        )
+        return "missing", f"{words}: REVOKE EXECUTE ON FUNCTION {writers} FROM PUBLIC"
+    return "ok", "no function of PostgreSQL lets an auditor write to the disk"
 
 
 async def _schema(_: Settings, database: Database) -> VaultState:
@@ -238,6 +276,14 @@ async def _books(settings: Settings, database: Database) -> VaultState:
     return "ok", "; ".join(f"{book.book_id}, {book.passages} passages" for book in books)
 
 
+async def _passages(settings: Settings, database: Database) -> VaultState:
+    async with wiring.open_repair(settings, database) as repair:
+        books = await repair.registry.live_indexes()
+        found = {book.book_id: await repair.altered(book) for book in books}
+    damaged = [f"{book_id}: {words}" for book_id, words in found.items() if words]
+    return ("failed", "; ".join(damaged)) if damaged else ("ok", "as they were ingested")
+
+
 async def _calibration(_: Settings, database: Database) -> VaultState:
     async with wiring.open_registry(database) as registry:
         books = [book for book in await registry.books() if book.generation]
@@ -251,10 +297,28 @@ async def _calibration(_: Settings, database: Database) -> VaultState:
 async def _keys(_: Settings, database: Database) -> VaultState:
     async with wiring.open_keys(database) as keys:
         valid = [key for key in await keys.all() if key.revoked_at is None or key.revoked_at > wiring.now()]
+    if doubts := await wiring.key_doubts_of(database):
+        words = f"not as the log records it: {'; '.join(doubts)}"
+        return (
+            "failed",
+            f"{words}. Revoke such keys with `affidavit keys revoke`, and find out who else can write to the database",
+        )
     if not valid:
         words = "no valid API key, so no HTTP client is admitted: run `affidavit keys create --client NAME`"
         return "missing", words
     return "ok", f"{len(valid)} valid"
+
+
+async def _holds(_: Settings, database: Database) -> VaultState:
+    if doubts := await wiring.hold_doubts_of(database):
+        words = f"not as the log records it: {'; '.join(doubts)}"
+        return "failed", f"{words}. Find out who else can write to the database"
+    async with wiring.open_holds(database) as holds:
+        in_force = [hold for hold in await holds.all() if hold.state == "active"]
+        waiting = await holds.waiting()
+    if due := [request for request in waiting if not request.holds]:
+        return "missing", f"{len(due)} erasures are not held any more: run `affidavit audit hold finish`"
+    return "ok", f"{len(in_force)} in force, {len(waiting)} erasures wait"
 
 
 async def _generator(settings: Settings, _: Database) -> VaultState:
@@ -267,7 +331,22 @@ async def _generator(settings: Settings, _: Database) -> VaultState:
     return "ok", f"{settings.providers.generator}: {generator.description}"
 
 
+async def _traces(settings: Settings, _: Database) -> VaultState:
+    exporter = wiring.trace_exporter_of(settings)
+    if exporter is None:
+        return "ok", "off"
+    try:
+        failure = await exporter.failure()
+    finally:
+        await exporter.close()
+    if failure:
+        return "failed", f"the collector takes none ({failure}): check traces.endpoint and traces.headers"
+    return "ok", "the collector takes them"
+
+
 async def _signing_key(settings: Settings, database: Database) -> VaultState:
+    if settings.signing.provider != "file":
+        return await asyncio.to_thread(_key_elsewhere, settings, database)
     path = settings.data_dir / settings.audit.signing_key_file
     signers = wiring.signers_of(database)
     if not path.exists():
@@ -284,6 +363,29 @@ async def _signing_key(settings: Settings, database: Database) -> VaultState:
         words = f"{public_file(path)} lacks {lost[0]}, which signed this log's newest head, so nothing more is sealed"
         return "failed", f"{words}: restore its line from a backup, or from an auditor's copy"
     return "ok", f"{key.key_id}, {len(public)} public keys in {public_file(path).name}"
+
+
+def _key_elsewhere(settings: Settings, database: Database) -> VaultState:
+    """It signs once, and says how long the keys last that it has delegated."""
+    ends = [
+        key.delegation.until for key in map(PublicKey.of, wiring.delegations_of(database)) if key.delegation
+    ]
+    last = f"; its newest delegation lasts until {max(ends):%Y-%m-%d %H:%M:%S} UTC" if ends else ""
+    began_s = time.monotonic()
+    try:
+        key = wiring.head_key(database)
+        key.sign(b"affidavit doctor\n")
+    except (ConfigurationError, NoSigningKeyError) as wrong:
+        return "failed", f"{wrong}{last}, and then nothing is answered" if last else str(wrong)
+    took_ms = (time.monotonic() - began_s) * 1000
+    return "ok", f"{settings.signing.provider}: {key.key_id} signed in {took_ms:.0f} ms{last}"
+
+
+async def _identity(_: Settings, database: Database) -> VaultState:
+    doubts = await asyncio.to_thread(wiring.identity_doubts_of, database)
+    if doubts:
+        return "failed", f"{'; '.join(doubts)}: somebody else can write to the database"
+    return "ok", "the log's name and keys are those of its signed heads"
 
 
 def _missing_key(settings: Settings, path: Path, signers: list[str]) -> VaultState:
@@ -322,6 +424,56 @@ async def _sealing(settings: Settings, database: Database) -> VaultState:
 async def _anchors(settings: Settings, database: Database) -> VaultState:
     wrong = await wiring.foreign_vault_of(settings, database)
     return ("failed", wrong) if wrong else ("ok", "the vault holds the log's last anchors")
+
+
+async def _log_of_heads(settings: Settings, database: Database) -> VaultState:
+    heads = (await wiring.status_of(settings, database)).heads
+    if not heads["heads"]:
+        return "ok", "begins with the next anchor"
+    words = f"{heads['heads']} heads, {heads['published']} of them published"
+    since = heads["waiting_since"]
+    if since and since < wiring.now() - OVERDUE:
+        return (
+            "failed",
+            f"{words}; the others wait since {since:%Y-%m-%d %H:%M:%S} UTC for a quorum of witnesses or for the vault",
+        )
+    return "ok", words + (", cosigned by a quorum of witnesses" if heads["has_quorum"] else "")
+
+
+async def _witnesses(settings: Settings, database: Database) -> VaultState:
+    watch = await wiring.watch_of(settings, database)
+    if watch.policy is None or not watch.policy.witnesses:
+        return "ok", f"0 {UNWATCHED}; docs/how-to/witness.md"
+    heads = (await wiring.status_of(settings, database)).heads["heads"]
+    public = read_public_keys(signing.public_keys_file(settings))
+    if ahead := watch.ahead_of(heads, public):
+        return (
+            "failed",
+            f"{'; '.join(ahead)}: database and vault were set back to an older copy (rollback); run `affidavit audit verify`",
+        )
+    silent = [f"{seen.name}: {seen.trouble}" for seen in watch.seen if seen.trouble]
+    if silent:
+        return "failed" if watch.is_required else "missing", "; ".join(silent)
+    return "ok", f"{len(watch.seen)} answer, and none has seen more of this log"
+
+
+async def _time_stamps(settings: Settings, _: Database) -> VaultState:
+    mode = settings.time_stamps.mode
+    if mode == "off":
+        return "ok", "off"
+    last, newest_head = await asyncio.to_thread(wiring.stamped_of, settings)
+    state: Literal["ok", "failed"] = "failed" if mode == "required" else "ok"
+    if last is None:
+        why = (
+            "nothing was stamped yet"
+            if newest_head
+            else "the log of heads is empty, so nothing was stamped yet"
+        )
+        return state, f"{mode}: {why}"
+    words = f"{mode}: the head of {last.size} entries was stamped on {last.time:%Y-%m-%d %H:%M:%S} UTC"
+    if wiring.now() - last.time > LATE:
+        return state, f"{words}, and nothing since: check that {settings.time_stamps.url} answers"
+    return "ok", words
 
 
 DOCTOR_COMMANDS: dict[str, Command] = {"doctor": Command(doctor, "affidavit doctor", (JSON,))}

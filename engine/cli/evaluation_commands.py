@@ -29,7 +29,8 @@ from engine.house import House
 from engine.models import Answer, Client, Question
 from engine.ports import NullExchange
 from engine.settings import Settings
-from ingest.read.export import FILENAME as CONTENT_FILE
+from engine.terminal import known_books
+from ingest.read.document import CONTENT_FILE
 
 EVALUATED_BOOK = "labelled-set"
 
@@ -64,7 +65,9 @@ async def calibration(settings: Settings, arguments: Arguments) -> int:
     """Calibrate a book's scores with labelled questions, and put the calibration in force."""
     if arguments.report:
         arguments.report.touch()  # fails now if the file cannot be written, not after the work
-    async with wiring.open_database(settings, say) as database:
+    async with wiring.open_existing_database(settings, say) as database:
+        async with wiring.open_registry(database) as registry:
+            await known_books.check(registry, arguments.book)
         async with wiring.open_house(settings, database) as house:
             generation = await house.library.live(arguments.book)
             certified = await certify.certificate(

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import timedelta
 
 from engine import wiring
+from engine.admission.keys import key_id_of
 from engine.cli.output import (
     FOUND_SOMETHING,
     JSON,
@@ -21,6 +22,8 @@ from engine.cli.output import (
 )  # fmt: skip
 from engine.models import RATE
 from engine.settings import Settings
+from engine.terminal import known_books
+from engine.words import suggestions
 
 _DURATION = re.compile(r"(?P<count>[0-9]{1,4})(?P<unit>[smhd])|0")
 
@@ -32,22 +35,29 @@ async def keys_create(settings: Settings, arguments: Arguments) -> int:
             "A key for some books cannot erase: an erasure reaches all books. Leave out --book, or the scope erase."
         )
         return WRONG_USAGE
-    async with wiring.open_database(settings) as database, wiring.open_keys(database) as keys:
+    async with wiring.open_existing_database(settings) as database, wiring.open_keys(database) as keys:
+        async with wiring.open_registry(database) as registry:
+            await known_books.check(registry, *arguments.book)
         print(await keys.create(arguments.client, arguments.scope, arguments.limit, arguments.book))
     return 0
 
 
 async def keys_list(settings: Settings, arguments: Arguments) -> int:
     """List all keys, without their secrets."""
-    async with wiring.open_database(settings) as database, wiring.open_keys(database) as keys:
+    async with wiring.open_existing_database(settings) as database, wiring.open_keys(database) as keys:
         found = [asdict(key) for key in await keys.all()]
-    print_rows(found, as_json=arguments.json, empty="No keys yet. Try: affidavit keys create --client NAME")
+    print_rows(
+        found,
+        as_json=arguments.json,
+        empty="No keys yet. Try: affidavit keys create --client NAME",
+        on_terminal=("key_id", "client_id", "scopes", "books", "revoked_at"),
+    )
     return 0
 
 
 async def keys_rotate(settings: Settings, arguments: Arguments) -> int:
     """Create a new secret for the same client, scopes and books. The old one stays valid for --overlap."""
-    async with wiring.open_database(settings) as database, wiring.open_keys(database) as keys:
+    async with wiring.open_existing_database(settings) as database, wiring.open_keys(database) as keys:
         secret = await keys.rotate(arguments.key_id, arguments.overlap)
     if secret is None:
         say(f"There is no valid key {arguments.key_id}: run `affidavit keys list`.")
@@ -58,7 +68,7 @@ async def keys_rotate(settings: Settings, arguments: Arguments) -> int:
 
 async def keys_revoke(settings: Settings, arguments: Arguments) -> int:
     """Revoke a key: requests with it are refused from now on."""
-    async with wiring.open_database(settings) as database, wiring.open_keys(database) as keys:
+    async with wiring.open_existing_database(settings) as database, wiring.open_keys(database) as keys:
         revoked = await keys.revoke(key_id=arguments.key_id)
     print("Revoked." if revoked else f"There is no valid key {arguments.key_id}: run `affidavit keys list`.")
     return 0 if revoked else FOUND_SOMETHING
@@ -66,19 +76,32 @@ async def keys_revoke(settings: Settings, arguments: Arguments) -> int:
 
 async def sessions_purge(settings: Settings, arguments: Arguments) -> int:
     """Delete sessions without activity for sessions.purge_days. Run it daily."""
-    async with wiring.open_database(settings) as database:
+    async with wiring.open_existing_database(settings) as database:
         async with wiring.open_sessions(settings, database) as sessions:
-            purged = await sessions.purge()
+            purged, held = await sessions.purge(), await sessions.held()
+        if held:
+            async with wiring.operator_events_of(database).event("sessions purge") as trail:
+                trail.reason = f"{held} sessions are under a hold and stay"
     days = settings.sessions.purge_days
-    print(json.dumps({"purged": purged, "days": days}) if arguments.json
-          else f"{purged} sessions without activity for {days} days were deleted.")  # fmt: skip
+    if arguments.json:
+        print(json.dumps({"purged": purged, "held": held, "days": days}))
+    else:
+        print(f"{purged} sessions without activity for {days} days were deleted.")
+        print(end=f"HELD  {held} more stay until the holds on their records are released.\n" if held else "")
     return 0
+
+
+def _key_id(text: str) -> str:
+    """The ID, of a whole key too: it is not printed again."""
+    return key_id_of(text) or text
 
 
 def _scopes(text: str) -> list[str]:
     scopes = text.split(",")
-    if unknown := set(scopes) - set(SCOPES):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(SCOPES)}")
+    for scope in scopes:
+        if scope not in SCOPES:
+            meant = suggestions.did_you_mean(scope, SCOPES)
+            raise argparse.ArgumentTypeError(f"{scope!r} is no scope. {meant}They are: {', '.join(SCOPES)}")
     return scopes
 
 
@@ -95,6 +118,10 @@ def _duration(text: str) -> timedelta:
     units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
     return timedelta(**{units[found["unit"] or "s"]: int(found["count"] or 0)})
 
+
+_KEY_ID = argument(
+    "key_id", type=_key_id, metavar="ID", help="as `affidavit keys list` prints it, or the whole key"
+)
 
 KEY_COMMANDS: dict[str, Command] = {
     "keys create": Command(
@@ -113,13 +140,13 @@ KEY_COMMANDS: dict[str, Command] = {
     "keys rotate": Command(
         keys_rotate, "affidavit keys rotate 1a2b3c4d5e --overlap 24h",
         (
-            argument("key_id", metavar="ID"),
+            _KEY_ID,
             argument(
                 "--overlap", type=_duration, default="24h", metavar="TIME",
                 help="how long the old secret stays valid, for example 30m, 24h or 7d; 0 revokes it now (default: 24h)",
             ),
         ),
     ),
-    "keys revoke": Command(keys_revoke, "affidavit keys revoke 1a2b3c4d5e", (argument("key_id", metavar="ID"),)),
+    "keys revoke": Command(keys_revoke, "affidavit keys revoke 1a2b3c4d5e", (_KEY_ID,)),
     "sessions purge": Command(sessions_purge, "affidavit sessions purge --json", (JSON,)),
 }  # fmt: skip

@@ -7,16 +7,29 @@ import sys
 from importlib.metadata import version
 
 from audit.errors import AuditError
+from engine import logs
 from engine import settings as settings_file
-from engine.cli.audit_commands import AUDIT_COMMANDS
+from engine.cli.audit_log.audit_commands import AUDIT_COMMANDS
+from engine.cli.audit_log.erasure_commands import ERASURE_COMMANDS
+from engine.cli.audit_log.evidence_commands import EVIDENCE_COMMANDS
+from engine.cli.audit_log.export_commands import EXPORT_COMMANDS
+from engine.cli.audit_log.hold_commands import HOLD_COMMANDS
 from engine.cli.book_commands import BOOK_COMMANDS
 from engine.cli.doctor import DOCTOR_COMMANDS
-from engine.cli.erasure_commands import ERASURE_COMMANDS
 from engine.cli.evaluation_commands import EVALUATION_COMMANDS
 from engine.cli.key_commands import KEY_COMMANDS
-from engine.cli.output import DATA_DIR, FOUND_SOMETHING, Arguments, Command, say
+from engine.cli.output import DATA_DIR, FOUND_SOMETHING, Arguments, Command, argument, fail, say
 from engine.cli.serving_commands import SERVING_COMMANDS
 from engine.errors import AffidavitError, IndexUnavailableError
+from engine.terminal import completion, hangup
+from engine.terminal.parser import CommandParser
+
+
+async def complete(arguments: Arguments) -> int:
+    """Print the script that completes commands, options and values in your shell."""
+    print(completion.SCRIPTS[arguments.shell](completion.nodes(parser())), end="")
+    return 0
+
 
 COMMANDS: dict[str, Command] = {
     **SERVING_COMMANDS,
@@ -25,14 +38,26 @@ COMMANDS: dict[str, Command] = {
     **KEY_COMMANDS,
     **AUDIT_COMMANDS,
     **ERASURE_COMMANDS,
+    **EXPORT_COMMANDS,
+    **HOLD_COMMANDS,
+    **EVIDENCE_COMMANDS,
     **DOCTOR_COMMANDS,
+    "completion": Command(
+        complete,
+        "affidavit completion bash > ~/.local/share/bash-completion/completions/affidavit",
+        (argument("shell", choices=tuple(completion.SCRIPTS), help=", ".join(completion.SCRIPTS)),),
+        has_settings=False,
+    ),
 }
 
 _GROUPS = {
     "keys": "API keys",
     "audit": "the audit log",
+    "audit hold": "legal holds",
     "sessions": "conversations",
     "index": "the search index",
+    "vault": "the vault",
+    "drill": "drills",
 }
 
 
@@ -44,15 +69,16 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(_interrupted(arguments))
     except IndexUnavailableError as failure:
-        print(f"affidavit: {failure} The index says: {failure.reason}", file=sys.stderr)
-        sys.exit(FOUND_SOMETHING)
-    except (AffidavitError, AuditError, OSError) as failure:
-        print(f"affidavit: {failure}", file=sys.stderr)
-        sys.exit(FOUND_SOMETHING)
+        sys.exit(fail(f"{failure} The index says: {failure.reason}"))
+    except (AffidavitError, AuditError) as failure:
+        sys.exit(fail(str(failure)))
+    except OSError as failure:
+        named = f"{failure.filename}: {failure.strerror}" if failure.filename else str(failure)
+        sys.exit(fail(named))
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> CommandParser:
+    parser = CommandParser(
         prog="affidavit",
         description="An answer engine under oath: answers only from the book, each with a record that proves it.",
         epilog="Example: affidavit up",
@@ -62,16 +88,15 @@ def parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         group, _, word = name.rpartition(" ")
         if group not in groups:
+            above, _, called = group.rpartition(" ")
             about = _GROUPS[group]
-            below = groups[""].add_parser(group, help=about, description=f"Commands for {about}.")
+            below = groups[above].add_parser(called, help=about, description=f"Commands for {about}.")
             groups[group] = below.add_subparsers(metavar="COMMAND", required=True)
         _add_command(groups[group], word, command)
     return parser
 
 
-def _add_command(
-    to: "argparse._SubParsersAction[argparse.ArgumentParser]", word: str, command: Command
-) -> None:
+def _add_command(to: "argparse._SubParsersAction[CommandParser]", word: str, command: Command) -> None:
     about = (command.run.__doc__ or "").strip()
     below = to.add_parser(word, help=about, description=about, epilog=f"Example: {command.example}")
     for names, options in (*command.arguments, *([DATA_DIR] if command.has_settings else [])):
@@ -82,10 +107,13 @@ def _add_command(
 
 
 async def _run(arguments: Arguments) -> int:
-    """SIGTERM cancels a command as Ctrl-C does, so that it stops what it started."""
+    """SIGTERM, and a terminal that is closed, cancel a command as Ctrl-C does, so that it stops what it started."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    hangup.obey(task.cancel)
+    if not arguments.runs_until_stopped:
+        logs.configure_for_command()
     settings = [settings_file.load(data_dir=arguments.data_dir)] if arguments.has_settings else []
     try:
         result: int = await arguments.run(*settings, arguments)

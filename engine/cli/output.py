@@ -6,23 +6,29 @@ import itertools
 import json
 import math
 import re
+import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from audit.checking.evidence import LAST_MOMENT, Period
 from audit.progress import Progress
 from engine.book_id import book_id_of
 from engine.settings import Settings
+from engine.terminal import style, table
+from engine.words.suggestions import book_id_like
 
 FOUND_SOMETHING = 1  # exit code of a command that failed, or that worked and found a problem
 WRONG_USAGE = 2
 BAR_WIDTH = 24
+PORT_MAX = 65535
+EXAMPLE_ID = "0190c2a4-7b1e-7c3d-9f00-5b8f2d1e6a47"
 SCOPES = ("ask", "audit", "erase", "admin")
 
 # What makes a terminal do or reorder something: a reader's question must not, in front of an auditor.
@@ -48,15 +54,44 @@ def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, An
 
 def moment(text: str) -> datetime:
     """A date or a timestamp, in UTC unless it has an offset."""
-    moment = datetime.fromisoformat(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a date or a time; write 2026-11-19 or 2026-11-19T14:30"
+        ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def month(text: str) -> date:
+    try:
+        return datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC).date()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a month; write it as 2026-11") from None
+
+
+def query_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a query ID, which looks like {EXAMPLE_ID} and comes with each answer"
+        ) from None
+
+
+def port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= PORT_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, which is a number from 0 to {PORT_MAX}")
+    return int(text)
 
 
 def book_id(text: str) -> str:
     try:
         return book_id_of(text)
     except ValueError as wrong:
-        raise argparse.ArgumentTypeError(str(wrong)) from None
+        like = book_id_like(text)
+        meant = f". Did you mean {like}?" if like else ""
+        raise argparse.ArgumentTypeError(f"{wrong}{meant}") from None
 
 
 JSON = argument("--json", action="store_true", help="one JSON value on stdout")
@@ -79,18 +114,30 @@ def period(arguments: Arguments) -> Period:
     return Period(arguments.since or datetime.min.replace(tzinfo=UTC), arguments.until or LAST_MOMENT)
 
 
-def print_rows(rows: Sequence[dict[str, Any]], *, as_json: bool = False, empty: str = "") -> None:
+def print_rows(
+    rows: Sequence[dict[str, Any]],
+    *,
+    as_json: bool = False,
+    empty: str = "",
+    on_terminal: Collection[str] = (),
+) -> None:
+    """Whole on a pipe. On a terminal a table fits its width, if need be with the columns `on_terminal` only."""
     if as_json:
         print(json.dumps(rows, default=str))
     elif not rows:
         print(empty)
     elif len(rows) == 1:
-        width = max(map(len, rows[0]))
-        below = "\n" + " " * (width + 2)  # a line of a text is not taken for the next column
-        shown = {name: visible(str(value)).replace("\n", below) for name, value in rows[0].items()}
-        print("\n".join(f"{name:<{width}}  {value}" for name, value in shown.items()))
+        _print_block(rows[0])
     else:
-        _print_table(rows)
+        _print_table(rows, on_terminal)
+
+
+def _print_block(row: dict[str, Any]) -> None:
+    width = max(map(len, row))
+    below = "\n" + " " * (width + 2)  # a line of a text is not taken for the next column
+    for name, value in row.items():
+        shown = visible(str(value)).replace("\n", below)
+        print(f"{style.bold(name.ljust(width), sys.stdout)}  {shown}")
 
 
 def print_found(names: Sequence[str], rows: Sequence[Sequence[Any]], arguments: Arguments) -> None:
@@ -152,20 +199,39 @@ def visible(text: str) -> str:
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def _print_table(rows: Sequence[dict[str, Any]]) -> None:
-    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+def _print_table(rows: Sequence[dict[str, Any]], on_terminal: Collection[str]) -> None:
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = _table(rows, width)
+    if lines is None and on_terminal:
+        lines = _table([{name: row[name] for name in on_terminal} for row in rows], width)
+    if lines is None:
+        for number, row in enumerate(rows):
+            print(end="\n" if number else "")
+            _print_block(row)
+    else:
+        print(style.bold(lines[0], sys.stdout), *lines[1:], sep="\n")
 
 
-def _cell(value: object) -> str:
-    text = visible(str(value)).replace("\n", " ").replace("\t", " ")
-    return text if len(text) <= 60 else text[:59] + "…"  # noqa: PLR2004  so that a table fits a terminal
+def _table(rows: Sequence[dict[str, Any]], width: int | None) -> list[str] | None:
+    cells = [[_cell(value, is_short=width is not None) for value in row.values()] for row in rows]
+    return table.table(list(rows[0]), cells, width)
+
+
+def _cell(value: object, *, is_short: bool) -> str:
+    if is_short and isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M}"
+    return visible(str(value)).replace("\n", " ").replace("\t", " ")
 
 
 def say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+    is_warning = message.startswith("WARNING")
+    print(style.yellow(message, sys.stderr) if is_warning else message, file=sys.stderr, flush=True)
+
+
+def fail(message: str) -> int:
+    """What failed and what to do now, and the exit code for it."""
+    print(f"{style.red('affidavit:', sys.stderr)} {message}", file=sys.stderr)
+    return FOUND_SOMETHING
 
 
 def progress() -> Progress:

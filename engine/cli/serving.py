@@ -9,14 +9,15 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import pickle
 import signal
 import socket
 import sys
 import tempfile
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -29,26 +30,34 @@ from engine import logs, wiring
 from engine.admission.proxies import TrustedProxies
 from engine.answer import Engine
 from engine.cli.output import FOUND_SOMETHING, say
-from engine.connections import descriptors
-from engine.connections.door import QUEUE, Door
+from engine.connections import descriptors, listening
+from engine.connections.door import Door
+from engine.connections.listening import Port
 from engine.connections.occupancy import Occupancy
 from engine.connections.protocol import PatientProtocol
 from engine.connections.turned_away import Stopgap
-from engine.errors import AffidavitError
+from engine.errors import AffidavitError, AuditUnavailableError
 from engine.house import House
 from engine.http.app import create_app
+from engine.http.metrics import Figures
 from engine.settings import Settings
 from engine.storage.database import Database
+from engine.terminal import hangup
+from engine.wiring import Reloading
 
 STOP_S = 6  # a question takes five seconds at most; a client that has not read its answer by then is cut off
 LAST_ROWS_S = 1.0  # for the requests that are cut off then: their rows take half a second
-UNREAD_S = 30  # as long as engine/http/stream.py waits for a reader
+IDLE_LOOK_S = 0.05
 LINGER_S = 0.5  # at the end, for requests that are on their way over connections that are open
+RECORD_PAUSE_S, RECORD_PAUSE_MAX_S = (
+    1.0,
+    30.0,
+)  # between two tries to record the requests that were turned away
 RESTART_S = 1.0  # the backoff before a worker is restarted: the cause of its death may last
 HEARTBEAT_S = 1.0
 TURNED_AWAY_MAX = 256  # connections that the supervisor answers at once while no worker is ready
 HUNG_S = 30.0  # a worker without a heartbeat for so long missed every deadline: it is killed and restarted
-SHUTDOWN_S = 20.0  # for a graceful shutdown: requests, their rows, a last seal
+SHUTDOWN_S = 25.0  # for a graceful shutdown: idle connections, requests, their rows, a last seal
 
 # What a worker does not get with the settings: the vault's and the database's own variables, and the way to the network.
 FROM_ENVIRONMENT = (
@@ -58,58 +67,90 @@ FROM_ENVIRONMENT = (
 # Between the supervisor and a worker
 READY = b"ready"  # it can serve, and waits until it is told to
 SERVE = b"serve"  # with the number of requests that the supervisor has turned away
+RELOAD = b"reload"  # with the settings
 RECORDED = b"recorded"  # the row that counts them is written
 SEARCHABLE = b"searchable"  # the first question to it can be answered
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class ServingRun:
+    """One run of the server: what it serves with and where, and how it is told to stop."""
+
+    settings: Settings
+    listening: socket.socket
+    port: Port
+    asked_to_stop: asyncio.Event
+    stop: asyncio.Event  # no connection is lost from here on
+    load: Callable[[], Settings] | None = None  # reads the settings again
+
+    def reloads(self, take_over: Callable[[Settings], None], count: Callable[[str], None]) -> None:
+        """From now on SIGHUP does, if this run has settings that can be read again."""
+        again = Reloading(self.settings, self.load, take_over, count).reload if self.load else None
+        hangup.obey(self.asked_to_stop.set, again)
+
+
 async def serve(
-    settings: Settings, database: Database, listening: socket.socket, ready: str, workers: int = 1
+    settings: Settings,
+    database: Database,
+    listening: socket.socket,
+    say_ready: Callable[[], None],
+    workers: int = 1,
+    *,
+    port: Port = Port.OWN,
+    load: Callable[[], Settings] | None = None,
 ) -> int:
     """Runs until SIGINT or SIGTERM, then shuts down gracefully: requests in flight finish or are recorded as cut off."""
-    async with wiring.open_registry(database) as registry:
-        for book in await registry.books():
-            for warning in book.warnings:
-                say(f"WARNING: {book.book_id}: {warning}")
-    for warning in await wiring.warnings_at_start(settings, database):
-        say(f"WARNING: {warning}.")
-    stop = _event_on(signal.SIGINT, signal.SIGTERM)
+    await _warn(settings, database)
+    run = ServingRun(
+        settings, listening, port, _event_on(signal.SIGINT, signal.SIGTERM), asyncio.Event(), load
+    )
+    hangup.obey(run.asked_to_stop.set, (lambda: None) if load else None)  # there is nothing to reload yet
+    leaving = asyncio.create_task(_leave_when_asked(run))
     if workers == 1:
-        say_ready = partial(print, ready, flush=True)
-        has_started = await _serve_here(settings, database, listening, _open_at_once, say_ready, stop)
+        has_started = await _serve_here(run, database, partial(_open_at_once, run), say_ready)
     else:
-        has_started = await _serve_by_workers(workers, settings, listening, ready, stop)
+        has_started = await _serve_by_workers(workers, run, say_ready)
+    leaving.cancel()
     say("Stopped.")
     return 0 if has_started else FOUND_SOMETHING
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Binds the port before anything else starts, so that a port in use is reported at once."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=QUEUE)
-    except OSError as failure:
-        reason = os.strerror(failure.errno or 0)
-        raise OSError(f"Port {port} cannot be used ({reason}). Use another one: --port {port + 1}") from None
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for an ACK
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # else a client that stops reading keeps its connection for ever
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_S * 1000)
-    return listening
+async def _warn(settings: Settings, database: Database) -> None:
+    async with wiring.open_registry(database) as registry:
+        books = await registry.books()
+        for book in books:
+            for warning in book.warnings:
+                say(f"WARNING: {book.book_id}: {warning}")
+    default = settings.books.default
+    if not any(book.book_id == default and book.generation for book in books):
+        say(f"WARNING: the default book {default} is not published: affidavit ingest PATH --book {default}")
+    for warning in await wiring.warnings_at_start(settings, database):
+        say(f"WARNING: {warning}.")
 
 
-def _open_at_once(server: "_Server", _: Engine) -> None:
-    server.door.open()
+async def _leave_when_asked(run: ServingRun) -> None:
+    await run.asked_to_stop.wait()
+    await listening.leave(run.listening, run.port)
+    run.stop.set()
+
+
+def _open_at_once(run: ServingRun, serving: "_Serving") -> None:
+    serving.server.door.open()
+    run.reloads(serving.take_over, serving.count_reload)
 
 
 async def _serve_here(
-    settings: Settings, database: Database, listening: socket.socket, started: Callable[["_Server", Engine], None],
-    ready: Callable[[], None], stop: asyncio.Event, metrics_folder: Path | None = None,
+    run: ServingRun, database: Database, started: Callable[["_Serving"], None], ready: Callable[[], None],
+    metrics_folder: Path | None = None,
 ) -> bool:  # fmt: skip
     """Serves in this process, once `started` opens the door. False if the server did not start."""
+    settings = run.settings
     async with (
         wiring.open_house(settings, database) as house,
         wiring.heartbeat_of(house.engine.ledger).beating(),
+        house.eraser.finishing(house.pool, partial(house.operator_events.event, "audit erase")),
     ):
         app = create_app(lambda: contextlib.nullcontext(house), metrics_folder)
         config = uvicorn.Config(
@@ -117,16 +158,41 @@ async def _serve_here(
             timeout_graceful_shutdown=STOP_S,
             proxy_headers=False,  # they would be believed from this machine: see admission/proxies.py
         )  # fmt: skip
-        server = _Server(config, listening, house.proxies, settings.database.connections_max)
-        server.started_with = lambda: started(server, house.engine)
-        stopping = asyncio.create_task(_exit_when(stop, server))
-        saying_ready = asyncio.create_task(_say_when_ready(server, house, ready))
+        server = _Server(config, run, house.proxies)
+        serving = _Serving(server, house)
+        server.started_with = partial(_start, run, serving, started)
+        stopping = asyncio.create_task(_exit_when(run.stop, server))
+        saying_ready = asyncio.create_task(_say_when_ready(run, serving, started, ready))
         await server.serve(sockets=[])
         stopping.cancel()
         saying_ready.cancel()
         if server.server_state.tasks:
             await asyncio.wait(server.server_state.tasks, timeout=LAST_ROWS_S)
     return server.started
+
+
+@dataclass(slots=True)
+class _Serving:
+    """What serves in this process."""
+
+    server: "_Server"
+    house: House
+
+    def take_over(self, settings: Settings) -> None:
+        """Whole, between two requests: each keeps the house that it began with."""
+        self.house = wiring.reloaded(self.house, settings)
+        self.server.lifespan.state["house"] = self.house
+        self.server.occupancy.proxies = self.house.proxies
+        logs.set_level(settings.server.log_level)
+
+    def count_reload(self, outcome: str) -> None:
+        self.server.lifespan.state["metrics"].figures.count_reload(outcome)
+
+
+def _start(run: ServingRun, serving: _Serving, started: Callable[[_Serving], None]) -> None:
+    """Where other servers have the port, it is left to them until questions can be answered here too."""
+    if run.port is not Port.REUSED:
+        started(serving)
 
 
 class _Server(uvicorn.Server):
@@ -137,54 +203,62 @@ class _Server(uvicorn.Server):
 
     started_with: Callable[[], None]
     door: Door
+    occupancy: Occupancy
+    obeying: asyncio.Task[None]
     recording: asyncio.Task[None]
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        listening: socket.socket,
-        proxies: TrustedProxies,
-        database_connections: int,
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, run: ServingRun, proxies: TrustedProxies) -> None:
         super().__init__(config)
-        self._listening, self._proxies, self._database_connections = listening, proxies, database_connections
+        self._run, self._proxies = run, proxies
         self.has_started = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         gc.collect()
         gc.freeze()  # objects that live as long as the process: a full collection of them would block the loop for 30 ms
-        in_all = descriptors.connections_max(self._database_connections)
-        self._occupancy = Occupancy(in_all, self._proxies)
+        in_all = descriptors.connections_max(self._run.settings.database.connections_max)
+        self.occupancy = Occupancy(in_all, self._proxies)
         visitor = partial(
-            PatientProtocol, self.config, self.server_state, self.lifespan.state, self._occupancy
+            PatientProtocol, self.config, self.server_state, self.lifespan.state, self.occupancy
         )
-        self.door = Door(self._listening, self._occupancy, visitor)
+        self.door = Door(self._run.listening, self.occupancy, visitor)
         self.started_with()
         if self.started:
             self.has_started.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Whoever is connected gets one more answer: a client cannot know that it should not have asked."""
-        self._occupancy.is_ending = True
+        self.occupancy.is_ending = True
         self.door.close()
         for connection in list(self.server_state.connections):
             assert isinstance(connection, PatientProtocol)
             connection.note_progress()
         await asyncio.sleep(LINGER_S)
+        if self._run.port is not Port.OWN:
+            await self._wait_for_idle()
         await super().shutdown(sockets)
+
+    async def _wait_for_idle(self) -> None:
+        """Idle connections end as on any other day, by their timeout: a client that asks again first is told to close."""
+        until = time.monotonic() + self.config.timeout_keep_alive
+        while self.server_state.connections and time.monotonic() < until:  # noqa: ASYNC110  the set is uvicorn's
+            await asyncio.sleep(IDLE_LOOK_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-async def _say_when_ready(server: _Server, house: House, ready: Callable[[], None]) -> None:
+async def _say_when_ready(
+    run: ServingRun, serving: _Serving, started: Callable[[_Serving], None], ready: Callable[[], None]
+) -> None:
     """Not before the first question can be answered. The server listens meanwhile: /readyz tells the state."""
-    await server.has_started.wait()
-    if missing := house.missing_index():
+    await serving.server.has_started.wait()
+    if missing := serving.house.missing_index():
         say(f"Not ready yet: {missing}.")
-    await house.watched_index.wait_until_searchable()
+    await serving.house.watched_index.wait_until_searchable()
+    if run.port is Port.REUSED and not serving.server.should_exit:
+        started(serving)
     ready()
 
 
@@ -201,18 +275,21 @@ def _event_on(*signals: signal.Signals) -> asyncio.Event:
 
 
 async def _serve_by_workers(
-    count: int, settings: Settings, listening: socket.socket, ready: str, stop: asyncio.Event
+    count: int,
+    run: ServingRun,
+    say_ready: Callable[[], None],
 ) -> bool:
     """Serves by workers. False if one of the first workers did not start: another try would fail in the same way."""
     with tempfile.TemporaryDirectory(prefix="affidavit-figures-") as folder:
-        supervisor = _Supervisor(count, settings, listening, Path(folder))
+        supervisor, stop = _Supervisor(count, run, Path(folder)), run.stop
+        run.reloads(supervisor.take_over, supervisor.count_reload)
         keeping = [asyncio.create_task(supervisor.keep()) for _ in range(count)]
         await _first_of(supervisor.is_complete, supervisor.has_lost, stop)
         has_started = supervisor.is_complete.is_set()
         if has_started:
             await _first_of(supervisor.is_searchable, stop)
             if supervisor.is_searchable.is_set():
-                print(ready, flush=True)
+                say_ready()
             spare = supervisor.keep()  # only now, because the others needed all the CPU to start
             keeping.append(asyncio.create_task(spare))
             await stop.wait()
@@ -232,16 +309,17 @@ async def _first_of(*events: asyncio.Event) -> None:
 class _Supervisor:
     """Keeps workers: some serve, and a spare one can at once, when one of them dies. Answers itself while none serves."""
 
-    def __init__(self, count: int, settings: Settings, listening: socket.socket, folder: Path) -> None:
-        self._count, self._settings, self._listening, self._folder = count, settings, listening, folder
-        self._workers: set[Process] = set()
+    def __init__(self, count: int, run: ServingRun, folder: Path) -> None:
+        self._count, self._run, self._folder = count, run, folder
+        self._settings, self._figures = run.settings, Figures()
+        self._workers: dict[Process, Settings] = {}  # with those that it was started with
         self._spare: list[Process] = []
         self._serving: dict[Process, int] = {}  # with the number of turned away that it has not recorded yet
         self.is_complete, self.has_lost = asyncio.Event(), asyncio.Event()
         self.is_searchable = asyncio.Event()
         in_all = min(TURNED_AWAY_MAX, descriptors.connections_max(0))
-        proxies = TrustedProxies.named(settings.server.trusted_proxies)
-        self._stopgap = Stopgap(listening, Occupancy(in_all, proxies))
+        self._occupancy = Occupancy(in_all, TrustedProxies.named(run.settings.server.trusted_proxies))
+        self._stopgap = Stopgap(run.listening, self._occupancy)
         self._assign()
 
     async def keep(self) -> None:
@@ -254,21 +332,23 @@ class _Supervisor:
             await asyncio.sleep(RESTART_S)
 
     async def start(self) -> Process:
-        level = logging.getLogger("engine").level
+        descriptor, level = self._run.listening.fileno(), logging.getLogger("engine").level
+        settings = self._settings
         process = await asyncio.create_subprocess_exec(
             *worker.command(__name__),
             stdin=PIPE,
             stdout=PIPE,
-            pass_fds=[self._listening.fileno()],
+            pass_fds=[descriptor],
             env=worker.environment(*FROM_ENVIRONMENT),
         )
-        message = pickle.dumps((self._settings, self._listening.fileno(), self._folder, level))
-        _tell(process, b"", message)
-        self._workers.add(process)
+        _tell(process, b"", pickle.dumps((settings, descriptor, self._run.port, self._folder, level)))
+        self._workers[process] = settings
         return process
 
     def hear(self, process: Process, header: bytes) -> None:
         if header == READY:
+            if self._workers[process] is not self._settings:  # they have changed while it started
+                _tell(process, RELOAD, pickle.dumps(self._settings))
             self._spare.append(process)
             self._assign()
             log.info("A worker is ready")
@@ -277,10 +357,23 @@ class _Supervisor:
         elif header == RECORDED:
             self._serving[process] = 0
 
+    def take_over(self, settings: Settings) -> None:
+        """For the workers too, of which those that are still starting hear of it when they are ready."""
+        self._settings = settings
+        self._occupancy.proxies = TrustedProxies.named(settings.server.trusted_proxies)
+        logs.set_level(settings.server.log_level)
+        for process in (*self._serving, *self._spare):
+            _tell(process, RELOAD, pickle.dumps(settings))
+
+    def count_reload(self, outcome: str) -> None:
+        """Beside the workers' figures, which add it to their own."""
+        self._figures.count_reload(outcome)
+        self._figures.write(self._folder / "supervisor.json")
+
     async def stop(self) -> None:
         """Graceful shutdown of all workers at once. They send no more heartbeats, so a late one is killed."""
         self._stopgap.set_open(is_needed=False)
-        self._listening.close()  # whoever waits is left to the workers; when they close it too, nobody waits in vain
+        self._run.listening.close()  # whoever waits is left to the workers; when they close it too, nobody waits in vain
         for process in self._workers:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -288,7 +381,7 @@ class _Supervisor:
 
     def _forget(self, process: Process) -> None:
         self.has_lost.set()
-        self._workers.discard(process)
+        self._workers.pop(process, None)
         self._stopgap.turned_away += self._serving.pop(process, 0)
         if process in self._spare:
             self._spare.remove(process)
@@ -302,7 +395,8 @@ class _Supervisor:
             _tell(process, SERVE, str(turned_away).encode())
         if len(self._serving) == self._count:
             self.is_complete.set()
-        self._stopgap.set_open(is_needed=not self._serving)
+        is_left_to_others = self._run.port is Port.REUSED and not self.is_complete.is_set()
+        self._stopgap.set_open(is_needed=not self._serving and not is_left_to_others)
 
 
 def _tell(process: Process, header: bytes, body: bytes) -> None:
@@ -315,6 +409,7 @@ def _tell(process: Process, header: bytes, body: bytes) -> None:
 
 def _run() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the supervisor decides
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # so does the end of a terminal
     try:
         has_started = asyncio.run(_serve_as_worker())
     except (AffidavitError, AuditError, OSError, EOFError) as failure:
@@ -327,37 +422,57 @@ async def _serve_as_worker() -> bool:
     loop = asyncio.get_running_loop()
     source, sink = worker.channel(when_parent_ends=lambda: loop.call_soon_threadsafe(stop.set))
     _, message = worker.receive(source, worker.MESSAGE_BYTES_MAX)
-    settings, descriptor, folder, level = pickle.loads(message)  # noqa: S301  from the supervisor
+    settings, descriptor, port, folder, level = pickle.loads(message)  # noqa: S301  from the supervisor
     logs.configure(level)
     heartbeats = asyncio.create_task(worker.send_heartbeats(sink, HEARTBEAT_S, stop))
     try:
         with socket.socket(fileno=descriptor) as listening:
             async with wiring.open_database(settings) as database:
+                run = ServingRun(settings, listening, port, stop, stop)
                 started = partial(_open_when_told, source, sink)
                 ready = partial(worker.notify, sink, SEARCHABLE)
-                return await _serve_here(settings, database, listening, started, ready, stop, folder)
+                return await _serve_here(run, database, started, ready, folder)
     finally:
         heartbeats.cancel()
 
 
-def _open_when_told(source: IO[bytes], sink: IO[bytes], server: _Server, engine: Engine) -> None:
-    loop = asyncio.get_running_loop()
-
-    def open_door() -> None:
-        loop.remove_reader(source)
-        with contextlib.suppress(EOFError):  # the supervisor has ended, which `channel` notices
-            _, turned_away = worker.receive(source, worker.NOTICE_BYTES_MAX)
-            server.door.open()
-            server.recording = loop.create_task(_record_turned_away(int(turned_away), engine, sink))
-
-    loop.add_reader(source, open_door)
+def _open_when_told(source: IO[bytes], sink: IO[bytes], serving: _Serving) -> None:
+    serving.server.obeying = asyncio.create_task(_obey(source, sink, serving))
     worker.notify(sink, READY)
 
 
+async def _obey(source: IO[bytes], sink: IO[bytes], serving: _Serving) -> None:
+    """What the supervisor says after the start. Nothing of it has been read ahead: it says nothing until it hears READY."""
+    loop, stream = asyncio.get_running_loop(), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), source)
+    with contextlib.suppress(EOFError):  # the supervisor has ended, which `channel` notices
+        while True:
+            header, body = await worker.read(stream, worker.MESSAGE_BYTES_MAX)
+            if header == RELOAD:
+                serving.take_over(pickle.loads(body))  # noqa: S301  from the supervisor
+            elif header == SERVE:
+                serving.server.door.open()
+                recording = _record_turned_away(int(body), serving.house.engine, sink)
+                serving.server.recording = asyncio.create_task(recording)
+
+
 async def _record_turned_away(count: int, engine: Engine, sink: IO[bytes]) -> None:
-    """If that fails, the supervisor still has them, and tells the worker that follows this one."""
+    """Until it succeeds. If this process dies before, the supervisor still has them, and tells the worker that follows."""
+    pause_s = RECORD_PAUSE_S
+    while count:
+        try:
+            await engine.record_turned_away(count)
+        except AuditUnavailableError as failure:
+            if failure.query_id:  # its record is open, and becomes the row
+                break
+            log.warning(
+                "The row of %s requests that were turned away could not be written; it is tried again", count
+            )
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
+        else:
+            break
     if count:
-        await engine.record_turned_away(count)
         worker.notify(sink, RECORDED)
 
 

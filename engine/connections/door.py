@@ -4,6 +4,7 @@ Whoever finds no room waits in the system's queue, or is taken in by another pro
 """
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -40,6 +41,9 @@ class Door:
 
     def open(self) -> None:
         self._listening.setblocking(False)  # noqa: FBT003  its only form
+        self._listening.listen(
+            QUEUE
+        )  # not before, where other servers take the connections: see listening.py
         self._loop.add_reader(self._listening, self._accept, AT_ONCE + self._occupancy.in_all // PER_TURN)
 
     def shut(self) -> None:
@@ -65,6 +69,8 @@ class Door:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as failure:  # no descriptor or no memory
+                if failure.errno == errno.EINVAL:  # it was never opened
+                    return
                 log.warning("No connection can be accepted (%s)", failure.strerror)
                 self._wait()
                 return

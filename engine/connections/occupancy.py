@@ -1,4 +1,4 @@
-"""Who is connected, and who must leave when it is full: the one that has been idle the longest (pure).
+"""Who is connected, and which connection is closed when a process is full: the one idle the longest (pure).
 
 Idle is a connection without a request in progress, also one whose request has not arrived completely. A connection counts by
 the address of its peer, never by a header; our own proxies bring many clients, so they may have as many as there are.

@@ -1,4 +1,4 @@
-"""An offline evaluation of whole answers: does each quote what it must, and is refused what the book does not say?
+"""An offline evaluation of whole answers: does each quote what it must, and is a question refused if the book does not answer it?
 
 The labelled questions go through a whole engine over a copy of the book, so each is answered as a reader's would be.
 """

@@ -1,7 +1,8 @@
 """Renders verified claims as the text that readers see. Pure. Excerpts are slices of the stored passage, never typed."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from engine.grounding.certainty import passage_probability
 from engine.models import Citation, Claim, ConfidenceLevel, Excerpt, Quoted, Released, RetrievedPassage
@@ -24,9 +25,20 @@ _WORD = re.compile(r"\S+")
 def quoted(claim: Claim, evidence: Sequence[RetrievedPassage], first_n: int) -> Quoted:
     """A verified sentence as readers see it; its quotations are numbered from `first_n` on."""
     cited = tuple(excerpt(item, evidence, first_n + place) for place, item in enumerate(claim.citations))
-    text = claim.text.strip()
-    marks = " ".join(map(source_mark, cited))
-    return Quoted(f"{text}\n{marks}" if text.endswith(FENCE) else f"{text} {marks}", cited)
+    words = claim.text.strip()
+    return Quoted(_marked(words, map(source_mark, cited)), cited, words)
+
+
+def numbered(sentence: Quoted, number_of: Callable[[Excerpt], int | None]) -> Quoted:
+    """The sentence with marks such as `[1]`, for readers who see its quotations in a list beside the text."""
+    numbers = dict.fromkeys(map(number_of, sentence.excerpts))
+    return replace(sentence, text=_marked(sentence.words, (f"[{n}]" for n in numbers if n is not None)))
+
+
+def numbered_text(answer: Released, number_of: Callable[[Excerpt], int | None]) -> str:
+    """The whole answer with such marks."""
+    text = joined([numbered(sentence, number_of) for sentence in answer.sentences])
+    return f"{low_mark(answer.language)} {text}" if answer.confidence_level == "low" else text
 
 
 def released(
@@ -46,7 +58,9 @@ def released(
     confidence_level = max(level(confidence, levels), level_max, key=LEVELS.index)
     if confidence_level == "low":
         text = f"{low_mark(language)} {text}"
-    return Released(text, excerpts, retrieval, generation_confidence, confidence, confidence_level, language)
+    return Released(
+        text, excerpts, retrieval, generation_confidence, confidence, confidence_level, tuple(sentences), language
+    )  # fmt: skip
 
 
 def low_mark(language: str) -> str:
@@ -55,10 +69,11 @@ def low_mark(language: str) -> str:
 
 def joined(sentences: Sequence[Quoted]) -> str:
     """A block of code begins on a line of its own, so that its fence is one."""
-    text = ""
-    for sentence in sentences:
-        text += f"\n{sentence.text}" if sentence.text.startswith(FENCE) else f" {sentence.text}"
-    return text[1:]
+    return "".join(gap_before(sentence) + sentence.text for sentence in sentences)[1:]
+
+
+def gap_before(sentence: Quoted) -> str:
+    return "\n" if sentence.text.startswith(FENCE) else " "
 
 
 def excerpt(citation: Citation, evidence: Sequence[RetrievedPassage], n: int) -> Excerpt:
@@ -67,7 +82,7 @@ def excerpt(citation: Citation, evidence: Sequence[RetrievedPassage], n: int) ->
     passage = item.passage
     first, last = passage.sentences[citation.start], passage.sentences[citation.end - 1]
     words = list(_WORD.finditer(passage.text, first.start, last.end))
-    start, end = words[0].start(), words[min(len(words), EXCERPT_WORDS_MAX) - 1].end()
+    start, end = first.start, words[min(len(words), EXCERPT_WORDS_MAX) - 1].end()
     if first.kind == "code" and len(words) > EXCERPT_WORDS_MAX:
         whole_lines = passage.text.rfind("\n", start, end)
         end = whole_lines if whole_lines > start else end
@@ -84,6 +99,11 @@ def excerpt(citation: Citation, evidence: Sequence[RetrievedPassage], n: int) ->
         end=end,
         score=item.candidate.score,
     )
+
+
+def _marked(words: str, marks: Iterable[str]) -> str:
+    gap = "\n" if words.endswith(FENCE) else " "
+    return f"{words}{gap}{' '.join(marks)}".rstrip()
 
 
 def source_mark(cited: Excerpt) -> str:

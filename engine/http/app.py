@@ -13,8 +13,10 @@ from starlette.exceptions import HTTPException
 from engine.errors import RequestError
 from engine.house import House
 from engine.http import openapi, problems, routes
+from engine.http.cors import Cors
 from engine.http.metrics import Figures, Metrics
 from engine.http.middleware import MalformedRequests, RateLimitHeaders, RequestLog
+from engine.http.widgets.lookups import Readiness
 
 
 def create_app(
@@ -25,12 +27,12 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        """Start-up and shutdown: the house and the metrics, as the state of every request."""
+        """Start-up and shutdown: the house, the metrics and the readiness, as the state of every request."""
         async with open_house() as house:
-            measured = Metrics(figures, house.log_gauges, metrics_folder)
+            measured = Metrics(figures, house.log_gauges, metrics_folder, house.tallies)
             sharing = asyncio.create_task(measured.share())
             try:
-                yield {"house": house, "metrics": measured}
+                yield {"house": house, "metrics": measured, "readiness": Readiness()}
             finally:
                 sharing.cancel()
                 await asyncio.wait([sharing])
@@ -46,6 +48,7 @@ def create_app(
     )
     app.add_middleware(MalformedRequests)
     app.add_middleware(RateLimitHeaders)
+    app.add_middleware(Cors)
     app.add_middleware(RequestLog, figures=figures)
     app.add_exception_handler(RequestError, problems.on_request_error)
     app.add_exception_handler(HTTPException, problems.on_http_exception)

@@ -17,17 +17,20 @@ from engine.http import problems, request_context
 from engine.http.metrics import Figures
 from engine.logs import HAS_CLIENT
 from engine.models import Quota
+from engine.spans import Finished
 
 DOCUMENT = "/openapi.json"
 # In the state of a request that is not valid HTTP. The protocol sets them: its failure, or that its body fails.
 MALFORMED_HEAD = "malformed_head"
 MALFORMED_BODY = "malformed_body"
 CLIENT_GONE = 0  # the status in the metrics of a request whose client disconnected
-PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # polled every few seconds: counted, but not logged
+PROBES = frozenset(
+    {"/healthz", "/readyz", "/health", "/api/health", "/metrics"}
+)  # polled every few seconds: counted, but not logged
 
 _REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # a client's own id is kept if it is harmless in a log
 
-# No CORS headers: pages of other sites must not read answers. Their servers can query the API instead.
+# Pages of other sites read nothing, unless their site is listed (cors.py).
 _SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -73,15 +76,24 @@ class RequestLog:
                 response = await problems.on_fault(Request(scope, receive))
                 await response(scope, receive, send_with_headers)
         finally:
-            self._report(scope, status, time.monotonic() - started)
+            self._report(scope, status, started)
 
-    def _report(self, scope: Scope, status: int, seconds: float) -> None:
+    def _report(self, scope: Scope, status: int, started: float) -> None:
         """A client that disconnected during a stream was sent a status before; its record says that it disconnected."""
+        ended = time.monotonic()
+        seconds = ended - started
         endpoint = _endpoint(scope)
         trail = scope["state"].get("trail")
         if trail and trail.outcome == "client_gone":
             status = CLIENT_GONE
-        self._figures.count(endpoint, status, seconds, trail)
+        stages = scope["state"].get("stages", ())
+        self._figures.count(endpoint, status, seconds, trail, stages)
+        if trail:
+            traceparent = ",".join(Headers(scope=scope).getlist("traceparent"))  # two are none
+            _trace(
+                scope,
+                Finished(trail, stages, scope["method"], status, started, ended, time.time_ns(), traceparent),
+            )
         if endpoint in PROBES:
             return
         fields = {"endpoint": endpoint, "status": status, "ms": round(seconds * 1000)}
@@ -92,6 +104,16 @@ class RequestLog:
             if reason := trail.reason or trail.error_type:
                 fields["reason"] = reason
         log.info("Request", extra=fields)
+
+
+def _trace(scope: Scope, request: Finished) -> None:
+    """After the response, and whatever goes wrong, so that a trace can neither delay nor fail one."""
+    tracer = scope["state"]["house"].tracer
+    try:
+        if tracer:
+            tracer.trace(request)
+    except Exception:
+        log.exception("A trace could not be made")
 
 
 def _endpoint(scope: Scope) -> str:

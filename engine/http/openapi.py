@@ -7,10 +7,12 @@ from copy import deepcopy
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from engine import errors
 from engine.errors import RequestError
 from engine.http import problems
+from engine.http.widgets import CONTRACTS, lookups
 
 Json = dict[str, Any]
 
@@ -32,6 +34,7 @@ _TYPICAL: dict[int, type[RequestError]] = {
     401: errors.UnauthenticatedError,
     403: errors.ForbiddenError,
     404: errors.UnknownBookError,
+    408: errors.TooSlowError,
     409: errors.NotSealedError,
     413: errors.TooLargeError,
     422: errors.InvalidFieldError,
@@ -83,6 +86,12 @@ _PASSAGE: Json = {
     "filename": _CITATION["filename"], "page": "42", "url": "/docs/sensors",
     "text": "An IMU measures acceleration and angular velocity. It drifts.",
 }  # fmt: skip
+_CONTEXT: Json = {
+    **{name: _PASSAGE[name] for name in ("book_id", "chunk_id", "chapter", "page", "url")},
+    "before": {"section": "Joint sensors", "text": "An encoder counts.", "code": []},
+    "passage": {"section": _CITATION["section"], "text": _PASSAGE["text"], "code": []},
+    "after": None,
+}
 _SESSION: Json = {
     "id": "4a6f4b0e-0f2b-4d8c-9f0e-2f1d7f3c5b60", "user_id": None, "created_at": "2026-01-15T10:30:00+00:00",
     "last_activity_at": "2026-01-15T10:30:00+00:00",
@@ -100,42 +109,29 @@ _ERASED: Json = {
     "open": 0, "set_aside": 0, "left": [],
 }  # fmt: skip
 
-# Examples by the name of the request body …
-REQUESTS: dict[str, Json] = {
-    "SearchBody": {"query": "What does an IMU measure?", "selected_text": None},
-    "MessageBody": {"question": "What does an IMU measure?"},
-    "AskBody": {"question": "What does an IMU measure?", "top_k": 5},
-}
+_TOKEN: Json = {
+    "token": "afp_eyJrZXlfaWQiOiAi….Jm3…", "origin": "https://book.example.org", "book_id": "physical-ai",
+    "expires_at": "2026-01-15T10:35:00+00:00",
+}  # fmt: skip
 
-# … and of the response body.
+# Examples by the name of the response body; the contracts of widgets have theirs in their own files.
 EXAMPLES: dict[str, list[Json]] = {
     "QueryResponse": [_ANSWERED, _REFUSED],
+    "ReadableBooksBody": [{"books": [{"book_id": "physical-ai", "title": "Physical AI"}]}],
+    "ExamplesBody": [{"questions": ["What is sensor fusion?"]}],
+    "ContextBody": [_CONTEXT],
     "PassageBody": [_PASSAGE],
     "SessionBody": [_SESSION],
     "ErasureBody": [_ERASED],
+    "PublicTokenBody": [_TOKEN],
+    "FeedbackBody": [{"query_id": _QUERY_ID, "recorded": True}],
     "DeletedBody": [{"id": _SESSION["id"], "deleted": True}],
-    "FoundBody": [
-        {
-            "answer": _ANSWERED["answer"],
-            "sources": [{name: _CITATION[name] for name in ("chapter", "section", "filename", "score")}],
-        }
-    ],
-    "ReplyBody": [
-        {"answer": _ANSWERED["answer"], "sources": [f"{_CITATION['chapter']}/{_CITATION['section']}"]}
-    ],
-    "ToldBody": [
-        {
-            "answer": _ANSWERED["answer"],
-            "citations": [
-                {
-                    "chapter": "03-sensors-and-state-estimation", "chapter_title": _CITATION["chapter"],
-                    "source_file": _CITATION["filename"], "excerpt": _CITATION["excerpt"],
-                }
-            ],
-            "confidence": 0.82,
-        }
-    ],
 }  # fmt: skip
+
+# The framework leaves null out of the examples in a model's own schema.
+_MODELS: list[type[BaseModel]] = [lookups.HealthBody, lookups.ChaptersBody]
+for _model in (*_MODELS, *(contract.says for contract in CONTRACTS)):
+    EXAMPLES.setdefault(_model.__name__, _model.model_json_schema().get("examples", []))
 
 # Links from an answer to its record and its passages.
 _LINKS: Json = {
@@ -159,6 +155,8 @@ def whole(document: Json) -> Json:
     schemas = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):  # the framework's own; we answer with a problem
         schemas.pop(name, None)
+    for schema in schemas.values():
+        schema.pop("examples", None)
     document["components"]["securitySchemes"] = {"key": SECURITY}
     for operation in (operation for path in document["paths"].values() for operation in path.values()):
         _share_parts(operation, schemas)
@@ -188,8 +186,6 @@ def _share_parts(operation: Json, schemas: Json) -> None:
         text = json.dumps(content["schema"]).replace("#/$defs/", "#/components/schemas/")
         content["schema"] = json.loads(text)
         schemas |= content["schema"].pop("$defs", {})
-        if example := REQUESTS.get(content["schema"]["title"]):
-            content["schema"]["examples"] = [example]
 
 
 def _drop_null(operation: Json) -> None:
@@ -213,7 +209,7 @@ def _complete(status: int, response: Json) -> None:
         return
     body = content.get("application/json", {})
     name = body.get("schema", {}).get("$ref", "").rpartition("/")[2]
-    if name in EXAMPLES:
-        body["examples"] = {str(number): {"value": value} for number, value in enumerate(EXAMPLES[name], 1)}
+    if examples := EXAMPLES.get(name):
+        body["examples"] = {str(number): {"value": value} for number, value in enumerate(examples, 1)}
     if name == "QueryResponse":
         response["links"] = _LINKS

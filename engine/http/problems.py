@@ -3,7 +3,9 @@
 No other module turns a failure into bytes for a client.
 """
 
+from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Literal
 from uuid import UUID
 
 from fastapi import Request
@@ -18,18 +20,22 @@ from engine.errors import ErrorType, RequestError
 from engine.http import request_context
 
 MEDIA_TYPE = "application/problem+json"
+ERROR_TYPES = "error_types"  # in the state of a request on a contract that has a list of its own
+
+ErrorTypes = Mapping[str, Literal["network", "database", "llm", "validation", "agent", "unknown"]]
 
 
 class Problem(BaseModel):
     """RFC 9457, with what a client needs to decide what to do next. `user_safe_message` and `retry_able` repeat `detail`
-    and `retryable` under the names of specification 003."""
+    and `retryable` under the names of specification 003, whose contract alone has the error type `agent`."""
 
     type: str
     title: str
     status: int
     detail: str
-    error_type: ErrorType
+    error_type: ErrorType | Literal["agent"]
     retryable: bool
+    retry_after: int | None
     user_safe_message: str
     retry_able: bool
     request_id: str
@@ -72,8 +78,11 @@ async def _rejected(failure: RequestError, request: Request) -> JSONResponse:
         headers["WWW-Authenticate"] = "Bearer"
     if failure.status == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(_methods(request))
-    body = problem(failure, request_context.request_id(request)).model_dump(mode="json")
-    return JSONResponse(body, failure.status, headers, MEDIA_TYPE)
+    if isinstance(failure, errors.TooSlowError):
+        headers["Connection"] = "close"  # what still arrives of it is not read as another request
+    error_types = getattr(request.state, ERROR_TYPES, None)
+    told = problem(failure, request_context.request_id(request), error_types)
+    return JSONResponse(told.model_dump(mode="json"), failure.status, headers, MEDIA_TYPE)
 
 
 def _methods(request: Request) -> list[str]:
@@ -84,18 +93,27 @@ def _methods(request: Request) -> list[str]:
     return sorted({method for route in routes for method in route.methods or ()})
 
 
-def problem(failure: RequestError, request_id: str) -> Problem:
+def problem(failure: RequestError, request_id: str, error_types: ErrorTypes | None = None) -> Problem:
     """The problem document of a failure: a user-safe message, never the cause."""
+    detail = _detail(failure)
     return Problem(
         type=f"urn:affidavit:problem:{type(failure).__name__.strip('_').removesuffix('Error')}",
         title=failure.title,
         status=failure.status,
-        detail=failure.detail,
-        error_type=failure.error_type,
+        detail=detail,
+        error_type=(error_types or {}).get(failure.error_type, failure.error_type),
         retryable=failure.retryable,
-        user_safe_message=failure.detail,
+        retry_after=failure.retry_after_s,
+        user_safe_message=detail,
         retry_able=failure.retryable,
         request_id=request_id,
         query_id=failure.query_id,
         field=failure.field,
     )
+
+
+def _detail(failure: RequestError) -> str:
+    """With the name of the invalid field. A name that the client chose is told to it alone, and never recorded."""
+    if failure.field is None or failure.detail.startswith(f"{failure.field}: "):
+        return failure.detail
+    return f"{failure.field}: {failure.detail}"

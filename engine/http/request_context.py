@@ -6,32 +6,39 @@ from collections.abc import Awaitable, Callable
 
 from fastapi import Request
 
-from engine.admission.end_user import parse_end_user
+from engine.admission.end_user import parse_end_user, visitor
+from engine.admission.public_tokens import is_public
 from engine.answer import ASK, Asked
 from engine.errors import InvalidFieldError
 from engine.house import House
-from engine.models import Allowance, EndUser, Question, Trail
+from engine.models import Allowance, EndUser, Question, Stage, Trail
 from engine.ports import NullExchange, no_question
 
 NO_ENDPOINT = "unknown"
 END_USER_HEADER = "X-End-User"
+BOOK_HEADER = "X-Book-ID"
+UNSEEN = "0.0.0.0"  # noqa: S104  the address of a visitor over a Unix socket: all of them are one reader
 FORWARDED_HEADER = "X-Forwarded-For"
 
 log = logging.getLogger(__name__)
 
 
 class HttpExchange(NullExchange):
-    """Keeps the trail and the allowance in the request's state, where the middleware reads them."""
+    """Keeps the trail, the stages and the allowance in the request's state, where the middleware reads them."""
 
     def __init__(self, request: Request, read: Callable[[], Awaitable[Question]] = no_question) -> None:
         super().__init__(read)
         self._state = request.state
+        self._state.stages = []
 
     def follow(self, trail: Trail) -> None:
         self._state.trail = trail
 
     def note_allowance(self, allowance: Allowance) -> None:
         self._state.allowance = allowance
+
+    def note_stage(self, stage: Stage) -> None:
+        self._state.stages.append(stage)
 
 
 def asked(
@@ -44,15 +51,26 @@ def asked(
     """The request for the engine, which from here on writes its one row."""
     request.state.is_on_record = True
     route = request.scope.get("route")
+    secret, address = secret_of(authorization), client_address(request)
     return Asked(
         endpoint=route.path if route else NO_ENDPOINT,
         request_id=request_id(request),
         exchange=exchange or HttpExchange(request),
-        client_address=client_address(request),
-        secret=_secret(authorization),
+        client_address=address,
+        secret=secret,
+        origin=",".join(request.headers.getlist("Origin")) or None,
         scopes=scopes,
-        end_user=end_user(request.headers.getlist(END_USER_HEADER)),
+        end_user=_reader(request, secret, address),
     )
+
+
+def asked_book(request: Request) -> str:
+    """The book of an address that names none: the one that the site's server names, or that the public token is for."""
+    named = request.headers.getlist(BOOK_HEADER)
+    if named:
+        return ",".join(named)
+    token = house(request).public_tokens.read(secret_of(request.headers.get("Authorization")) or "")
+    return token.book_id if token else house(request).default_book
 
 
 def house(request: Request) -> House:
@@ -94,6 +112,13 @@ def end_user(values: list[str]) -> EndUser | InvalidFieldError | None:
         return InvalidFieldError(wrong, field=END_USER_HEADER)
 
 
-def _secret(authorization: str | None) -> str | None:
+def _reader(request: Request, secret: str | None, address: str | None) -> EndUser | InvalidFieldError | None:
+    """A page could name any reader, so with a public token it is whoever is connected."""
+    if is_public(secret or ""):
+        return visitor(address or UNSEEN)
+    return end_user(request.headers.getlist(END_USER_HEADER))
+
+
+def secret_of(authorization: str | None) -> str | None:
     scheme, _, secret = (authorization or "").partition(" ")
     return secret.strip() or None if scheme.lower() == "bearer" else None

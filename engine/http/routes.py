@@ -1,10 +1,12 @@
 """Route handlers: each address with its parameters, its response and its entry in the OpenAPI document.
 
 Every request leaves exactly one row, also one that is rejected before a route runs (problems.py). The exceptions serve
-nothing of a book and no personal data, and are requested every few seconds: `/healthz`, `/readyz`, `/metrics`, `/`,
-`/openapi.json` and `/v1/signing-keys`, as long as they succeed. All others go through `Engine.answer` or `Engine.serve`.
+nothing of a book and no personal data, and are requested every few seconds: `/healthz`, `/readyz`, `/health`, `/api/health`,
+`/metrics`, `/`, `/openapi.json` and `/v1/signing-keys`, as long as they succeed, and a browser's preflight for a listed origin
+(cors.py). All others go through `Engine.answer` or `Engine.serve`.
 """
 
+import asyncio
 import base64
 import functools
 import re
@@ -29,19 +31,27 @@ from engine.errors import (
     DatabaseUnavailableError,
     NotSealedError,
     TooLargeError,
+    TooSlowError,
+    UnknownBookError,
     UnknownPassageError,
     UnknownRecordError,
     UnknownSessionError,
 )
-from engine.house import SPOOLING, House
-from engine.http import erasures, metrics, problems, request_context, stream, v1, widget_contracts
+from engine.house import ANSWERING, House
+from engine.http import cors, metrics, problems, request_context, stream, v1
+from engine.http.page import context
+from engine.http.records import erasures, feedback
 from engine.http.stream import Answering, Format, QuestionExchange
+from engine.http.widgets import CONTRACTS, lookups
+from engine.http.widgets.contract import Contract
 from engine.models import Client, Passage, Question, Trail
+from engine.retrieval.library import Chapter
 
 PAGE = Path(__file__).with_name("page") / "page.html"
 
 _CHUNK_ID = re.compile(r"[0-9a-f]{64}")
 AUDIT = "audit"
+NEW_SESSION = "new-session"  # of the header `Prefer`
 _MAY_READ = frozenset({"ask", AUDIT})
 
 Result = TypeVar("Result")
@@ -58,6 +68,7 @@ _PROBLEMS: Responses = {
     401: _problem("No API key, or an unknown, revoked or expired one"),
     403: _problem("The key is valid but lacks the scope"),
     404: _problem("No such book or passage"),
+    408: _problem("The body did not arrive in time; the connection is closed"),
     413: _problem("The body is larger than the limit (64 KiB by default)"),
     422: _problem("A field is invalid"),
     429: _problem("Too many requests"),
@@ -68,12 +79,20 @@ _PROBLEMS: Responses = {
 }
 _LOOKED_UP: Responses = {status: _PROBLEMS[status] for status in (401, 403, 404, 429, 500, 503, 504)}
 _CONVERSED: Responses = _LOOKED_UP | {422: _PROBLEMS[422]}
+_DELETED: Responses = _CONVERSED | {
+    409: _problem("A legal hold covers the conversation, so it was not deleted")
+}
 _ERASED: Responses = {
     409: _problem(
-        "Some of the records are not sealed yet, and nothing was erased: retry after Retry-After seconds"
+        "Nothing was erased. Some of the records are not sealed yet: retry after Retry-After seconds. Or a legal hold"
+        " covers some of them: the request is kept, and carried out when the hold ends (retryable: false)"
     ),
-    **{status: _PROBLEMS[status] for status in (400, 401, 403, 404, 413, 422, 429, 500, 503, 504)},
+    **{status: _PROBLEMS[status] for status in (400, 401, 403, 404, 408, 413, 422, 429, 500, 503, 504)},
 }
+_TOKEN_MADE: Responses = {
+    status: _PROBLEMS[status] for status in (400, 401, 403, 404, 408, 413, 422, 429, 500, 503, 504)
+}
+_JUDGED: Responses = _TOKEN_MADE | {404: _problem("You have no answer or refusal of this query")}
 _PROVEN: Responses = {
     200: {
         "description": "The proof bundle: save these exact bytes for `affidavit audit check`",
@@ -81,6 +100,7 @@ _PROVEN: Responses = {
     },
     409: _problem("The record is not sealed yet: retry after Retry-After seconds"),
 }
+_UNHEALTHY: Responses = {503: {"description": "Questions are not answered", "model": lookups.HealthBody}}
 _UNREADY: Responses = {503: {"description": "A part is not ready", "model": dict[str, str]}}
 _ANSWERED: Responses = {
     200: {
@@ -106,35 +126,48 @@ SessionToken = Annotated[
         alias="X-Session-Token", description="The token of a session that was started without a `user:<uuid>`"
     ),
 ]
+Prefer = Annotated[
+    str | None,
+    Header(
+        description="`new-session`: if the session cannot be continued, a new one begins instead of the error"
+    ),
+]
 
 
 def add_routes(app: FastAPI) -> None:
     """Each address with its handler, its schemas and its problems."""
-    for path, endpoint in (
-        ("/v1/query", query), ("/v1/books/{book_id}/query", query_book), ("/chat/book/{book_id}/query", query_book),
-    ):  # fmt: skip
+    for path, endpoint in (("/v1/query", query), ("/v1/books/{book_id}/query", query_book)):
         app.post(
             path, response_model=v1.QueryResponse, responses=_ANSWERED | _PROBLEMS,
             openapi_extra=_request_body(v1.QueryRequest),
         )(endpoint)  # fmt: skip
-    for contract in widget_contracts.CONTRACTS:
+    for contract, path in ((each, path) for each in CONTRACTS for path in each.paths):
         app.post(
-            contract.path, summary=contract.summary, response_model=contract.says,
-            openapi_extra=_request_body(contract.asks), responses=contract.streamed() | _PROBLEMS,
-        )(_endpoint(contract))  # fmt: skip
-    app.get("/v1/sessions/{session_id}", responses=_CONVERSED)(session)
-    app.delete("/v1/sessions/{session_id}", responses=_CONVERSED)(delete_session)
+            path, summary=contract.summary, responses=contract.streamed() | _PROBLEMS,
+            openapi_extra=_request_body(contract.asks), **_answered_as(contract),
+        )(_ask_book(contract) if "{book_id}" in path else _ask_default(contract))  # fmt: skip
+    for path in ("/v1/sessions/{session_id}", "/api/v1/chat/sessions/{session_id}"):
+        app.get(path, responses=_CONVERSED)(session)
+        app.delete(path, responses=_DELETED)(delete_session)
+    app.get(lookups.CHAPTERS, responses=_LOOKED_UP)(chapters)
     app.get("/v1/chunks/{chunk_id}", responses=_LOOKED_UP)(passage)
     app.get("/v1/receipts/{query_id}", response_class=Response, responses=_PROVEN | _LOOKED_UP)(receipt)
     erasing = _request_body(erasures.ErasureRequest)
     app.post("/v1/erasures", responses=_ERASED, openapi_extra=erasing)(erase)
+    app.post(
+        "/v1/public-tokens", responses=_TOKEN_MADE, openapi_extra=_request_body(cors.PublicTokenRequest)
+    )(public_token)  # fmt: skip
+    app.post("/v1/feedback", responses=_JUDGED, openapi_extra=_request_body(feedback.FeedbackRequest))(judge)
     app.get("/v1/signing-keys")(signing_keys)
     app.get("/healthz")(alive)
     app.get("/readyz", responses=_UNREADY)(ready)
+    for path in lookups.HEALTH:
+        app.get(path, responses=_UNHEALTHY)(health)
     app.get("/metrics", response_class=PlainTextResponse, operation_id="figures_of_all_metrics_get")(
         metrics_text
     )
     app.get("/", response_class=HTMLResponse, responses={404: _PROBLEMS[404]})(page)
+    context.add_page_routes(app)
 
 
 async def query(
@@ -142,10 +175,11 @@ async def query(
     authorization: Authorization = None,
     end_user: EndUser = None,
     session_token: SessionToken = None,
+    prefer: Prefer = None,
 ) -> Response:
     """Ask the default book of the settings."""
-    default_book = request_context.house(request).default_book
-    return await query_book(request, default_book, authorization, end_user, session_token)
+    unnamed = request_context.asked_book(request)
+    return await query_book(request, unnamed, authorization, end_user, session_token, prefer)
 
 
 async def query_book(
@@ -154,10 +188,13 @@ async def query_book(
     authorization: Authorization = None,
     end_user: EndUser = None,
     session_token: SessionToken = None,
+    prefer: Prefer = None,
 ) -> Response:
     """Ask one book."""
-    turn = request_context.house(request).turn(session_token)
-    return _ask(request, book_id, authorization, end_user, turn=turn)
+    may_begin_anew = NEW_SESSION in map(str.strip, (prefer or "").split(","))
+    turn = request_context.house(request).turn(session_token, may_begin_anew=may_begin_anew)
+    question = v1.renewing_question if may_begin_anew else v1.question
+    return _ask(request, book_id, authorization, end_user, question, turn=turn)
 
 
 async def session(
@@ -214,6 +251,22 @@ async def passage(request: Request, chunk_id: str, authorization: Authorization 
     )  # fmt: skip
 
 
+async def chapters(request: Request, authorization: Authorization = None) -> lookups.ChaptersBody:
+    """The chapters of the default book of the settings."""
+    house = request_context.house(request)
+
+    async def serve(client: Client, trail: Trail) -> list[Chapter]:
+        book_id = request_context.asked_book(request)
+        v1.check_book_id(book_id)
+        if not client.may_ask(book_id):
+            raise UnknownBookError
+        trail.book_id = book_id
+        generation = await house.engine.library.live(book_id)
+        return await house.library.chapters(generation.generation_id)
+
+    return lookups.contents(await _serve(request, authorization, serve, scopes=_MAY_READ))
+
+
 async def receipt(request: Request, query_id: UUID, authorization: Authorization = None) -> Response:
     """The proof of a record, for the client whose question it is and for auditors, if the key is for its book."""
 
@@ -232,14 +285,36 @@ async def erase(request: Request, authorization: Authorization = None) -> erasur
     unnamed = replace(asked, end_user=None)  # the record of an erasure must not name the reader again
 
     async def serve(client: Client, _: Trail) -> erasures.ErasureBody:
-        return await erasures.erased(house, await _body(request, house.body_bytes_max), client)
+        return await erasures.erased(house, await _body(request, house), client)
 
     return await house.engine.serve(unnamed, serve)
 
 
+async def public_token(request: Request, authorization: Authorization = None) -> cors.PublicTokenBody:
+    """A short-lived token with which pages of one site ask about one book. For the site's server."""
+    house = request_context.house(request)
+
+    async def serve(client: Client, trail: Trail) -> cors.PublicTokenBody:
+        return await cors.public_token(house, await _body(request, house), client, trail)
+
+    return await _serve(request, authorization, serve)
+
+
+async def judge(request: Request, authorization: Authorization = None) -> feedback.FeedbackBody:
+    """Feedback on an answer or a refusal, from the client whose question it was; with a public token, from that reader."""
+    house = request_context.house(request)
+    asked = replace(request_context.asked(request, authorization), is_for_pages=True)
+
+    async def serve(client: Client, trail: Trail) -> feedback.FeedbackBody:
+        return await feedback.given(house, await _body(request, house), client, trail)
+
+    return await house.engine.serve(asked, serve)
+
+
 async def signing_keys(request: Request) -> dict[str, list[str]]:
-    """All public keys that have signed, the newest last. Compare them with keys that you received in another way."""
-    return {"keys": request_context.house(request).public_keys()}
+    """All public keys that have signed, the newest last, with the delegations of the last month. Compare them with keys that
+    you received in another way."""
+    return {"keys": await request_context.house(request).public_keys()}
 
 
 async def alive() -> dict[str, str]:
@@ -249,9 +324,16 @@ async def alive() -> dict[str, str]:
 
 async def ready(request: Request, response: Response) -> dict[str, str]:
     """Readiness probe: the parts that a question needs, each with its state."""
-    parts = await request_context.house(request).parts()
-    response.status_code = 200 if all(state in ("ready", SPOOLING) for state in parts.values()) else 503
+    parts: dict[str, str] = await request.state.readiness.parts(request_context.house(request))
+    response.status_code = 200 if ANSWERING.issuperset(parts.values()) else 503
     return parts
+
+
+async def health(request: Request, response: Response) -> lookups.HealthBody:
+    """Whether questions are answered, for widgets that ask before they show themselves."""
+    found = await lookups.health(request_context.house(request), request.state.readiness)
+    response.status_code = 503 if found.status == "unhealthy" else 200
+    return found
 
 
 async def metrics_text(request: Request) -> PlainTextResponse:
@@ -273,14 +355,43 @@ def _request_body(kind: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def _endpoint(contract: widget_contracts.Contract) -> Callable[..., Any]:
+def _answered_as(contract: Contract) -> dict[str, Any]:
+    """For the OpenAPI document: a contract that always streams has no body in one piece."""
+    if contract.form.is_always_stream:
+        return {"response_class": stream.EventStream, "response_model": None}
+    return {"response_model": contract.says}
+
+
+def _ask_default(contract: Contract) -> Callable[..., Any]:
+    in_book = _ask_book(contract)
+
     async def ask(
-        request: Request, authorization: Authorization = None, end_user: EndUser = None
+        request: Request,
+        authorization: Authorization = None,
+        end_user: EndUser = None,
+        session_token: SessionToken = None,
     ) -> Response:
-        book_id = request_context.house(request).default_book
-        return _ask(request, book_id, authorization, end_user, contract.question, contract.form)
+        default_book = request_context.asked_book(request)
+        answering: Answering = await in_book(request, default_book, authorization, end_user, session_token)
+        return answering
 
     return ask
+
+
+def _ask_book(contract: Contract) -> Callable[..., Any]:
+    async def ask_book(
+        request: Request,
+        book_id: str,
+        authorization: Authorization = None,
+        end_user: EndUser = None,
+        session_token: SessionToken = None,
+    ) -> Response:
+        request.state.error_types = contract.error_types
+        house = request_context.house(request)
+        turn = house.turn(session_token, may_begin_anew=True) if contract.has_sessions else None
+        return _ask(request, book_id, authorization, end_user, contract.question, contract.form, turn)
+
+    return ask_book
 
 
 def _ask(
@@ -288,14 +399,14 @@ def _ask(
     book_id: str,
     authorization: str | None,
     end_user: str | None,
-    question: Callable[[bytes, str, str | None, int], Question] = v1.question,
+    question: Callable[[bytes, str, str | None, int], Question],
     form: Format = stream.V1,
     turn: Turn | None = None,
 ) -> Answering:
     house = request_context.house(request)
 
     async def read() -> Question:
-        body = await _body(request, house.body_bytes_max)
+        body = await _body(request, house)
         return question(body, book_id, end_user, house.top_k)
 
     exchange = QuestionExchange(request, read, form, turn)
@@ -344,13 +455,17 @@ def _may_read(client: Client, row: Row) -> bool:
     return (is_own or AUDIT in client.scopes) and client.may_ask(book_id or "")
 
 
-async def _body(request: Request, bytes_max: int) -> bytes:
-    """The body, rejected as soon as it exceeds the limit, whatever its Content-Length says."""
+async def _body(request: Request, house: House) -> bytes:
+    """The body, rejected as soon as it exceeds the limit, whatever its Content-Length says, and if it does not arrive."""
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > bytes_max:
-            raise TooLargeError
+    try:
+        async with asyncio.timeout(house.engine.rules.body_s):
+            async for part in request.stream():
+                body += part
+                if len(body) > house.body_bytes_max:
+                    raise TooLargeError
+    except TimeoutError:
+        raise TooSlowError from None
     return bytes(body)
 
 

@@ -66,13 +66,20 @@ class NamedEvents:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A contract's encodings of an answer: as a body, and as events if it has any."""
+    """A contract's encodings of an answer: as a body, and as events."""
 
     body: Callable[[Answer], BaseModel] = v1.response
-    events: Callable[[], Events] | None = NamedEvents
+    events: Callable[[], Events] = NamedEvents
+    is_always_stream: bool = False  # whatever the client accepts
 
 
 V1 = Format()
+
+
+class EventStream(Response):
+    """For the OpenAPI document."""
+
+    media_type = MEDIA_TYPE
 
 
 class QuestionExchange(HttpExchange):
@@ -86,7 +93,7 @@ class QuestionExchange(HttpExchange):
         self.form = form
         self.has_read = asyncio.Event()
         accepted = ",".join(request.headers.getlist("Accept"))
-        self.outbox = Outbox(form.events()) if form.events and prefers_events(accepted) else None
+        self.outbox = Outbox(form.events()) if form.is_always_stream or prefers_events(accepted) else None
         self.is_stream = self.outbox is not None
 
     async def read(self) -> Question:

@@ -21,6 +21,7 @@ TOP_K_MAX = 10  # spec 001
 TAGS_MAX = 20
 JSON_DEPTH_MAX = 4  # the tags of the filters, at depth 3, are the deepest value of any contract
 JSON_ITEMS_MAX = 100  # five times as many tags as any contract takes
+NO_ID = "not an id"
 NAME_CHARACTERS_MAX = 100  # of an unknown field: its name is repeated in the error, and the client chose it
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -28,7 +29,6 @@ _HALF = re.compile("[\ud800-\udfff]")
 # Replacements for pydantic's messages that are about pydantic or repeat the client's text.
 _MESSAGES = {
     "missing": "is required",
-    "extra_forbidden": "is not a field of this request",
     "uuid_parsing": "must be a UUID",
     "uuid_type": "must be a UUID",
     "string_type": "must be text",
@@ -85,6 +85,24 @@ Selection = Annotated[
 ]
 
 
+TopK = Annotated[int, Field(strict=True, ge=1, le=TOP_K_MAX)]
+
+
+def _session_or_none(sent: str | None) -> UUID | str | None:
+    """An empty id counts as none."""
+    try:
+        return UUID(sent) if sent and sent.strip() else None
+    except ValueError:
+        return NO_ID
+
+
+AnySessionId = Annotated[
+    str | None,
+    AfterValidator(_session_or_none),
+    Field(description="If this session cannot be continued, a new one begins."),
+]
+
+
 class QueryFilters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -106,8 +124,14 @@ class QueryRequest(BaseModel):
     selected_text: Selection = None
     session_id: UUID | None = None
     user_id: UUID | None = None
-    top_k: Annotated[int, Field(strict=True, ge=1, le=TOP_K_MAX)] | None = None
+    top_k: TopK | None = None
     filters: QueryFilters | None = None
+
+
+class RenewingRequest(QueryRequest):
+    """A question whose session may begin anew."""
+
+    session_id: AnySessionId = None  # type: ignore[assignment]  # more ids than the usual request
 
 
 class CitationBody(BaseModel):
@@ -186,7 +210,9 @@ class QueryResponse(BaseModel):
     session_token: Annotated[
         str | None, Field(description="The token of a new session: send it as X-Session-Token to continue.")
     ]
-    session_message: Annotated[str | None, Field(description="Why the session does not contain this turn.")]
+    session_message: Annotated[
+        str | None, Field(description="Why the session is a new one, or does not contain this turn.")
+    ]
     filter_message: str | None
     nearest: list[NearestBody]
     receipt: ReceiptBody
@@ -235,18 +261,35 @@ class PassageBody(BaseModel):
 def question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Question:
     """Parses the body of a query. The error names the invalid field."""
     check_book_id(book_id)
-    asked = read(body, QueryRequest)
+    return asked_with(question_fields(read(body, QueryRequest)), book_id, end_user, top_k)
+
+
+def renewing_question(body: bytes, book_id: str, end_user: str | None, top_k: int) -> Question:
+    """The same, but an id that no session can have is noted instead of refused."""
+    check_book_id(book_id)
+    return asked_with(question_fields(read(body, RenewingRequest)), book_id, end_user, top_k)
+
+
+def asked_with(fields: dict[str, Any], book_id: str, end_user: str | None, top_k: int) -> Question:
+    """The question of these fields; None counts as left out. A reader named in the header goes before one in the body."""
+    given = {"top_k": top_k} | {name: value for name, value in fields.items() if value is not None}
+    return Question(book_id=book_id, **given | ({"end_user": end_user} if end_user else {}))
+
+
+def question_fields(asked: Any) -> dict[str, Any]:
+    """What a body with the fields of a `QueryRequest` says of a question."""
     given = asked.filters or QueryFilters()
-    filters = Filters(given.chapter, given.section, given.module, given.difficulty, tuple(given.tags or ()))
-    return Question(
-        text=asked.query,
-        book_id=book_id,
-        top_k=asked.top_k or top_k,
-        selected_text=asked.selected_text,
-        filters=filters,
-        session_id=asked.session_id,
-        end_user=end_user or (f"user:{asked.user_id}" if asked.user_id else None),
-    )
+    return {
+        "text": asked.query,
+        "top_k": asked.top_k,
+        "selected_text": asked.selected_text,
+        "filters": Filters(
+            given.chapter, given.section, given.module, given.difficulty, tuple(given.tags or ())
+        ),
+        "session_id": None if asked.session_id == NO_ID else asked.session_id,
+        "session_not_continued": NO_ID if asked.session_id == NO_ID else None,
+        "end_user": f"user:{asked.user_id}" if asked.user_id else None,
+    }
 
 
 def check_book_id(book_id: str) -> None:
@@ -258,15 +301,21 @@ def check_book_id(book_id: str) -> None:
 
 def read(body: bytes, kind: type[Body]) -> Body:
     """Parses and validates a body; no value is altered. The error names the first invalid field."""
+    value = json_object(body)
+    check_values(value)
+    return validated(value, kind)
+
+
+def validated(value: dict[str, Any], kind: type[Body]) -> Body:
     try:
-        return kind.model_validate(_json_object(body))
+        return kind.model_validate(value)
     except ValidationError as wrong:
         first = wrong.errors(include_input=False, include_url=False, include_context=False)[0]
     name = _name(first["loc"])
+    if first["type"] == "extra_forbidden":  # the message is recorded, and the client chose this name
+        raise errors.InvalidFieldError("This is not a field of the request.", field=name)
     what = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
-    # The message is recorded, and the client chose the name of an unknown field.
-    said = "A field" if first["type"] == "extra_forbidden" else name
-    raise errors.InvalidFieldError(f"{said}: {what}.", field=name)
+    raise errors.InvalidFieldError(f"{name}: {what}.", field=name)
 
 
 def response(answer: Answer) -> QueryResponse:
@@ -333,7 +382,7 @@ def sentence(quoted: Quoted) -> dict[str, Any]:
     return {"text": quoted.text, "citations": citations}
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
+def json_object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body.decode("utf-8"), object_pairs_hook=_no_key_twice, parse_constant=_no_number)
     except UnicodeDecodeError:
@@ -344,7 +393,6 @@ def _json_object(body: bytes) -> dict[str, Any]:
         raise errors.NotJsonError from None
     if not isinstance(value, dict):
         raise errors.NotJsonError
-    _check(value, ())
     return value
 
 
@@ -362,7 +410,7 @@ def _no_number(name: str) -> None:
     raise ValueError(name)
 
 
-def _check(value: Any, path: tuple[str | int, ...]) -> None:
+def check_values(value: Any, path: tuple[str | int, ...] = ()) -> None:
     """Rejects values that no field of any contract may contain, at any depth."""
     if len(path) > JSON_DEPTH_MAX:
         raise errors.TooDeepError(field=_name(path[:1]))
@@ -373,7 +421,7 @@ def _check(value: Any, path: tuple[str | int, ...]) -> None:
             raise errors.TooManyItemsError(field=_name(path))
         for name, part in value.items() if isinstance(value, dict) else enumerate(value):
             _check_text(str(name), path)
-            _check(part, (*path, name))
+            check_values(part, (*path, name))
 
 
 def _check_text(text: str, path: tuple[str | int, ...]) -> None:

@@ -1,8 +1,8 @@
 """Read-through caches of keys, editions and passages, so that questions are answered while the database is unavailable.
 
 Keys and live editions change, so they are cached for one second (stale for up to ten minutes during an outage: see
-stale_cache.py). A passage never changes, because its id is the hash of its text and place, so it stays cached as long as
-there is room. Selections are always searched in the database.
+stale_cache.py). A passage never changes, because its id is the hash of its text and place, and what has another hash is never
+read: so it stays cached as long as there is room. Selections are always searched in the database.
 """
 
 import asyncio
@@ -11,14 +11,21 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from typing import Protocol, TypeVar
 from uuid import UUID
 
 from engine.admission.keys import KeyUses, digest, key_id_of
-from engine.errors import DatabaseUnavailableError, UnauthenticatedError, UnknownBookError
+from engine.admission.public_tokens import Holders
+from engine.errors import (
+    DatabaseUnavailableError,
+    PassageDamagedError,
+    UnauthenticatedError,
+    UnknownBookError,
+)
 from engine.models import Client, Generation, Passage
 from engine.outage.stale_cache import QUERY_S, BackgroundTasks, CircuitBreaker, StaleIfErrorCache
-from engine.ports import Keyring, Library
+from engine.ports import Library
 
 CHARACTERS_MAX = 64_000_000  # about fifteen textbooks of a thousand pages, and 130 MB
 SENTENCE_CHARACTERS = 60  # what a sentence's offsets count for: they take memory too
@@ -37,7 +44,7 @@ class ListableLibrary(Library, Protocol):
 class CachedKeyring:
     """A cache of API keys. A wrong key is cached for one second too, so that a new key works at once."""
 
-    def __init__(self, keyring: Keyring, breaker: CircuitBreaker, uses: KeyUses | None = None) -> None:
+    def __init__(self, keyring: Holders, breaker: CircuitBreaker, uses: KeyUses | None = None) -> None:
         self._keyring = keyring
         self._uses = uses
         self._clients = StaleIfErrorCache[Client](breaker)
@@ -47,19 +54,31 @@ class CachedKeyring:
         A rotated key expires on time, even while the database is unavailable."""
         if secret is None or key_id_of(secret) is None:
             raise UnauthenticatedError
-        client = await self._clients.get(digest(secret), partial(self._client, secret))
+        return self._valid(await self._clients.get(digest(secret), partial(self._client, secret)))
+
+    async def holder(self, key_id: str) -> Client:
+        """The holder of a valid key, by its id alone."""
+        return self._valid(await self._clients.get(key_id, partial(self._holder, key_id)))
+
+    async def close(self) -> None:
+        await self._clients.close()
+
+    def _valid(self, client: Client | None) -> Client:
         if client is None or (client.ends_at and client.ends_at <= datetime.now(UTC)):
             raise UnauthenticatedError
         if self._uses and client.key_id:
             self._uses.note(client.key_id)
         return client
 
-    async def close(self) -> None:
-        await self._clients.close()
-
     async def _client(self, secret: str) -> Client | None:
         try:
             return await self._keyring.authenticate(secret)
+        except UnauthenticatedError:
+            return None
+
+    async def _holder(self, key_id: str) -> Client | None:
+        try:
+            return await self._keyring.holder(key_id)
         except UnauthenticatedError:
             return None
 
@@ -123,17 +142,16 @@ class CachedLibrary:
             await self._retry_until_available(partial(self._edition, book_id))
 
     async def _preload_passages(self, generation: UUID) -> None:
-        """Preloads passages in order, until all are loaded or the cache is full."""
-        start = characters = 0
-        while characters < self._passages.characters_max:
-            passages = await self._retry_until_available(
-                partial(self._library.contents, generation, start, PRELOAD_BATCH)
-            )
-            if not passages:
-                return
-            self._passages.put_many(passages)
-            characters += sum(map(_characters, passages))
-            start += PRELOAD_BATCH
+        """Preloads passages in order, until all are loaded or the cache is full. A batch with a damaged one is left out."""
+        characters = 0
+        for start in count(0, PRELOAD_BATCH):
+            batch = partial(self._library.contents, generation, start, PRELOAD_BATCH)
+            with contextlib.suppress(PassageDamagedError):
+                passages = await self._retry_until_available(batch)
+                self._passages.put_many(passages)
+                characters += sum(map(_characters, passages))
+                if not passages or characters >= self._passages.characters_max:
+                    return
 
     async def _retry_until_available(self, query: Callable[[], Awaitable[Value]]) -> Value:
         """No request waits for a preload, so it runs one query at a time and retries until the database responds."""

@@ -36,6 +36,7 @@ RESTART_S = 2.0  # a worker that is silent for so long may have died; if it live
 RETRY_S = 0.02  # between two attempts to connect to a worker that is starting
 SEARCH_S = 1.5  # below the retrieval budget, so that a hung worker is noticed within it and replaced
 OPEN_S = 60.0  # 100,000 passages of 1024 dimensions take 1.6 s on a busy machine, longer than a search may
+FULL_BYTES = 1 << 26  # a new generation takes half of it before it holds a passage
 SEARCHES_MAX = 64  # at once, two batches of the worker: with more, waiting would look like a hang
 UPSERT_S = 60.0  # one batch of passages on a slow disk
 SEAL_S = 900.0  # 100,000 passages of 1024 dimensions take 6 to 9 s
@@ -197,9 +198,15 @@ class WorkerClient:
                 await self._drop(connection)
                 self._lease.kill_owner()
             raise IndexUnavailableError(f"the index worker sent no reply within {timeout_s:g} s") from late
-        except (OSError, EOFError) as gone:
+        except (ConnectionError, EOFError) as gone:
             await self._drop(connection)
-            raise IndexWorkerEndedError(f"the index worker has ended ({gone})") from gone
+            raise IndexWorkerEndedError(
+                f"the index worker has ended ({gone}){_shortage(self._folder)}"
+            ) from gone
+        except (
+            OSError
+        ) as refused:  # too many open files, no memory for a process …: nothing is known of the index
+            raise IndexUnavailableError(f"the index worker cannot be reached ({refused})") from refused
         if "error" in reply[0]:
             kind = IndexDamagedError if reply[0].get("is_damaged") else IndexUnavailableError
             raise kind(reply[0]["error"]) from RuntimeError(reply[0]["error"])
@@ -229,7 +236,12 @@ class WorkerClient:
         while True:
             try:
                 return await Connection.open(self._socket)
-            except (OSError, EOFError):  # there is no worker, or it is ending
+            except (
+                ConnectionError,
+                FileNotFoundError,
+                BlockingIOError,
+                EOFError,
+            ):  # no worker, or it is ending
                 if time.monotonic() - started_at > RESTART_S:
                     started_at = time.monotonic()
                     await self._start()
@@ -249,6 +261,12 @@ class WorkerClient:
             await connection.close()
         if connection is self._connection:
             self._connection = None
+
+
+def _shortage(folder: Path) -> str:
+    """The store writes through memory, so on a full disk its process ends without a word."""
+    free_bytes = shutil.disk_usage(folder).free
+    return f"; its disk is full: free some space for {folder}" if free_bytes < FULL_BYTES else ""
 
 
 class Connection:

@@ -4,9 +4,11 @@ edge.py starts it, and it ends by itself after its last client: it serves severa
 """
 
 import asyncio
+import errno
 import fcntl
 import heapq
 import os
+import re
 import shutil
 import signal
 import sys
@@ -19,7 +21,7 @@ from typing import Any
 import numpy as np
 import qdrant_edge as edge
 
-from engine.errors import IndexDamagedError
+from engine.errors import IndexDamagedError, IndexUnavailableError
 from engine.providers.edge import OPEN_S, SEARCH_S, Lease, Reply, message, packed, read_message, unpacked
 
 IDLE_S = 2.0  # to wait for the next client: an engine that restarts finds its worker warm
@@ -30,6 +32,14 @@ QUICK = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=Tru
 EXACT = edge.SearchParams(exact=True)
 SCROLLED = 100  # points at once: more would delay searches by more than 10 ms
 PLAIN, WINDOWS, SPARSE = "plain", "windows", "bm25"
+# What the machine refuses for reasons of its own: the files may be whole, and rebuilding them would meet the same.
+REFUSED = frozenset((
+    errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS,
+    errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.ESTALE,
+))  # fmt: skip
+_OS_ERROR = re.compile(
+    r"os error (\d+)|Os \{ code: (\d+)"
+)  # as Rust writes it, for users and for programmers
 # Without an index of each, a filter reads every passage: 280 ms at 100,000.
 FILTERED = dict.fromkeys(("chapter", "section", "difficulty", "tags"), edge.PayloadSchemaType.Keyword)
 FILTERED["module"] = edge.PayloadSchemaType.Integer
@@ -213,7 +223,7 @@ class Shards:
         try:
             records, offset = shard.scroll(wanted)
         except BaseException as fault:
-            raise IndexDamagedError(f"{type(fault).__name__}: {fault}") from fault
+            raise _unreadable(fault) from fault
         vectors: list[Any] = [record.vector for record in records]  # by their names
         windows = [_windows(each) for each in vectors]
         sparse = [each.get(SPARSE) for each in vectors]
@@ -249,10 +259,12 @@ class Shards:
         """Opens a shard lazily. That blocks the event loop for longer than a search may take, so it extends the lease."""
         if generation not in self._open:
             os.pwrite(self._lock, Lease.text(OPEN_S), 0)
+            folder = self._folder / generation
             try:
-                self._open[generation] = edge.EdgeShard.load(str(self._folder / generation))
+                folder.stat()  # the store takes a folder that it may not see for a missing one
+                self._open[generation] = edge.EdgeShard.load(str(folder))
             except BaseException as fault:  # the store panics at some files, and a panic is no Exception
-                raise IndexDamagedError(f"{type(fault).__name__}: {fault}") from fault
+                raise _unreadable(fault) from fault
             finally:
                 os.pwrite(self._lock, Lease.text(SEARCH_S), 0)
         return self._open[generation]
@@ -345,12 +357,25 @@ def _config(dimension: int) -> edge.EdgeConfig:
 
 
 def _fault(fault: BaseException) -> Reply:
-    """The reply about a fault. The index is damaged if it cannot be opened, or if the store panics."""
-    if isinstance(fault, IndexDamagedError):
-        return {"error": fault.reason, "is_damaged": True}, b""
-    traceback.print_exception(fault)
-    is_panic = not isinstance(fault, Exception)
-    return {"error": f"{type(fault).__name__}: {fault}", "is_damaged": is_panic}, b""
+    """The reply about a fault. The index is damaged if it cannot be opened or read, or if the store panics."""
+    if not isinstance(fault, IndexUnavailableError):
+        if not isinstance(fault, OSError):  # such as a full disk: the reply says it
+            traceback.print_exception(fault)
+        if isinstance(fault, Exception):
+            return {"error": _words(fault), "is_damaged": False}, b""
+        fault = _unreadable(fault)
+    return {"error": fault.reason, "is_damaged": isinstance(fault, IndexDamagedError)}, b""
+
+
+def _unreadable(fault: BaseException) -> IndexUnavailableError:
+    """What it means that the store cannot open or read its files: damage, unless the machine refused it."""
+    said = _OS_ERROR.search(str(fault))
+    number = fault.errno if isinstance(fault, OSError) else said and int(said[1] or said[2])
+    return IndexUnavailableError(_words(fault)) if number in REFUSED else IndexDamagedError(_words(fault))
+
+
+def _words(fault: BaseException) -> str:
+    return f"{type(fault).__name__}: {fault}"
 
 
 def _windows(vectors: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -392,4 +417,7 @@ if __name__ == "__main__":
     if os.fork():
         os._exit(0)  # a daemon: the process that started this one is no longer its parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])))
+    try:
+        asyncio.run(main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])))
+    except OSError as failure:
+        sys.exit(f"affidavit: the index worker cannot work in {sys.argv[1]}: {failure}")

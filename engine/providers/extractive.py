@@ -33,8 +33,8 @@ from engine.reading.asked import Aim
 from engine.reading.units import Unit, row_text, units
 from engine.refusals import RefusalReason
 from engine.retrieval import lexical, wording
-from engine.retrieval.languages import ENGLISH
 from engine.settings import Settings
+from engine.words.languages import ENGLISH
 
 UNITS_MAX = 4
 SENTENCES_MAX = 12  # of all units with their lists

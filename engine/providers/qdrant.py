@@ -125,7 +125,8 @@ class QdrantIndex:
                 shard_number=self._shards,
                 replication_factor=self._replicas,
                 optimizers_config=qdrant.OptimizersConfigDiff(indexing_threshold=exact_kilobytes),
-                timeout=CHANGE_S,
+                # Without a timeout a cluster waits ten seconds for the replicas of a dead peer, and goes on. With one it
+                # waits for as long, and the client gives up at the same moment.
             )
             for field, kind in _FIELDS.items():
                 await self._client.create_payload_index(building, field, kind, wait=True)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from boto3.session import Session
 from botocore.config import Config
@@ -30,7 +30,7 @@ from botocore.exceptions import (
 )
 
 from audit.errors import VaultConflictError, VaultDamagedError, VaultError
-from audit.vault import Stored, VaultState, digest_of, is_key
+from audit.vault import Stored, VaultState, digest_of, is_digest, is_key
 from engine.errors import ConfigurationError
 from engine.settings import Settings
 
@@ -47,6 +47,7 @@ CODE_LENGTH_MAX = 64
 
 _ABSENT = ("NoSuchKey", "NoSuchVersion", "404", "405", "MethodNotAllowed", "ObjectLockConfigurationNotFoundError")  # fmt: skip
 _BROKEN_OFF = (FlexibleChecksumError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
+Read = TypeVar("Read")
 _RULE = {"Mode": "", "Days": " days", "Years": " years"}
 
 
@@ -81,15 +82,13 @@ class S3Vault:
             return self._put(key, file)
 
     def get(self, key: str, version: str | None = None) -> bytes:
-        name, version = self._found(key, version)
-        return self._read(name, version)
+        content = self._find(key, version, self._read)
+        if version is not None and is_digest(version) and sha256(content).hexdigest() != version:
+            raise VaultDamagedError(f"{key} in the vault differs from what was written")
+        return content
 
     def open(self, key: str, version: str | None = None) -> BinaryIO:
-        name, version = self._found(key, version)
-        with _map_errors(key):
-            size = self._client.head_object(Bucket=self._bucket, Key=name, VersionId=version)["ContentLength"]
-        ranges = _Ranges(lambda begin, end: self._read(name, version, begin, end), size)
-        return BufferedReader(ranges, AHEAD_BYTES)
+        return self._find(key, version, self._stream)
 
     def keys(self, prefix: str = "") -> list[str]:
         names = {name.removeprefix(self._prefix) for name, _ in self._versions(self._prefix + prefix)}
@@ -186,12 +185,23 @@ class S3Vault:
                 for version in page.get("Versions", ()):
                     yield version["Key"], version["VersionId"]
 
-    def _found(self, key: str, version: str | None) -> tuple[str, str]:
+    def _find(self, key: str, version: str | None, read: Callable[[str, str], Read]) -> Read:
+        """Read this version. A folder's is a digest and another bucket's unknown here: what was copied is the first version."""
         name = self._name(key)
-        found = version or self._first(name)
-        if found is None:
+        if version is not None and not is_digest(version):
+            with suppress(FileNotFoundError):
+                return read(name, version)
+        first = self._first(name)
+        if first is None:
             raise FileNotFoundError(f"The vault has no object {key}")
-        return name, found
+        return read(name, first)
+
+    def _stream(self, name: str, version: str) -> BinaryIO:
+        absent = (*_ABSENT, "400")  # for a malformed version id; the answer to HEAD does not say more
+        with _map_errors(name.removeprefix(self._prefix), absent):
+            size = self._client.head_object(Bucket=self._bucket, Key=name, VersionId=version)["ContentLength"]
+        ranges = _Ranges(lambda begin, end: self._read(name, version, begin, end), size)
+        return BufferedReader(ranges, AHEAD_BYTES)
 
     def _read(self, name: str, version: str, begin: int = 0, end: int | None = None) -> bytes:
         """Reads with retries. A whole object is verified by its checksum; a range is not."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from engine.models import Passage, RetrievedPassage
-from engine.retrieval.languages import count_words
+from engine.words.languages import count_words
 
 LISTED_MAX = 8  # items of a list that its lead-in brings along
 ROWS_MAX = 4

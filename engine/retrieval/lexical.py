@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 import Stemmer
 
 from engine.models import Lexicon, Term
-from engine.retrieval import languages, word_forms
-from engine.retrieval.stop_words import STOP_WORDS
+from engine.words import languages, word_forms
+from engine.words.stop_words import STOP_WORDS
 
 K1 = 1.5
 B = 0.75

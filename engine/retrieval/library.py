@@ -3,8 +3,10 @@
 The writing side is ingest/registry.py. What readers see of a book changes there, in one statement.
 """
 
+import asyncio
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, cast
@@ -13,11 +15,21 @@ from uuid import UUID
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-from engine.errors import UnknownBookError
-from engine.models import Calibration, Generation, Lexicon, Passage, Sentence, SentenceKind, Term
+from audit.proof.passage_id import is_as_ingested
+from engine.errors import PassageDamagedError, UnknownBookError
+from engine.models import (
+    Calibration,
+    Generation,
+    Lexicon,
+    Passage,
+    Sentence,
+    SentenceKind,
+    Term,
+    chapter_id_of,
+)
 from engine.retrieval import calibrate
-from engine.retrieval.languages import ENGLISH
 from engine.storage.database import borrowed
+from engine.words.languages import ENGLISH
 
 _LIVE = """
 SELECT g.generation_id, g.book_id, g.embedder, g.dimension, g.calibration, g.lexicon, g.language, c.calibration
@@ -32,11 +44,14 @@ SELECT filename FROM documents WHERE generation_id = %s AND filename > %s
 AND NOT EXISTS (SELECT FROM unnest(%s::text[]) AS needle WHERE position(needle IN folded) = 0)
 ORDER BY filename LIMIT %s
 """
+NAMED_MAX = 5  # damaged passages by their ids: a changed table has all of them
 DOCUMENTS_PER_PAGE = 10  # a selection such as "the robot" occurs in every document
 
 PASSAGE_NAMES = [field.name for field in fields(Passage)]  # the columns of `chunks` have the same names
 PASSAGE_COLUMNS = ", ".join(PASSAGE_NAMES)
 _QUALIFIED_COLUMNS = ", ".join(f"c.{name}" for name in PASSAGE_NAMES)
+
+log = logging.getLogger(__name__)
 
 _BOOKS = """
 SELECT b.book_id, b.title, g.generation_id, g.embedder, g.dimension, g.language, g.published_at,
@@ -45,6 +60,17 @@ SELECT b.book_id, b.title, g.generation_id, g.embedder, g.dimension, g.language,
 FROM books b LEFT JOIN generations g ON g.generation_id = b.live_generation
 LEFT JOIN LATERAL (SELECT calibration FROM calibrations WHERE book_id = b.book_id ORDER BY created_at DESC LIMIT 1) c ON true
 ORDER BY b.book_id
+"""
+
+# The chapters of a generation, each a file, with the headings that its passages begin under, in the book's order.
+_CHAPTERS = """
+SELECT filename, chapter, min(url), array_agg(section ORDER BY first) FILTER (WHERE section <> '')
+FROM (
+    SELECT c.filename, c.chapter, c.section, min(c.url) AS url, min(g.position) AS first
+    FROM generation_chunks g JOIN chunks c USING (chunk_id) WHERE g.generation_id = %s
+    GROUP BY c.filename, c.chapter, c.section
+) AS sections
+GROUP BY filename, chapter ORDER BY min(first)
 """
 
 _LIVE_CONTENT = """
@@ -69,6 +95,16 @@ class Book:
     calibration: str | None
     calibration_kind: str | None
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A file of a book's edition. `chapter_id` is the one of its citations."""
+
+    chapter_id: str
+    title: str
+    url: str
+    sections: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +141,7 @@ class StoredLibrary:
                 f"SELECT {PASSAGE_COLUMNS} FROM chunks WHERE chunk_id = ANY(%s)",  # noqa: S608  our own names
                 (list(chunk_ids),),
             )
-            return {row[0]: _passage(row) for row in await cursor.fetchall()}
+            return {passage.chunk_id: passage for passage in _passages(await cursor.fetchall())}
 
     async def contents(self, generation: UUID, start: int, count: int) -> list[Passage]:
         """The passages of a generation in order, from this position on."""
@@ -115,7 +151,26 @@ class StoredLibrary:
                 " WHERE g.generation_id = %s AND g.position >= %s AND g.position < %s ORDER BY g.position",
                 (generation, start, start + count),
             )
-            return [_passage(row) for row in await cursor.fetchall()]
+            return _passages(await cursor.fetchall())
+
+    async def chapters(self, generation: UUID) -> list[Chapter]:
+        async with borrowed(self._pool) as connection:
+            cursor = await connection.execute(_CHAPTERS, (generation,))
+            return [
+                Chapter(chapter_id_of(filename), title or filename, url, tuple(sections or ()))
+                for filename, title, url, sections in await cursor.fetchall()
+            ]
+
+    async def around(self, generation: UUID, chunk_id: str) -> list[Passage]:
+        """The passage with its neighbours, in order; empty if this generation does not have it."""
+        async with borrowed(self._pool) as connection:
+            cursor = await connection.execute(
+                f"SELECT {_QUALIFIED_COLUMNS} FROM generation_chunks g JOIN chunks c USING (chunk_id) JOIN"  # noqa: S608  our own names
+                " (SELECT min(position) AS place FROM generation_chunks WHERE generation_id = %s AND chunk_id = %s) AS cited"
+                " ON g.position BETWEEN cited.place - 1 AND cited.place + 1 WHERE g.generation_id = %s ORDER BY g.position",
+                (generation, chunk_id, generation),
+            )
+            return _passages(await cursor.fetchall())
 
     async def documents_containing(
         self, generation: UUID, needles: Sequence[str], after: str = ""
@@ -130,11 +185,12 @@ class StoredLibrary:
                 " WHERE g.generation_id = %s AND c.filename = ANY(%s) ORDER BY g.position",
                 (generation, names),
             )
-            passages = [_passage(row) for row in await cursor.fetchall()]
+            rows = await cursor.fetchall()
+        passages = await asyncio.to_thread(_passages, rows)  # of whole documents: it may take 0.1 s
         return [[passage for passage in passages if passage.filename == name] for name in names]
 
     async def books(self) -> list[Book]:
-        async with self._pool.connection() as connection:
+        async with borrowed(self._pool) as connection:
             return [_book(row) for row in await (await connection.execute(_BOOKS)).fetchall()]
 
     async def warnings(self, book_id: str) -> tuple[str, ...]:
@@ -202,12 +258,37 @@ async def _generation(connection: psycopg.AsyncConnection, row: Sequence[Any]) -
     )
 
 
-def _passage(row: Sequence[Any]) -> Passage:
+def _passages(rows: Sequence[Sequence[Any]]) -> list[Passage]:
+    """`PassageDamagedError` if one is not as it was ingested: its id says so, and it is never answered from."""
+    stored = [as_stored(row) for row in rows]
+    damaged = damaged_among(stored)
+    if damaged:
+        log.error(
+            "Passages are not as they were ingested, so they are not answered from: %s", shortened(damaged)
+        )
+        raise PassageDamagedError(upstream=f"not as ingested: {shortened(damaged)}")
+    return [_passage(each) for each in stored]
+
+
+def as_stored(row: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(PASSAGE_NAMES, row, strict=True))
+
+
+def damaged_among(stored: Iterable[dict[str, Any]]) -> list[str]:
+    """The ids of those that are not as they were ingested."""
+    return [each["chunk_id"] for each in stored if not is_as_ingested(each)]
+
+
+def shortened(chunk_ids: Sequence[str]) -> str:
+    """The first ids in words, and how many there are more."""
+    named = ", ".join(chunk_ids[:NAMED_MAX])
+    return f"{named} and {len(chunk_ids) - NAMED_MAX} more" if len(chunk_ids) > NAMED_MAX else named
+
+
+def _passage(stored: dict[str, Any]) -> Passage:
     """Headings, anchors and pages are interned: many sentences share them, and passages are cached in memory."""
-    found: dict[str, Any] = dict(zip(PASSAGE_NAMES, row, strict=True))
-    found["sentences"] = tuple(_sentence(*item) for item in found["sentences"])
-    found["tags"] = tuple(found["tags"] or ())
-    return Passage(**found)
+    sentences = tuple(_sentence(*item) for item in stored["sentences"])
+    return Passage(**stored | {"sentences": sentences, "tags": tuple(stored["tags"])})
 
 
 def _sentence(

@@ -18,10 +18,11 @@ from engine.models import (
     Wording,
 )
 from engine.ports import Embedder, Library, Reranker, Searchable
-from engine.retrieval import languages, lexical, selection, wording
+from engine.retrieval import lexical, selection, wording
 from engine.retrieval.calibrate import Weights, blended, extrapolate, interpolate
-from engine.retrieval.languages import ENGLISH
 from engine.retrieval.raw_scores import needs_words, raw_scores
+from engine.words import languages
+from engine.words.languages import ENGLISH
 
 RERANKED = 25  # a reranker bills each text, and the right passage is rarely further down
 AFTER_RERANK_S = 0.2  # reserved after the reranker's timeout, for the rest of the retrieval

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.models import Curve, Vector, Windows
-from engine.retrieval import languages
+from engine.words import languages
 
 NAME = "words-only"
 TOKENS_PER_WORD = 4 / 3

@@ -15,10 +15,13 @@ SOCKET_PATH_BYTES_MAX = 100  # the kernel allows 107 for the path of a Unix sock
 
 def socket_folder(folder: Path, longest_name: str, owner: int) -> Path:
     """The folder for Unix sockets: the data folder itself, or a private temporary one if its path is too long."""
-    if len(os.fsencode(folder / longest_name)) <= SOCKET_PATH_BYTES_MAX:
+    if _is_short(folder / longest_name):
         return folder
-    name = sha256(os.fsencode(folder)).hexdigest()[:16]
-    private = Path(tempfile.gettempdir()) / f"affidavit-{owner}-{name}"
+    name = f"affidavit-{owner}-{sha256(os.fsencode(folder)).hexdigest()[:16]}"
+    places = (Path(tempfile.gettempdir()), Path("/tmp"))  # noqa: S108  the name is checked to be ours
+    private = next(
+        (place / name for place in places if _is_short(place / name / longest_name)), places[0] / name
+    )
     if not private.exists():
         private.mkdir(mode=0o700)
         os.chown(private, owner, -1)
@@ -27,6 +30,10 @@ def socket_folder(folder: Path, longest_name: str, owner: int) -> Path:
             f"{private} belongs to another user. Remove it, or choose a data folder with a shorter path (--data-dir)."
         )
     return private
+
+
+def _is_short(path: Path) -> bool:
+    return len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX
 
 
 def package_folder(name: str) -> Path:
@@ -39,11 +46,25 @@ def package_folder(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
+def usable(folder: Path) -> Path:
+    """The data folder, made if there is none; `ConfigurationError` if this process cannot write into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as failure:
+        reason = os.strerror(failure.errno or 0)
+        raise ConfigurationError(
+            f"The data folder {folder} cannot be used ({reason}). Name one that you may write into: --data-dir, or"
+            " AFFIDAVIT_DATA_DIR."
+        ) from None
+    return folder
+
+
 class UsageLock:
     """A shared file lock that every user of a data folder holds. The kernel releases it when the process dies."""
 
-    def __init__(self, folder: Path) -> None:
-        self._file: IO[bytes] = (folder / "in-use.lock").open("ab")
+    def __init__(self, folder: Path, name: str = "in-use.lock") -> None:
+        self._file: IO[bytes] = (folder / name).open("ab")
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def try_exclusive(self) -> bool:
@@ -53,6 +74,10 @@ class UsageLock:
         except BlockingIOError:
             return False
         return True
+
+    def share(self) -> None:
+        """Shared again, after `try_exclusive`."""
+        fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def release(self) -> None:
         self._file.close()

@@ -13,16 +13,21 @@ from typing import Any, Protocol
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from audit.session import AsyncSession, Session
 from engine.errors import ConfigurationError, DatabaseUnavailableError, StatementError
 from engine.settings import HOUSE, Settings
-from engine.storage.data_folder import UsageLock
+from engine.storage.data_folder import UsageLock, usable
 from engine.storage.migrate import migrate, pending
+from engine.storage.pooler import check_sessions
 
 AUDITOR = "affidavit_auditor"
 ARCHIVER = "affidavit_archiver"
 
+HOST_S = 2  # for each of several hosts, then the next one is tried; the driver takes no less
+ONLY_HOST_S = 10
 OPEN_S = 5.0  # a database that does not accept a connection within it is down
 READER_LOCK_MS = 10_000  # a migration that holds a table longer is said to a reader, not waited for
 READER_GONE_S = 5.0
@@ -41,6 +46,8 @@ _PINNED = (
 )
 
 
+_CONNECTION: type[psycopg.AsyncConnection] = AsyncSession  # of a pool
+
 log = logging.getLogger(__name__)
 
 
@@ -55,6 +62,8 @@ class Server(Protocol):
     def stop(self) -> None: ...
 
     def revive(self) -> bool: ...
+
+    def is_made(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +82,11 @@ class Database:
         )
 
     def migrate(self) -> list[str]:
-        with psycopg.connect(self.url, connect_timeout=10) as connection:
+        with _connected(self.url) as connection:
             return migrate(connection, HOUSE / "sql")
 
     def pending(self) -> list[str]:
-        with psycopg.connect(self.url, connect_timeout=10) as connection:
+        with _connected(self.url) as connection:
             return pending(connection, HOUSE / "sql")
 
     def check_schema(self) -> None:
@@ -107,16 +116,33 @@ async def open_database(
     The embedded server is started and migrated if necessary, and started again if it dies. The last process that uses it
     stops it.
     """
-    if settings.database.url.get_secret_value():
-        yield Database(settings.database.url.get_secret_value(), settings)
+    try:
+        async with _opened(settings, embedded, say) as database:
+            yield database
+    except psycopg.errors.ReadOnlySqlTransaction:
+        raise ConfigurationError(
+            "The database takes no writes: it is a standby, or default_transaction_read_only is on. Run `affidavit doctor`."
+        ) from None
+
+
+@asynccontextmanager
+async def _opened(
+    settings: Settings, embedded: Callable[[Path], Server], say: Callable[[str], None]
+) -> AsyncIterator[Database]:
+    if url := settings.database.url.get_secret_value():
+        _check_address(url)
+        url = _with_time_limit(url)
+        await check_sessions(url)
+        yield Database(url, settings)
         return
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    in_use = UsageLock(settings.data_dir)
+    in_use = UsageLock(usable(settings.data_dir))
     server = embedded(settings.data_dir)
     try:
+        if not server.is_made():
+            say(f"Making a new database in {settings.data_dir} …")
         say("Starting the embedded PostgreSQL …")
         await asyncio.to_thread(server.start)
-        database = Database(server.url, settings)
+        database = Database(_with_time_limit(server.url), settings)
         await asyncio.to_thread(database.migrate)
         async with _kept_alive(server):
             yield database
@@ -124,6 +150,44 @@ async def open_database(
         if in_use.try_exclusive():
             await asyncio.to_thread(server.stop)
         in_use.release()
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[psycopg.Connection]:
+    try:
+        opened = psycopg.connect(url)
+    except psycopg.OperationalError as failure:
+        reason = str(failure).strip().partition("\n")[0]
+        raise ConfigurationError(
+            f"No connection to the database: {reason}. Check that it runs and that its address"
+            " (DATABASE_URL) is right."
+        ) from failure
+    with opened:
+        yield opened
+
+
+def _check_address(url: str) -> None:
+    """Without the driver's own words, which repeat a password."""
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        raise ConfigurationError(
+            "The database's address (DATABASE_URL, or database.url) is none of PostgreSQL. Write it like"
+            " postgresql://user:password@host:5432/name, or leave it out for the embedded database."
+        ) from None
+
+
+def _with_time_limit(url: str) -> str:
+    """The driver's own limit is two minutes for each host: a leader whose machine is gone would hide its successor.
+
+    What the address leaves out the driver takes from its environment: PGHOST, PGCONNECT_TIMEOUT, a service file.
+    """
+    known = {item.keyword.decode(): item.val.decode() for item in Conninfo.get_defaults() if item.val}
+    given = known | conninfo_to_dict(url)
+    if "connect_timeout" in given:
+        return url
+    has_several = any("," in str(given.get(name) or "") for name in ("host", "hostaddr"))
+    return make_conninfo(url, connect_timeout=HOST_S if has_several else ONLY_HOST_S)
 
 
 @asynccontextmanager
@@ -143,11 +207,11 @@ async def _watch(server: Server, is_over: asyncio.Event) -> None:
     while not await _is_set_within(is_over, pause_s):
         try:
             if await asyncio.to_thread(server.revive):
-                log.warning("The embedded PostgreSQL had died and was started again")
+                log.warning("The embedded PostgreSQL had died, or lost its socket, and was started again")
             pause_s = WATCH_S
         except (ConfigurationError, OSError) as failure:
             pause_s = min(2 * pause_s, WATCH_PAUSE_MAX_S)
-            log.error("The embedded PostgreSQL died and does not start: %s", failure)  # noqa: TRY400  its own words say why
+            log.error("The embedded PostgreSQL died, or lost its socket, and does not start: %s", failure)  # noqa: TRY400  its own words say why
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
@@ -169,7 +233,7 @@ async def open_pool(
         url, options=f"-c role={role} -c timezone=UTC {_PINNED}", application_name=f"affidavit {role}"
     )
     async with AsyncConnectionPool(
-        conninfo, min_size=size_min, max_size=size_max, timeout=wait_s, open=False, name=role,
+        conninfo, connection_class=_CONNECTION, min_size=size_min, max_size=size_max, timeout=wait_s, open=False, name=role,
         kwargs={"autocommit": has_autocommit}, reconnect_timeout=RECONNECT_S,
         check=AsyncConnectionPool.check_connection,
     ) as pool:  # fmt: skip
@@ -177,10 +241,25 @@ async def open_pool(
             await pool.wait(OPEN_S)
         except PoolTimeout as failure:
             raise ConfigurationError(
-                f"No connection to the database as {role} within {OPEN_S:.0f} s. Check that it runs and that its"
-                " address is right, then run `affidavit migrate`."
+                f"No connection to the database as {role} within {OPEN_S:.0f} s: {await _why_none(conninfo)}"
             ) from failure
         yield pool
+
+
+async def _why_none(conninfo: str) -> str:
+    """What the server says to one more attempt: a pool keeps that to itself."""
+    try:
+        await (await AsyncSession.connect(conninfo, connect_timeout=int(OPEN_S))).close()
+    except psycopg.Error as failure:
+        reason = str(failure).strip().splitlines()[0]
+        if "permission denied to set role" in reason:
+            return (
+                "its login is not a member of that role. Grant it, as docs/how-to/postgresql-rights.md shows."
+            )
+        if "does not exist" in reason:
+            return f"{reason}. Run `affidavit migrate`."
+        return f"{reason}. Check that it runs and that its address (DATABASE_URL) is right."
+    return "it was too slow. Try again."
 
 
 @asynccontextmanager
@@ -189,8 +268,8 @@ async def open_lazily(
 ) -> AsyncIterator[AsyncConnectionPool]:
     """A lazy connection pool for rare work: it connects at the first use."""
     async with AsyncConnectionPool(
-        as_role(url, role), min_size=0, max_size=size_max, timeout=wait_s, open=False, name=role,
-        kwargs={"autocommit": True},
+        as_role(url, role), connection_class=_CONNECTION, min_size=0, max_size=size_max, timeout=wait_s,
+        open=False, name=role, kwargs={"autocommit": True},
     ) as pool:  # fmt: skip
         yield pool
 
@@ -209,7 +288,7 @@ async def borrowed(pool: AsyncConnectionPool) -> AsyncIterator[psycopg.AsyncConn
 def reading(url: str, role: str) -> Iterator[psycopg.Connection]:
     """One connection for long reads. An error message leaves out PostgreSQL's details, which can repeat a row."""
     try:
-        with psycopg.connect(as_role(url, role), connect_timeout=10) as connection:
+        with Session.connect(as_role(url, role)) as connection:
             yield connection
     except psycopg.Error as failure:
         reason = failure.diag.message_primary or type(failure).__name__
@@ -220,9 +299,7 @@ def reading(url: str, role: str) -> Iterator[psycopg.Connection]:
 async def changing(url: str, role: str) -> AsyncIterator[psycopg.AsyncConnection]:
     """One autocommit connection for a job of many statements. Errors are reported as in `reading`."""
     try:
-        async with await psycopg.AsyncConnection.connect(
-            as_role(url, role), autocommit=True, connect_timeout=10
-        ) as connection:
+        async with await AsyncSession.connect(as_role(url, role), autocommit=True) as connection:
             yield connection
     except psycopg.Error as failure:
         reason = failure.diag.message_primary or type(failure).__name__
@@ -230,7 +307,7 @@ async def changing(url: str, role: str) -> AsyncIterator[psycopg.AsyncConnection
 
 
 def as_role(url: str, role: str) -> str:
-    """An address that sets the role, and formats numbers and bytes as records are hashed."""
+    """An address whose session sets the role, and formats numbers and bytes as records are hashed."""
     options = f"-c role={role} -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1 {_PINNED}"
     return make_conninfo(url, options=options, application_name=f"affidavit {role}")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 
 from engine.errors import ConfigurationError
+from engine.storage.rights import check_rights
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,7 @@ CREATE TABLE IF NOT EXISTS public.schema_migrations (
     name text PRIMARY KEY, sha256 text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
 )
 """
+_HAS_HISTORY = "SELECT to_regclass('public.schema_migrations') IS NOT NULL"
 _LOCK_HISTORY = "LOCK TABLE public.schema_migrations IN SHARE ROW EXCLUSIVE MODE"
 
 
@@ -28,6 +30,7 @@ def migrate(connection: psycopg.Connection, folder: Path) -> list[str]:
     """Applies the pending files and returns their names."""
     connection.autocommit = True
     connection.add_notice_handler(_warn)
+    check_rights(connection)
     _create_history(connection)
     return [file.name for file in sorted(folder.glob(FILES)) if _apply(connection, file)]
 
@@ -35,16 +38,21 @@ def migrate(connection: psycopg.Connection, folder: Path) -> list[str]:
 def pending(connection: psycopg.Connection, folder: Path) -> list[str]:
     """The names of the files that are not applied yet."""
     connection.autocommit = True
-    known = connection.execute("SELECT to_regclass('public.schema_migrations') IS NOT NULL").fetchone()
-    applied = _applied(connection) if known and known[0] else {}
+    has_history = connection.execute(_HAS_HISTORY).fetchone() == (True,)
+    applied = _applied(connection) if has_history else {}
     return [file.name for file in sorted(folder.glob(FILES)) if file.name not in applied]
 
 
 def _create_history(connection: psycopg.Connection) -> None:
-    """`IF NOT EXISTS` does not look at what another process is about to commit; the second look sees it."""
+    """`IF NOT EXISTS` does not look at what another process is about to commit; the second look sees it.
+
+    Nothing is written if it exists: a database that takes no writes is still opened, for `affidavit doctor` to say so.
+    """
+    if connection.execute(_HAS_HISTORY).fetchone() == (True,):
+        return
     try:
         connection.execute(_CREATE_HISTORY)
-    except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+    except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject):
         connection.execute(_CREATE_HISTORY)
 
 

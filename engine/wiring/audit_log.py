@@ -6,13 +6,15 @@ Each opens its connections in the one role whose rights it needs.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
+from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psycopg
@@ -20,54 +22,135 @@ from psycopg_pool import AsyncConnectionPool
 
 from audit.archive.month_table import read_row_keys
 from audit.checking.evidence import EVER, Period, StoredEvidence
+from audit.checking.month_tiers import read_manifest
 from audit.checking.prover import Prover
-from audit.checking.signature_check import SignatureProcess
+from audit.checking.second_judge import SecondJudge
+from audit.checking.stamp_check import StampRules
 from audit.checking.status import (
     RECENT_ANCHORS,
     LogGauges,
+    SpoolFile,
     Status,
     find_foreign_vault,
     read_log_gauges,
     read_status,
+    spool_files,
 )
 from audit.definitions.comparison import Difference, differences
 from audit.erasure.erase import Eraser
-from audit.errors import KeyFileError
+from audit.errors import DeliveryError, HeldError, KeyFileError
+from audit.heads.inspection import Seen, Watch
+from audit.heads.policy import PolicyWitness
+from audit.heads.submission import WitnessNetwork
+from audit.heads.vaulted import list_heads
+from audit.holding.doubts import HoldTables, hold_doubts
+from audit.holding.holds import Holds
+from audit.holding.tables import read_hold_tables
 from audit.ledger import partitions
 from audit.ledger.database_writer import failover_losses, weaknesses
 from audit.ledger.heartbeat import Heartbeat
 from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.progress import Progress
-from audit.proof.keys import PublicKey, SigningKey, read_public_keys
+from audit.proof.record import Row
+from audit.proof.row_signature import is_row_signed
+from audit.sealing.forged_rows import forged_open, put_aside, rows_not_ours
+from audit.sealing.publication import Witnessing
 from audit.sealing.sealer import Sealer
-from audit.sealing.signers import KnownSigner, find_signers
+from audit.sealing.signers import identity_doubts
+from audit.sealing.stamper import Stamper
+from audit.stamps.stored import StampedHead, last_stamp
+from audit.vault import Vault
+from engine.admission.key_trail import KeyRecord, unexplained
 from engine.admission.keys import ApiKeys
 from engine.admission.operator_events import OperatorEvents
-from engine.errors import ConfigurationError, StatementError
+from engine.admission.sessions import HELD
+from engine.errors import ConfigurationError
 from engine.settings import HOUSE, Settings
-from engine.signing import public_keys_file, signing_key_of
+from engine.signing import public_keys_file
 from engine.storage import database as databases
 from engine.storage.database import ARCHIVER, AUDITOR, Database, reading
-from engine.wiring.providers import now, vault_of
+from engine.wiring.providers import (
+    closed_by,
+    now,
+    pinned_authorities,
+    time_stamp_authority_of,
+    vault_of,
+    witness_policy_of,
+    witnesses_of,
+)
+from engine.wiring.signing import head_key, known_keys, public_keys_of, row_key, signing_s
 
 if TYPE_CHECKING:
     from audit.archive.archiver import Archiver
+    from audit.archive.rows import RowKeys
+    from audit.export.sealed_rows import SealedRows
     from audit.query.tiers import TieredLog
 
 ERASING_S = 1.5  # of a request's five seconds, for records that are still on their way
 PATIENCE_S = 20.0  # the same at a terminal: a request ends within five seconds, and is sealed within ten
+ERASER_CONNECTIONS = 3  # what keeps the holds as they are, the erasure, and a vacuum in the background
 CHECK_S = 5.0  # a cold index worker starts well within it
-CONNECT_S = 10
+
+
+_KEY_RECORDS = """
+SELECT log_id::text, leaf_hash, signature, substr(endpoint, length('affidavit keys ') + 1), key_id, client_id, timestamp, details
+FROM audit_logs WHERE endpoint LIKE 'affidavit keys %' AND outcome = 'recorded'
+"""
+_MANIFEST = """
+SELECT manifest_key, manifest_version, manifest_sha256 FROM audit_archives
+WHERE month = %s AND state IN ('verified', 'detached', 'dropped') ORDER BY step DESC LIMIT 1
+"""
 
 
 @asynccontextmanager
-async def open_sealer(settings: Settings, database: Database) -> AsyncIterator[Sealer]:
-    key, audit = _signing_key(database), settings.audit
-    async with database.pool("affidavit_sealer") as pool:
+async def open_sealer(
+    settings: Settings, database: Database, *, may_begin_vault: bool = False
+) -> AsyncIterator[Sealer]:
+    key, audit = head_key(database), settings.audit
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(database.pool("affidavit_sealer"))
         yield Sealer(
             pool, key, public_keys_of(settings), vault_of(settings),
             seal_every_s=audit.seal_every_s, anchor_every_s=audit.anchor_every_s, clock=now, monotonic=time.monotonic,
+            may_begin_vault=may_begin_vault, witnessing=_witnessing(settings, stack),
         )  # fmt: skip
+
+
+def _witnessing(settings: Settings, stack: AsyncExitStack) -> Witnessing | None:
+    policy = witness_policy_of(settings)
+    if policy is None:
+        return None
+    return Witnessing(policy, closed_by(stack, witnesses_of(settings)), settings.witness.required)
+
+
+async def origin_of(database: Database) -> str:
+    """The name of the log, for ever."""
+    _, ((origin,),) = await database.read(AUDITOR, "SELECT origin FROM audit_origin")
+    return str(origin)
+
+
+async def watch_of(settings: Settings, database: Database) -> Watch:
+    """What the witnesses of the settings have seen of this log."""
+    policy = witness_policy_of(settings)
+    if policy is None:
+        return Watch()
+    origin, network = await origin_of(database), witnesses_of(settings)
+    try:
+        asked = [witness for witness in policy.witnesses.values() if witness.url]
+        seen = await asyncio.gather(*(_seen_by(network, witness, origin) for witness in asked))
+    finally:
+        await network.close()
+    return Watch(policy, settings.witness.required, seen)
+
+
+async def _seen_by(network: WitnessNetwork, witness: PolicyWitness, origin: str) -> Seen:
+    try:
+        reply = await network.last_note(witness.url, origin)
+    except OSError as failure:
+        return Seen(witness.name, None, f"it does not answer ({failure})")
+    if reply.status == HTTPStatus.OK:
+        return Seen(witness.name, reply.text)
+    return Seen(witness.name, None, f"it answers with status {reply.status}")
 
 
 @asynccontextmanager
@@ -75,6 +158,38 @@ async def sealing(settings: Settings, database: Database) -> AsyncIterator[Seale
     """A background task that seals rows until the end of the block, and a last time at its end."""
     async with open_sealer(settings, database) as sealer, sealer.running():
         yield sealer
+
+
+@asynccontextmanager
+async def open_stamper(settings: Settings, database: Database) -> AsyncIterator[Stamper | None]:
+    """None if time stamps are off."""
+    if settings.time_stamps.mode == "off":
+        yield None
+        return
+    async with database.pool("affidavit_sealer", 1) as pool:
+        yield Stamper(
+            pool, vault_of(settings), time_stamp_authority_of(settings), partial(pinned_authorities, settings),
+            public_keys_of(settings), now,
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def stamping(settings: Settings, database: Database) -> AsyncIterator[Stamper | None]:
+    """A background task that has the log's newest head stamped each day, until the end of the block."""
+    async with open_stamper(settings, database) as stamper:
+        async with stamper.running() if stamper else nullcontext():
+            yield stamper
+
+
+def stamp_rules_of(settings: Settings) -> StampRules:
+    """What `verify` believes and demands."""
+    return StampRules(pinned_authorities(settings), is_required=settings.time_stamps.mode == "required")
+
+
+def stamped_of(settings: Settings) -> tuple[StampedHead | None, int]:
+    """The last time stamp in the vault, and the size of the newest head there; 0: there is none."""
+    vault = vault_of(settings)
+    return last_stamp(vault, pinned_authorities(settings)), max(list_heads(vault).sizes, default=0)
 
 
 @asynccontextmanager
@@ -94,7 +209,7 @@ async def open_ledger(database: Database) -> AsyncIterator[Ledger]:
     async with database.pool("affidavit_engine", has_autocommit=True) as pool:
         settings = database.settings
         ledger = Ledger(
-            pool, _signing_key(database), now, public_keys=public_keys_of(settings), within_s=CHECK_S,
+            pool, await asyncio.to_thread(row_key, database), now, public_keys=public_keys_of(settings), within_s=CHECK_S,
             clock_behind_max=settings.audit.clock_behind_max,
         )  # fmt: skip
         try:
@@ -109,7 +224,7 @@ def ledger_of(settings: Settings, pool: AsyncConnectionPool) -> Ledger:
     folder = _spool_folder(settings)
     spooling = SpoolSettings(folder, settings.audit.spool_bytes_max) if folder else None
     assert isinstance(pool.conninfo, str)
-    key = _signing_key(Database(pool.conninfo, settings))
+    key = row_key(Database(pool.conninfo, settings))
     return Ledger(
         pool, key, now, public_keys=public_keys_of(settings), within_s=settings.budget.audit_s,
         spooling=spooling, clock_behind_max=settings.audit.clock_behind_max,
@@ -129,21 +244,60 @@ async def open_eraser(settings: Settings, database: Database) -> AsyncIterator[t
         pool = await stack.enter_async_context(database.pool("affidavit_engine", has_autocommit=True))
         # Drain the spools of dead processes first, so that their records are erased too.
         if settings.audit.spool_dir:
-            draining = ledger_of(settings, pool)
-            await draining.start()
-            await draining.stop()
+            await _drain(settings, pool)
         ledger = await stack.enter_async_context(open_ledger(database))
         eraser = await stack.enter_async_context(open_eraser_within(database, PATIENCE_S))
         yield eraser, OperatorEvents(lambda: nullcontext(ledger), now, uuid4)
 
 
 @asynccontextmanager
+async def open_holds(database: Database) -> AsyncIterator[Holds]:
+    async with databases.open_lazily(database.url, ARCHIVER, size_max=1, wait_s=CHECK_S) as pool:
+        yield Holds(pool, await asyncio.to_thread(row_key, database), uuid4)
+
+
+async def hold_doubts_of(database: Database) -> list[str]:
+    """Holds that are not as the log's records of them say, as far as these are in the database."""
+    if not public_keys_file(database.settings).exists():
+        return []
+    tables = await asyncio.to_thread(_hold_tables, database)
+    return hold_doubts(tables, await asyncio.to_thread(known_keys, database))
+
+
+def _hold_tables(database: Database) -> HoldTables:
+    with reading(database.url, AUDITOR) as connection:
+        connection.autocommit = True
+        return read_hold_tables(connection)
+
+
+async def drain_spool(settings: Settings, database: Database, folder: Path) -> list[SpoolFile]:
+    """Writes the records of dead processes that wait in this folder into the database, and closes what they left open.
+
+    Returns the files that are left: those of living processes, and the dead letters.
+    """
+    here = settings.audit.model_copy(update={"spool_dir": str(folder.absolute())})
+    async with database.pool("affidavit_engine", has_autocommit=True) as pool:
+        await _drain(settings.model_copy(update={"audit": here}), pool)
+    return spool_files(folder)
+
+
+async def _drain(settings: Settings, pool: AsyncConnectionPool) -> None:
+    draining = ledger_of(settings, pool)
+    try:
+        await draining.start()
+    finally:
+        await draining.stop()
+
+
+@asynccontextmanager
 async def open_eraser_within(database: Database, within_s: float) -> AsyncIterator[Eraser]:
     settings = database.settings
     wait_s = settings.budget.audit_s
-    async with databases.open_lazily(database.url, ARCHIVER, size_max=2, wait_s=wait_s) as pool:
+    async with databases.open_lazily(
+        database.url, ARCHIVER, size_max=ERASER_CONNECTIONS, wait_s=wait_s
+    ) as pool:
         eraser = Eraser(
-            pool, _signing_key(database), public_keys_of(settings), _spool_folder(settings), within_s=within_s,
+            pool, await asyncio.to_thread(row_key, database), public_keys_of(settings), _spool_folder(settings), within_s=within_s,
             monotonic=time.monotonic, new_id=uuid4,
         )  # fmt: skip
         try:
@@ -162,8 +316,8 @@ def archiver_of(
         connect=partial(databases.changing, database.url, ARCHIVER),
         reading=partial(reading, database.url, ARCHIVER),
         vault=vault_of(settings),
-        key=_signing_key(database),
-        public_keys=public_keys_of(settings),
+        key=head_key(database),
+        public_keys=partial(known_keys, database, ARCHIVER),
         seal=partial(_try_seal, settings, database),
         event=operator_events_of(database).event,
         folder=settings.data_dir / "archiving",
@@ -186,11 +340,48 @@ async def _try_seal(settings: Settings, database: Database) -> bool:
     return True
 
 
+async def set_aside(
+    database: Database, basis: str, keep: Callable[[list[dict[str, Any]]], object] = lambda _: None
+) -> list[dict[str, Any]]:
+    """Take what the engine did not sign out of the log, in one transaction with its event; returns it as it was.
+
+    `keep` gets it before: only the operator's copy has all of it afterwards, so without one nothing is taken.
+    """
+    keys = await asyncio.to_thread(known_keys, database, ARCHIVER)
+    async with (
+        databases.changing(database.url, ARCHIVER) as connection,
+        connection.transaction(),
+        refusing_held(),
+    ):
+        rows = await rows_not_ours(connection, keys)
+        opened = [log_id for _, log_id in await forged_open(connection, keys)]
+        if not rows and not opened:
+            return []
+        async with operator_events_of(database).event("audit set-aside", basis=basis) as trail:
+            taken = await put_aside(connection, rows, opened, trail.log_id)
+            keep(taken)
+            trail.reason = f"{len(taken)} rows that the engine did not sign"
+    return taken
+
+
+@asynccontextmanager
+async def refusing_held() -> AsyncIterator[None]:
+    try:
+        yield
+    except psycopg.Error as failure:
+        if failure.sqlstate == HELD:
+            raise HeldError(
+                "A hold covers some of these rows, so none was set aside. They stay as evidence until it is released:"
+                " see `affidavit audit hold list`."
+            ) from None
+        raise
+
+
 @contextmanager
 def open_evidence(settings: Settings, database: Database, period: Period) -> Iterator[StoredEvidence]:
     """The evidence for a verifier, read in the auditor's role."""
-    with reading(database.url, AUDITOR) as connection, SignatureProcess() as process:
-        evidence = StoredEvidence(connection, vault_of(settings), period, now(), process.check)
+    with reading(database.url, AUDITOR) as connection, SecondJudge() as second:
+        evidence = StoredEvidence(connection, vault_of(settings), period, now(), second.judge_all)
         evidence.begin()
         yield evidence
 
@@ -263,30 +454,43 @@ async def status_of(settings: Settings, database: Database, period: Period = EVE
 
 
 async def log_gauges_of(
-    settings: Settings, database: Database, pool: AsyncConnectionPool, sealer: Sealer | None
+    settings: Settings,
+    database: Database,
+    pool: AsyncConnectionPool,
+    sealer: Sealer | None,
+    stamper: Stamper | None,
 ) -> LogGauges:
-    refused_rows = len(sealer.admission.refused) if sealer else 0
-    return await read_log_gauges(pool, database.read, _spool_folder(settings), now().date(), refused_rows)
+    refused_rows = len(sealer.admission.refused) if sealer else None
+    spool, left_s = _spool_folder(settings), signing_s(database)
+    gauges = await read_log_gauges(pool, database.read, spool, now().date(), refused_rows, left_s)
+    return replace(gauges, time_stamp_age_s=stamper.age_s if stamper else None)
 
 
-def public_keys_of(settings: Settings) -> Callable[[], list[PublicKey]]:
-    """Reads the file each time: another process may have rotated the key."""
-    return partial(read_public_keys, public_keys_file(settings))
+def identity_doubts_of(database: Database) -> list[str]:
+    """None if there is no file of public keys to compare with."""
+    if not public_keys_file(database.settings).exists():
+        return []
+    with psycopg.connect(database.url) as connection:
+        return identity_doubts(connection, vault_of(database.settings), public_keys_of(database.settings)())
 
 
-def _signing_key(database: Database) -> SigningKey:
-    return signing_key_of(database.settings, lambda: [signer.key_id for signer in signers_of(database)])
-
-
-def signers_of(database: Database) -> list[KnownSigner]:
-    """The keys that have signed the log, the newest first."""
-    try:
-        with psycopg.connect(database.url, connect_timeout=CONNECT_S) as connection:
-            return find_signers(connection, vault_of(database.settings))
-    except psycopg.Error as failure:
-        raise StatementError(
-            f"The database does not say who signed this log: {type(failure).__name__}"
-        ) from None
+async def key_doubts_of(database: Database) -> list[str]:
+    """API keys that are not as the log's records of them say, as far as these are in the database and can be checked."""
+    if not public_keys_file(database.settings).exists():
+        return []
+    _, rows = await database.read(AUDITOR, _KEY_RECORDS)
+    _, archived = await database.read(
+        AUDITOR, "SELECT DISTINCT month FROM audit_archives WHERE state <> 'frozen'"
+    )
+    public = await asyncio.to_thread(known_keys, database)
+    records = [
+        KeyRecord(*said)
+        for log_id, leaf, signature, *said in rows
+        if is_row_signed(signature, log_id, leaf, said[3], public)  # its timestamp
+    ]
+    async with open_keys(database) as keys:
+        stored = await keys.stored()
+    return unexplained(stored, records, frozenset(month for (month,) in archived))
 
 
 def _spool_folder(settings: Settings) -> Path | None:
@@ -313,3 +517,41 @@ async def warnings_at_start(settings: Settings, database: Database) -> list[str]
     """What does not stop the engine, but can cost records or their proof."""
     found = (await failover_losses_of(database), await foreign_vault_of(settings, database))
     return [warning for warning in found if warning]
+
+
+@contextmanager
+def open_sealed_rows(
+    settings: Settings, database: Database, since: date | None, *, is_open: bool
+) -> Iterator["SealedRows"]:
+    """Sealed rows of all tiers, in the auditor's role. Personal data of archives needs the keys that the archiver's role reads."""
+    from audit.export.sealed_rows import SealedRows
+
+    with ExitStack() as stack:
+        connection = stack.enter_context(reading(database.url, AUDITOR))
+        connection.autocommit = True
+        keys = (
+            partial(read_row_keys, stack.enter_context(reading(database.url, ARCHIVER)))
+            if is_open
+            else _no_keys
+        )
+        yield SealedRows(connection, partial(_archived_rows, connection, vault_of(settings), keys), since)
+
+
+def _no_keys(_: Sequence[str]) -> Mapping[str, bytes]:
+    return {}
+
+
+def _archived_rows(
+    connection: psycopg.Connection, vault: Vault, keys: "RowKeys", month: date
+) -> Iterator[Row]:
+    from audit.archive.reader import read_rows
+
+    place = connection.execute(_MANIFEST, (month,)).fetchone()
+    if place is None:
+        raise DeliveryError(
+            f"The rows of {month:%Y-%m} are in no table of the log and in no verified archive. Run `affidavit audit verify`."
+        )
+    manifest = read_manifest(vault, *place)
+    for batch in read_rows(vault, manifest, keys, lambda *_: None):
+        for row, _ in batch:
+            yield row

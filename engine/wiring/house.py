@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from psycopg_pool import AsyncConnectionPool
@@ -14,14 +16,17 @@ from psycopg_pool import AsyncConnectionPool
 from audit.ledger import partitions
 from audit.ledger.ledger import Ledger
 from audit.sealing.sealer import Sealer
+from audit.sealing.stamper import Stamper
 from engine.admission.flood import FloodCounter
 from engine.admission.keys import ApiKeys, KeyUses
 from engine.admission.operator_events import OperatorEvents
 from engine.admission.proxies import TrustedProxies
+from engine.admission.public_tokens import PublicTokens, TokenKeyring
 from engine.admission.sessions import Sessions
 from engine.answer import Engine, Rules
+from engine.errors import ConfigurationError
 from engine.grounding.verify import NOT_STATED, SENTINEL, Instructions
-from engine.house import House, check_books
+from engine.house import NO_QUORUM, READY, SEALING_STOPPED, House, check_books
 from engine.outage.cached_library import CachedKeyring, CachedLibrary
 from engine.outage.stale_cache import CircuitBreaker
 from engine.ports import Embedder, Index, Searchable
@@ -29,10 +34,10 @@ from engine.providers.postgres import EmbeddedPostgres
 from engine.retrieval.library import StoredLibrary
 from engine.retrieval.retrieve import Retriever
 from engine.settings import PROMPT, Settings
-from engine.signing import public_keys_of
+from engine.spans import Tracer
 from engine.storage import database as databases
 from engine.storage.database import Database
-from engine.wiring import audit_log, providers
+from engine.wiring import audit_log, providers, signing
 from engine.wiring.books import gate_of
 from engine.wiring.providers import closed_by, now
 from ingest.indexing import IndexRepair
@@ -45,7 +50,36 @@ READY_MIN = 3  # connections for the first readers after a quiet time; the setti
 def open_database(
     settings: Settings, say: Callable[[str], None] = lambda _: None
 ) -> AbstractAsyncContextManager[Database]:
+    """The embedded one is made if there is none."""
     return databases.open_database(settings, EmbeddedPostgres, say)
+
+
+def open_existing_database(
+    settings: Settings, say: Callable[[str], None] = lambda _: None
+) -> AbstractAsyncContextManager[Database]:
+    """For commands that have nothing to do in a new one: it would only hide that they run in the wrong folder."""
+    if not has_database(settings):
+        raise ConfigurationError(
+            f"There is no database in {settings.data_dir}. Run `affidavit up` or `affidavit ingest` to make one, or name the"
+            f" folder that has it: --data-dir, or AFFIDAVIT_DATA_DIR.{_above(settings.data_dir)}"
+        )
+    return open_database(settings, say)
+
+
+def has_database(settings: Settings) -> bool:
+    """Whether there is anything to open: an address of a database, or the embedded one."""
+    return bool(settings.database.url.get_secret_value()) or _has_database(settings.data_dir)
+
+
+def _has_database(folder: Path) -> bool:
+    return EmbeddedPostgres(folder).is_made()
+
+
+def _above(folder: Path) -> str:
+    """The same folder in a directory above, for who is in a directory of the project."""
+    above = (parent / folder.name for parent in folder.parent.parents)
+    found = next(filter(_has_database, above), None)
+    return f" There is one above: --data-dir {found}" if found else ""
 
 
 @asynccontextmanager
@@ -61,8 +95,12 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         library = StoredLibrary(pool)
         index = closed_by(stack, providers.index_of(settings))
         watched = await _watched(settings, database, index, stack)
-        engine, sealer = await _open_engine(settings, database, pool, library, watched, stack)
+        tokens = await asyncio.to_thread(lambda: PublicTokens(signing.head_key(database).sign))
+        await asyncio.to_thread(signing.row_key, database)  # now, before anything waits for it
+        engine, sealer = await _open_engine(settings, database, pool, library, watched, tokens, stack)
+        stamper = await _start_stamper(settings, database, stack)
         sessions = Sessions(pool, settings.sessions.purge_days, uuid4)
+        tracer = _tracer(settings, stack)
         house = House(
             engine=engine,
             library=library,
@@ -74,16 +112,63 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             body_bytes_max=settings.limits.body_bytes,
             page_enabled=settings.page.enabled,
             proxies=TrustedProxies.named(settings.server.trusted_proxies),
+            allowed_origins=frozenset(settings.server.allowed_origins),
+            public_tokens=tokens,
             prover=await enter(audit_log.open_prover(database)),
-            public_keys=partial(public_keys_of, settings),
-            log_gauges=partial(audit_log.log_gauges_of, settings, database, pool, sealer),
+            public_keys=partial(signing.key_texts, settings, pool),
+            log_gauges=partial(audit_log.log_gauges_of, settings, database, pool, sealer, stamper),
+            tallies=partial(_tallies, pool, engine.ledger, sealer, stamper, tracer),
             sessions=sessions if settings.sessions.enabled else None,
             eraser=await enter(audit_log.open_eraser_within(database, audit_log.ERASING_S)),
             operator_events=OperatorEvents(lambda: nullcontext(engine.ledger), now, uuid4),
+            tracer=tracer,
+            seals=partial(_seals, sealer),
         )
         await watched.start()
         await house.parts()
         yield house
+
+
+def _seals(sealer: Sealer | None) -> str:
+    """Of this process's sealer, if it has one."""
+    if sealer and sealer.stopped:
+        return SEALING_STOPPED
+    return NO_QUORUM if sealer and sealer.publication.waits_for_quorum else READY
+
+
+def _tracer(settings: Settings, stack: AsyncExitStack) -> Tracer | None:
+    exporter = providers.trace_exporter_of(settings)
+    if exporter is None:
+        return None
+    vendor = providers.VENDORS.get(settings.providers.generator, settings.providers.generator)
+    return Tracer(closed_by(stack, exporter), settings.traces.share, vendor)
+
+
+def _tallies(
+    pool: AsyncConnectionPool,
+    ledger: Ledger,
+    sealer: Sealer | None,
+    stamper: Stamper | None,
+    tracer: Tracer | None,
+) -> dict[str, float]:
+    """What the parts of this process have counted, by the name of its metric."""
+    counted = pool.get_stats()
+    return {
+        "affidavit_record_writes_total": ledger.writes,
+        "affidavit_record_write_seconds_total": ledger.writing_s,
+        "affidavit_pool_requests_total": counted.get("requests_num", 0),
+        "affidavit_pool_waits_total": counted.get("requests_queued", 0),
+        "affidavit_pool_wait_seconds_total": counted.get("requests_wait_ms", 0) / 1000,
+        "affidavit_pool_timeouts_total": counted.get("requests_errors", 0),
+        "affidavit_pool_busy_seconds_total": counted.get("usage_ms", 0) / 1000,
+        "affidavit_vault_errors_total": sealer.vault_errors if sealer else 0,
+        "affidavit_witness_requests_total": sealer.publication.asked if sealer else 0,
+        "affidavit_witness_failures_total": sealer.publication.failed if sealer else 0,
+        "affidavit_sealing_stopped": float(bool(sealer and sealer.stopped)),
+        "affidavit_time_stamp_errors_total": stamper.errors if stamper else 0,
+        "affidavit_spans_exported_total": tracer.exporter.exported if tracer else 0,
+        "affidavit_spans_dropped_total": tracer.exporter.dropped if tracer else 0,
+    }
 
 
 async def _watched(
@@ -102,6 +187,7 @@ async def _open_engine(
     pool: AsyncConnectionPool,
     stored: StoredLibrary,
     index: Searchable,
+    tokens: PublicTokens,
     stack: AsyncExitStack,
 ) -> tuple[Engine, Sealer | None]:
     """The parts of a request, and the sealer. The stack closes them in the reverse order."""
@@ -121,7 +207,7 @@ async def _open_engine(
     ledger, sealer = await _start_log(settings, database, pool, stack)
     within_s = settings.budget.audit_s
     engine = Engine(
-        keyring=keyring,
+        keyring=TokenKeyring(keyring, tokens, frozenset(settings.server.allowed_origins), now),
         flood=closed_by(stack, FloodCounter(ledger, now, time.monotonic, within_s=within_s)),
         limiter=closed_by(stack, providers.limiter_of(settings)),
         library=library,
@@ -137,7 +223,7 @@ async def _open_engine(
         ),
         generator=generator,
         ledger=ledger,
-        rules=_rules(settings),
+        rules=rules_of(settings),
         clock=now,
         new_id=uuid4,
         monotonic=time.monotonic,
@@ -162,6 +248,13 @@ async def _start_log(
     return ledger, sealer
 
 
+async def _start_stamper(settings: Settings, database: Database, stack: AsyncExitStack) -> Stamper | None:
+    """Where the log is sealed."""
+    if not settings.audit.seal_in_serve:
+        return None
+    return await stack.enter_async_context(audit_log.stamping(settings, database))
+
+
 async def _load_used(embedders: Mapping[str, Embedder], library: StoredLibrary) -> None:
     """Loads the models of the books before their first reader: that takes longer than a retrieval may."""
     used = {book.embedder for book in await library.books()}
@@ -170,19 +263,26 @@ async def _load_used(embedders: Mapping[str, Embedder], library: StoredLibrary) 
             await embedder.embed_query("ready?")
 
 
-def _rules(settings: Settings) -> Rules:
-    budget, confidence = settings.budget, settings.confidence
+def rules_of(settings: Settings) -> Rules:
     return Rules(
-        total_s=budget.total_s,
-        retrieval_s=budget.retrieval_s,
-        generation_s=budget.generation_s,
-        audit_s=budget.audit_s,
-        threshold=settings.retrieval.threshold,
-        confidence_weights=(confidence.weight_retrieval, confidence.weight_generation),
-        confidence_levels=(confidence.high, confidence.medium),
-        default_generation_confidence=confidence.default_generation,
+        **of_settings(settings),
         instructions=Instructions.of(PROMPT.read_text(), except_for=f"{SENTINEL} {NOT_STATED}"),
-        settings_sha256=settings.fingerprint(),
         prompt_sha256=sha256(PROMPT.read_bytes()).hexdigest(),
         code_version=version("affidavit"),
     )
+
+
+def of_settings(settings: Settings) -> dict[str, Any]:
+    """The rules that a reload may change. The generator keeps its prompt and the process its code, whatever lies there by now."""
+    budget, confidence = settings.budget, settings.confidence
+    return {
+        "total_s": budget.total_s,
+        "retrieval_s": budget.retrieval_s,
+        "generation_s": budget.generation_s,
+        "audit_s": budget.audit_s,
+        "threshold": settings.retrieval.threshold,
+        "confidence_weights": (confidence.weight_retrieval, confidence.weight_generation),
+        "confidence_levels": (confidence.high, confidence.medium),
+        "default_generation_confidence": confidence.default_generation,
+        "settings_sha256": settings.fingerprint(),
+    }

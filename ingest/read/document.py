@@ -1,9 +1,18 @@
 """The common result of all readers: a page of the book as sections of sentences with their anchor, heading and page."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Literal
 
 from engine.errors import AffidavitError
+
+CountPages = Callable[[int, int], None]  # how many pages of a file are read, of how many
+CONTENT_FILE = "affidavit-content.json"  # the export of a Docusaurus site …
+_EXPORTS = re.compile(
+    r"affidavit-content(?:-.+)?\.json"
+)  # … and those of older versions of its docs: affidavit-content-1.0.json
 
 Kind = Literal["prose", "list", "table", "code"]
 
@@ -48,3 +57,11 @@ class Document:
 
 class UnreadableError(AffidavitError):
     """A file cannot be read. The message tells its author why, and is shown after the file's name."""
+
+
+def is_export(path: PurePath) -> bool:
+    return _EXPORTS.fullmatch(path.name) is not None
+
+
+def uncounted(_: int, __: int) -> None:
+    """Nobody hears how many pages were read."""

@@ -6,8 +6,10 @@ the addresses of a configured site. Version 1, as JSON in UTF-8:
     {
       "version": 1,
       "site": {"title": "…", "url": "https://example.org", "baseUrl": "/", "trailingSlash": true | false | null},
+      "book": {"id": "my-book", "locale": "en", "version": "current"},    the book that pages ask; not read here
       "pages": [{
-        "permalink": "/docs/walking",        the route, not percent-encoded, with baseUrl, without url
+        "permalink": "/docs/walking",        the route, not percent-encoded, with baseUrl, without url; /book/#/book/docs/walking
+                                             on a site with the hash router
         "source": "docs/07-walking.md",      the file, relative to the site's folder
         "title": "Walking",
         "version": "current",                Docusaurus' name of the docs' version
@@ -38,9 +40,6 @@ from ingest.read import address, front_matter
 from ingest.read.document import Document, Kind
 from ingest.read.markdown import TOP_LEVEL
 from ingest.read.text import Place, SectionBuilder
-
-FILENAME = "affidavit-content.json"
-
 
 Text = Annotated[str, AfterValidator(lambda text: front_matter.storable(text, "the text"))]
 

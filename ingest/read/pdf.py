@@ -19,7 +19,7 @@ from unicodedata import normalize
 from pypdf import PageObject, PasswordType, PdfReader, apply_configuration
 from pypdf.generic import Destination
 
-from ingest.read.document import Document, UnreadableError
+from ingest.read.document import CountPages, Document, UnreadableError, uncounted
 from ingest.read.text import LIST_MARKER, Line, Place, SectionBuilder, begins_item, is_complete, site_path
 
 Result = TypeVar("Result")
@@ -73,14 +73,14 @@ class _Heading(NamedTuple):
     rows: int = 0
 
 
-def read(content: bytes, path: PurePosixPath) -> Document:
+def read(content: bytes, path: PurePosixPath, count: CountPages = uncounted) -> Document:
     with apply_configuration(jbig2dec_binary=None):  # no file starts a program
         reader = _or_unreadable(lambda: _opened(content))  # (1)
         pages = _or_unreadable(lambda: _pages(reader))
         places = [
             Place(f"page={number}", label) for number, label in enumerate(_labels(reader, len(pages)), 1)
         ]
-        rows = _or_unreadable(lambda: [_rows(page, number) for number, page in enumerate(pages)])  # (2)
+        rows = _or_unreadable(lambda: list(_rows_of(pages, count)))  # (2)
         outline = list(_entries(reader, _or_none(lambda: reader.outline) or [], 0))
         title = _title(reader) or path.stem
     if not any(rows):
@@ -89,6 +89,12 @@ def read(content: bytes, path: PurePosixPath) -> Document:
     builder = SectionBuilder(title)
     _write(builder, kept, _placed(outline, kept), places)  # (4), (5)
     return builder.document(content, path.as_posix(), site_path(path))
+
+
+def _rows_of(pages: Sequence[PageObject], count: CountPages) -> Iterator[list[_Row]]:
+    for number, page in enumerate(pages):
+        yield _rows(page, number)
+        count(number + 1, len(pages))
 
 
 # (1) Open

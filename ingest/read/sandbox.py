@@ -11,11 +11,13 @@ import logging
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self
@@ -25,9 +27,17 @@ from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
 from audit import worker
 from audit.errors import WorkerEndedError
 from audit.worker import Message, Worker
-from ingest.read import documents
-from ingest.read.document import Document, Kind, Piece, Section, UnreadableError
-from ingest.read.export import FILENAME
+from ingest.read import documents, load
+from ingest.read.document import (
+    CountPages,
+    Document,
+    Kind,
+    Piece,
+    Section,
+    UnreadableError,
+    is_export,
+    uncounted,
+)
 
 MIB = 1024 * 1024
 FILE_BYTES_MAX = 64 * MIB  # the longest books are a few megabytes of text; scans hold no text to quote
@@ -37,6 +47,7 @@ START_S = 60.0  # to import the readers, which takes half a second on a machine 
 REPLY_BYTES_MAX = 64 * MIB  # as much text as the largest file
 ERROR_LENGTH_MAX = 500
 
+_PAGES = struct.Struct("!II")  # of a PDF: how many are read, of how many
 _OUT_OF_MEMORY = 71  # the exit code of a worker that reached its memory limit
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")  # what Python needs; no keys, no addresses
 
@@ -76,14 +87,14 @@ class Sandbox:
     file_bytes_max: int = FILE_BYTES_MAX
     _worker: Worker | None = field(default=None, init=False)
 
-    def documents(self, content: bytes, path: PurePosixPath) -> list[Document]:
+    def documents(self, content: bytes, path: PurePosixPath, pages: CountPages = uncounted) -> list[Document]:
         if len(content) > self.file_bytes_max:
             raise UnreadableError(f"is larger than {self.file_bytes_max // MIB} MiB")
         try:
             name = path.as_posix().encode()
         except UnicodeEncodeError as wrong:
             raise UnreadableError("has a name that is not UTF-8") from wrong
-        return _documents(self._read(name, content), content, path)
+        return _documents(self._read(name, content, pages), content, path)
 
     def close(self) -> None:
         if self._worker:
@@ -96,13 +107,13 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self, name: bytes, content: bytes) -> bytes:
+    def _read(self, name: bytes, content: bytes, pages: CountPages) -> bytes:
         """A used worker that crashes is replaced, and the file retried: earlier files may have exhausted it."""
         while True:
             is_new = self._worker is None
             reader, self._worker = self._worker or _start(self.memory_bytes, self.seconds), None
             try:
-                _, reply = reader.request(name, content, deadline_s=self.seconds)
+                _, reply = reader.request(name, content, deadline_s=self.seconds, hear=partial(_hear, pages))
             except WorkerEndedError as ended:
                 is_late = ended.is_late or ended.exit_code == -signal.SIGXCPU
                 if is_late:
@@ -139,13 +150,22 @@ def _start(memory_bytes: int, seconds: float) -> Worker:
     return started
 
 
+def _hear(pages: CountPages, notice: bytes) -> None:
+    """Checked like a reply: a hostile file may have taken the worker over."""
+    if len(notice) != _PAGES.size:
+        raise UnreadableError("its reader returned an invalid notice")
+    done, of = _PAGES.unpack(notice)
+    if 0 < done <= of:
+        pages(done, of)
+
+
 def _documents(data: bytes, content: bytes, path: PurePosixPath) -> list[Document]:
     try:
         reply = _replies.validate_json(data)
         if isinstance(reply, _Failure):
             raise UnreadableError(reply.error)
         digest = sha256(content).hexdigest()
-        name = None if path.name == FILENAME else path.as_posix()  # only an export names its own pages
+        name = None if is_export(path) else path.as_posix()  # only an export names its own pages
         return [
             Document(
                 filename=name or page.filename, sha256=digest, sections=tuple(_sections(page)), **_about(page)
@@ -177,13 +197,16 @@ def _run(memory_bytes: int, seconds: float) -> None:
     source, sink = worker.channel()
     logging.disable()
     warnings.simplefilter("ignore")
+    load()  # before the limits: it is no file's memory, and if it fails no file's trouble
     _confine(memory_bytes)
+
+    def count(done: int, of: int) -> None:
+        worker.send(sink, worker.NOTICE, _PAGES.pack(done, of))
 
     def answer(name: bytes, content: bytes) -> Message:
         _limit_time(seconds)
-        return b"", _answer(
-            content, PurePosixPath(name.decode())
-        ) if name else b""  # the first request has no name
+        path = PurePosixPath(name.decode())
+        return b"", _answer(content, path, count) if name else b""  # the first request has no name
 
     try:
         worker.serve(source, sink, answer)
@@ -208,9 +231,9 @@ def _limit_time(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
 
 
-def _answer(content: bytes, path: PurePosixPath) -> bytes:
+def _answer(content: bytes, path: PurePosixPath, count: CountPages = uncounted) -> bytes:
     try:
-        pages = [_encoded(document) for document in documents(content, path)]
+        pages = [_encoded(document) for document in documents(content, path, count)]
         data = json.dumps({"pages": pages}, ensure_ascii=False).encode()
     except MemoryError:
         raise

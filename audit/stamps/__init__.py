@@ -1,0 +1,1 @@
+"""Time stamps over heads of the log of heads (RFC 3161)."""

@@ -1,0 +1,1 @@
+"""Commands of the audit log: reading, checking, archiving, erasing, holding, handing over."""

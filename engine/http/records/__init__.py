@@ -1,0 +1,1 @@
+"""What a client may do with its own records: judge an answer, forget a reader."""

@@ -1,0 +1,51 @@
+"""The factory of evidence packages: the log in the auditor's role, and archived records with the keys of the archiver's."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from audit.archive.month_table import read_row_keys
+from audit.checking.evidence import Period
+from audit.checking.inspection import inspect
+from audit.checking.second_judge import SecondJudge
+from audit.packing.choice import Choice
+from audit.progress import Progress
+from engine.settings import Settings
+from engine.storage.database import ARCHIVER, AUDITOR, Database, reading
+from engine.wiring.providers import now, vault_of, witness_policy_of
+from engine.wiring.signing import head_key, known_keys
+
+if TYPE_CHECKING:  # Arrow takes longer to load than most commands take
+    from audit.packing.making import Making
+
+
+@contextmanager
+def open_making(
+    settings: Settings, database: Database, choice: Choice, event: UUID, progress: Progress
+) -> Iterator["Making"]:
+    """`event` is the record that says that this package is being made."""
+    from audit.packing.chosen_rows import ChosenRows
+    from audit.packing.making import Making
+    from audit.packing.period_evidence import PeriodEvidence
+
+    vault, keys = vault_of(settings), known_keys(database)
+    with ExitStack() as stack:
+        connection = stack.enter_context(reading(database.url, AUDITOR))
+        judge = stack.enter_context(SecondJudge()).judge_all
+        period = Period(choice.since, choice.until)
+        evidence = PeriodEvidence(connection, vault, period, now(), judge)
+        evidence.begin()
+        row_keys = partial(read_row_keys, stack.enter_context(reading(database.url, ARCHIVER)))
+        rows = ChosenRows(evidence, vault, choice, row_keys, progress)
+        verify = partial(inspect, evidence, keys, progress)
+        key, policy = head_key(database), _policy(settings)
+        yield Making(rows, vault, key, keys, verify, event, now(), progress, policy)
+
+
+def _policy(settings: Settings) -> bytes:
+    """The witnesses that are asked, for information: an auditor believes a policy of his own."""
+    if witness_policy_of(settings) is None:
+        return b""
+    return (settings.data_dir / settings.witness.policy).read_bytes()
