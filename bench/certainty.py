@@ -30,7 +30,7 @@ from engine.house import House
 from engine.models import Draft, Generation, Question
 from engine.providers import extractive
 from engine.retrieval.gate import refuse_weak_evidence
-from ingest.read.export import FILENAME as CONTENT_FILE
+from ingest.read.document import CONTENT_FILE
 
 TRAINING = SETS.parent / "reader" / "squad2_train_part.json"
 REAL_BOOK = SETS.parent / "books" / "physical-ai" / "docs"

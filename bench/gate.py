@@ -27,7 +27,7 @@ from engine.retrieval import calibrate, lexical
 from engine.retrieval.calibrate import Gate, Labelled, ProbeScores
 from engine.settings import Settings
 from engine.wiring.books import self_calibration_of
-from ingest.read.export import FILENAME as CONTENT_FILE
+from ingest.read.document import CONTENT_FILE
 from ingest.registry import Registry
 from ingest.self_calibration import SelfCalibration, echoes, headings, keywords
 

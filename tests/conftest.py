@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ pytest.register_assert_rewrite(
 )
 ROOT = Path(__file__).resolve().parent.parent
 READY_S = 60
+HUNG_S = 240.0  # on a busy machine a start takes a minute
 # `make campaign` gives a number: so often is everything disturbed there. 0: no campaign, and the short version of each test.
 CAMPAIGN_ROUNDS = int(os.environ.get("CAMPAIGN_ROUNDS", "0"))
 # Two runs share a disk here, and a flush may take its time. What is promised to readers is asserted in test_faults.py.
@@ -36,11 +38,11 @@ PATIENCE = {"AFFIDAVIT_BUDGET__AUDIT_S": "2.0", "AFFIDAVIT_BUDGET__TOTAL_S": "6.
 
 # With several processes a long file must not come last. Longest first, by what they took on two quiet cores.
 LONGEST = (
-    "test_docusaurus_sites", "test_ingest", "test_erase", "test_faults", "test_injection",
-    "test_outage", "test_kill", "test_crash_campaign", "test_archive", "test_s3", "test_flood_kill", "test_server",
+    "test_patroni", "test_docusaurus_sites", "test_ingest", "test_indexing", "test_faults", "test_archive", "test_erase", "test_injection",
+    "test_outage", "test_kill", "test_crash_campaign", "test_s3", "test_flood_kill", "test_server",
     "test_embedded_postgres", "test_archive_crash", "test_hostile_files", "test_self_calibration", "test_archive_format", "test_languages",
-    "test_tiers", "test_cli", "test_ingest_crash", "test_edge", "test_certify", "test_openapi", "test_faults_in_memory",
-    "test_sandbox", "test_seal", "test_retention", "test_stream", "test_retrieve", "test_index_contract",
+    "test_index_contract", "test_tiers", "test_cli", "test_spooling", "test_connections", "test_breaks", "test_contract_table", "test_ingest_crash", "test_edge", "test_certify", "test_openapi", "test_faults_in_memory",
+    "test_sandbox", "test_seal", "test_retention", "test_stream", "test_contracts", "test_widget_requests", "test_retrieve", "test_shown_rows", "test_install",
 )  # fmt: skip
 
 
@@ -49,12 +51,21 @@ def campaign_only(value: object) -> Any:
     return pytest.param(value, marks=pytest.mark.campaign)
 
 
+def is_campaign(item: pytest.Item) -> bool:
+    """Marked, or among the campaigns, or in a file where more rounds find more."""
+    module = item.getparent(pytest.Module)
+    counts_rounds = module is not None and any("ROUNDS" in name for name in vars(module.obj))
+    return bool(item.get_closest_marker("campaign")) or "campaigns" in item.path.parts or counts_rounds
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves the campaigns out of `make test`, and puts the longest files first."""
-    if not CAMPAIGN_ROUNDS:
-        left_out = [item for item in items if item.get_closest_marker("campaign")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("campaign")]
+    """Leaves the campaigns out of `make test`, and out of the campaigns what they would only repeat; the longest files first."""
+    if CAMPAIGN_ROUNDS:
+        kept = [item for item in items if is_campaign(item)]
+    else:
+        kept = [item for item in items if not item.get_closest_marker("campaign")]
+    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+    items[:] = kept
     rank = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
@@ -137,24 +148,39 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(data_dir: Path, *, command: str = "up", within: Sequence[str] = ()) -> Iterator[Running]:
+def killed_after(seconds: float, process: subprocess.Popen[str]) -> Iterator[None]:
+    """If the block takes longer: then reading from the process ends, and a hang becomes a failure with what it said."""
+    watchdog = threading.Timer(seconds, process.kill)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+
+
+@contextlib.contextmanager
+def running(
+    data_dir: Path, *, command: str = "up", within: Sequence[str] = (), manual: str = "", **environment: str
+) -> Iterator[Running]:
     """`affidavit up` until the end of the block, then Ctrl-C; within a program that becomes it, if one is named."""
     port = free_port()
     process = subprocess.Popen(
         [*within, sys.executable, "-m", "engine.cli", *command.split(), "--port", str(port), "--data-dir", str(data_dir)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=os.environ | PATIENCE,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+        env=os.environ | PATIENCE | {"AFFIDAVIT_BOOKS__MANUAL": manual} | environment,
     )  # fmt: skip
     said: list[str] = []
     try:
         assert process.stdout is not None
-        for line in process.stdout:
-            said.append(line.rstrip())
-            if line.startswith("Demo key") or (
-                command.startswith("serve") and line.startswith("Affidavit is ready")
-            ):
-                break
-        else:
-            raise AssertionError("\n".join(said))
+        with killed_after(HUNG_S, process):
+            for line in process.stdout:
+                said.append(line.rstrip())
+                if line.startswith("Demo key") or (
+                    command.startswith("serve") and line.startswith("Affidavit is ready")
+                ):
+                    break
+            else:
+                raise AssertionError("\n".join(["It ended or hung before it was ready:", *said]))
         secret = said[-1].removeprefix("Demo key: ")
         yield Running(process, f"http://127.0.0.1:{port}", secret, said)
     finally:

@@ -14,9 +14,11 @@ from psycopg.conninfo import make_conninfo
 from audit.proof.keys import SigningKey
 from engine import settings as settings_file
 from engine import wiring
+from engine.providers.postgres import EmbeddedPostgres
 from engine.settings import Settings
 from engine.storage.database import Database
 from engine.wiring import now
+from tests.conftest import free_port
 
 
 @contextlib.contextmanager
@@ -67,3 +69,20 @@ def data_of_its_own(database: Database, probes: Sequence[str] = (), **environmen
             few.write_text("\n".join(probes))
             environment["AFFIDAVIT_CALIBRATION__PROBES_FILE"] = str(few)
         yield settings_file.load({"DATABASE_URL": url} | environment, data_dir=Path(folder))
+
+
+@contextlib.contextmanager
+def server_over_tcp(folder: Path) -> Iterator[str]:
+    """The address of a PostgreSQL of its own, as engines on other machines reach it: over TCP, with a password."""
+    server, port = EmbeddedPostgres(folder), free_port()
+    server.start()
+    with psycopg.connect(server.url, autocommit=True) as superuser:
+        superuser.execute("ALTER ROLE postgres PASSWORD 'over tcp'")
+    server.stop()
+    with (server._home / "pg_hba.conf").open("a") as rules:
+        rules.write("host all all 127.0.0.1/32 scram-sha-256\n")
+    server._control("start", f"--options=-k . -c listen_addresses=127.0.0.1 -c port={port}")
+    try:
+        yield make_conninfo(server.url, host="127.0.0.1", port=port, password="over tcp")
+    finally:
+        server._control("stop", "--mode=fast")

@@ -14,9 +14,9 @@ from engine.http.app import create_app
 
 @asynccontextmanager
 async def application(
-    house: House, *, key: str | None = None, **parts: Any
+    house: House, *, key: str | None = None, address: str = "127.0.0.1", **parts: Any
 ) -> AsyncIterator[tuple[FastAPI, httpx.AsyncClient]]:
-    """The application with these parts, and a client that has this key."""
+    """The application with these parts, and a client that has this key and this address."""
     app = create_app(lambda: nullcontext(replace(house, **parts)))
     async with app.router.lifespan_context(app) as state:
         assert state is not None
@@ -24,7 +24,7 @@ async def application(
         async def with_state(scope: Any, receive: Any, send: Any) -> None:
             await app(scope | {"state": dict(state)}, receive, send)
 
-        transport = httpx.ASGITransport(with_state, raise_app_exceptions=False)
+        transport = httpx.ASGITransport(with_state, raise_app_exceptions=False, client=(address, 1))
         headers = {"Authorization": f"Bearer {key}"} if key else None
         async with httpx.AsyncClient(transport=transport, base_url="http://house", headers=headers) as client:
             yield app, client

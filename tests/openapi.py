@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from typing import Any
 
 from engine.http.app import create_app
 from tests.conftest import ROOT
@@ -10,8 +11,11 @@ FILE = ROOT / "docs" / "reference" / "openapi.json"
 
 
 def text() -> str:
-    document = create_app(nullcontext).openapi()  # type: ignore[arg-type]  # it is never started
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
+
+
+def document() -> dict[str, Any]:
+    return create_app(nullcontext).openapi()  # type: ignore[arg-type]  # it is never started
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -108,6 +109,15 @@ def good() -> Iterator[tuple[str, str, bytes]]:
         "after two, on top of September",
         "VALID",
         bundle.encode(proven(rows, 4, previous=link, breaks=breaks)),
+    )
+    cosigned = proven(rows, 1)
+    strangers = "".join(
+        f"— witness.example/{n} {base64.b64encode(bytes([n]) * 76).decode()}\n" for n in range(16)
+    )
+    yield (
+        "signed by sixteen witnesses too",
+        "VALID",
+        bundle.encode(replace(cosigned, note=cosigned.note + strangers)),
     )
     yield "signed after a rotation", "VALID", bundle.encode(proven(rows, 1, ROTATED))
     yield "erased", "ERASED", bundle.encode(proven(rows, 3, commitments=commitments(rows[3])))
@@ -312,7 +322,7 @@ def _notes(note: str, rows: list[Row]) -> Iterator[tuple[str, str]]:
     yield "another size under the signature", note.replace("\n7\n", "\n8\n")
     yield "another origin under the signature", note.replace("vectors", "vector5")
     yield "another time under the signature", note.replace("15:00:00.25", "15:00:00.26")
-    yield "two signatures", note + note.splitlines()[-1] + "\n"
+    yield "two signatures, the second a forgery", note + proven(other, 2).note.splitlines()[-1] + "\n"
     yield "a line more", note + "\n"
     yield "a line end less", note.removesuffix("\n")
     yield "another dash", note.replace("—", "-")

@@ -5,7 +5,6 @@ and hashes those pieces as they stand.
 """
 
 import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Callable
@@ -29,9 +28,18 @@ SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 NOTE = re.compile(
     "(?P<signed>[\\x21-\\x7e]+/(?P<month>[0-9]{4}-[0-9]{2})\n(?P<size>[1-9][0-9]*)\n(?P<root>[^\n]+)\ntime (?P<time>[^\n]+)\n"
     "(?:previous (?P<pmonth>[0-9]{4}-[0-9]{2}) [1-9][0-9]* (?P<proot>[^\n]+)\n)?(?:signed (?P<from>0|[1-9][0-9]*)\n)?"
-    "(?P<breaks>(?:break [^\n]+\n)*))\n\u2014 affidavit (?P<signature>[^\n]+)\n"
+    "(?P<breaks>(?:break [^\n]+\n)*))\n(?P<signatures>(?:\u2014 [^\\s+]+ [^\\s]+\n){1,100})"
+)
+PROOF = re.compile(
+    r"c2sp\.org/tlog-proof@v1\n(?:extra (?P<extra>[^\s]+)\n)?index (?P<index>0|[1-9][0-9]*)\n(?P<hashes>(?:[^\s]+\n)*)\n"
+    "(?P<signed>(?P<origin>[\x21-\x7e]+)\n(?P<size>[1-9][0-9]*)\n(?P<root>[^\n]+)\n)\n"
+    "(?P<signatures>(?:\u2014 [^\\s+]+ [^\\s]+\n){1,100})"
 )
 BREAK = re.compile("break (?P<kept>0|[1-9][0-9]*) (?P<lost>[1-9][0-9]*) [0-9a-f]{64}")
+KEY_LINE = re.compile(
+    "(?P<key>affidavit\\+[0-9a-f]{8}\\+[A-Za-z0-9+/]{44})(?: (?:revoked (?P<revoked>[^ ]+)|"
+    "delegated (?P<begin>[^ ]+) (?P<until>[^ ]+) (?P<parent>affidavit\\+[0-9a-f]{8}) (?P<by>[^ ]+)))?"
+)
 TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -47,8 +55,27 @@ class Value(NamedTuple):
     text: str
 
 
+class Key(NamedTuple):
+    """A line of a file of keys; times as text, which compares as they do."""
+
+    name: str
+    public: bytes
+    text: str
+    revoked: str | None = None
+    begin: str | None = None
+    until: str = ""
+    parent: str = ""
+    by: bytes = b""
+
+
+Keys = list[Key]
+
+
 def verdict(content: bytes, keys: list[str]) -> str:
-    known = dict(map(read_key, keys))
+    try:
+        known = list(map(read_key, keys))
+    except BadError:
+        return "CANNOT_TELL"
     if (found := receipt(content)) is not None:
         return "UNSEALED" if is_genuine(found, known) else "TAMPERED"
     try:
@@ -57,7 +84,7 @@ def verdict(content: bytes, keys: list[str]) -> str:
         return "TAMPERED"
 
 
-def bundle(content: bytes, keys: dict[str, bytes]) -> str:
+def bundle(content: bytes, keys: Keys) -> str:
     text = utf8(content)
     if text[-1:] != "\n":
         raise BadError
@@ -66,12 +93,7 @@ def bundle(content: bytes, keys: dict[str, bytes]) -> str:
         raise BadError
     members: dict[str, Value] = body.is_
     erased = "commitments" in members
-    if set(members) != {"format", "row", "leaf_index", "proof", "checkpoint"} | (
-        {"commitments"} if erased else set()
-    ):
-        raise BadError
-    if members["format"].is_ != "affidavit proof 1" or not isinstance(members["row"].is_, dict):
-        raise BadError
+    check_members(members)
     row: dict[str, Value] = members["row"].is_
     if not {"log_id", "query_id", "timestamp", "schema_version"} <= set(row):
         raise BadError
@@ -91,20 +113,130 @@ def bundle(content: bytes, keys: dict[str, bytes]) -> str:
     if climbed(leaf, int(index.text), size, beside) != root:
         raise BadError
     needs_signature = row["schema_version"].text == "4" or int(index.text) >= signed_from
+    at = row["timestamp"].is_
+    if "delegation" in members:
+        keys = [*keys, delegation(members["delegation"].is_, row, at, keys)]
     if "signature" in row:
-        check_signature(row["signature"].is_, row["log_id"].is_, leaf, keys)
+        check_signature(row["signature"].is_, row["log_id"].is_, leaf, signers(keys, at))
     elif needs_signature:
         raise BadError
     return "ERASED" if erased else "VALID"
 
 
-def check_signature(written: Any, log_id: str, leaf: bytes, keys: dict[str, bytes]) -> None:
+def heads(content: bytes, keys: list[str], witnesses: list[str], entry: bytes | None = None) -> str:
+    """A proof that a month's head is in the log of heads, cosigned by each of these witnesses."""
+    known = list(map(read_key, keys))
+    try:
+        return heads_of(utf8(content), known, witnesses, entry)
+    except BadError:
+        return "TAMPERED"
+
+
+def heads_of(text: str, keys: Keys, witnesses: list[str], entry: bytes | None) -> str:
+    found = PROOF.fullmatch(text)
+    if found is None:
+        raise BadError
+    entry = entry if entry is not None else bytes64(found["extra"] or "", None)
+    month, *_ = checkpoint(utf8(entry), keys)
+    if utf8(entry).partition("\n")[0] != f"{found['origin']}/{month}":
+        raise BadError
+    index, size, root = int(found["index"]), int(found["size"]), bytes64(found["root"], 32)
+    path = [bytes64(line, 32) for line in found["hashes"].splitlines()]
+    if index >= size or climbed(hashlib.sha256(b"\x00" + entry).digest(), index, size, path) != root:
+        raise BadError
+    signed, origin = found["signed"].encode(), found["origin"]
+    logs = {(origin, ident(origin, b"\x01" + key.public)): key.public for key in pinned(keys)}
+    if not note_signers(found["signatures"], signed, logs):
+        raise BadError
+    wanted = dict(map(read_witness, witnesses))
+    return "VALID" if len(note_signers(found["signatures"], signed, wanted)) == len(wanted) else "CANNOT_TELL"
+
+
+def note_signers(lines: str, signed: bytes, keys: dict[tuple[str, bytes], bytes]) -> set[tuple[str, bytes]]:
+    """Which of these keys signed; every line of one of them must be valid."""
+    found = set()
+    for line in lines.splitlines():
+        _, name, coded = line.split(" ")
+        content = bytes64(coded, None)
+        who = (name, content[:4])
+        if who not in keys:
+            continue
+        message, signature = signed, content[4:]
+        if len(signature) == 72:
+            message = b"cosignature/v1\ntime %d\n" % int.from_bytes(signature[:8]) + signed
+            signature = signature[8:]
+        if not is_signed(keys[who], signature, message):
+            raise BadError
+        found.add(who)
+    return found
+
+
+def read_witness(line: str) -> tuple[tuple[str, bytes], bytes]:
+    name, number, coded = line.split("+", 2)
+    content = bytes64(coded, 33)
+    if content[:1] != b"\x04" or ident(name, content).hex() != number:
+        raise BadError
+    return (name, ident(name, content)), content[1:]
+
+
+def ident(name: str, content: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\n" + content).digest()[:4]
+
+
+def check_members(members: dict[str, Value]) -> None:
+    optional = {"commitments", "delegation"} & set(members)
+    if set(members) - optional != {"format", "row", "leaf_index", "proof", "checkpoint"}:
+        raise BadError
+    if members["format"].is_ != "affidavit proof 1" or not isinstance(members["row"].is_, dict):
+        raise BadError
+
+
+def delegation(line: Any, row: dict[str, Value], at: str, keys: Keys) -> Key:
+    """Of the row's key, by a given one, for the row's time."""
+    if not isinstance(line, str) or "signature" not in row:
+        raise BadError
+    key = read_key(line)
+    if key.begin is None or not str(row["signature"].is_).startswith(f"\\x{key.name[-8:]}"):
+        raise BadError
+    if key not in signers([*keys, key], at):
+        raise BadError
+    return key
+
+
+def pinned(keys: Keys) -> Keys:
+    """A line that revokes a key which is also delegated does not pin it."""
+    delegated = {key.public for key in keys if key.begin is not None}
+    return [key for key in keys if key.begin is None and (key.revoked is None or key.public not in delegated)]
+
+
+def in_time(keys: Keys, some: Keys, at: str) -> Keys:
+    ends = [(key.public, key.revoked) for key in keys if key.revoked is not None]
+    return [key for key in some if not any(public == key.public and at >= end for public, end in ends)]
+
+
+def signers(keys: Keys, at: str) -> Keys:
+    """Those whose rows and receipts of that time count."""
+    roots = in_time(keys, pinned(keys), at)
+    return roots + [
+        key for key in in_time(keys, keys, at)
+        if key.begin is not None and key.begin <= at < key.until and any(is_delegated(key, root) for root in roots)
+    ]  # fmt: skip
+
+
+def is_delegated(key: Key, root: Key) -> bool:
+    message = f"affidavit delegation\n{key.text}\n{key.begin}\n{key.until}\n".encode()
+    return root.name == key.parent and is_signed(root.public, key.by, message)
+
+
+def check_signature(written: Any, log_id: str, leaf: bytes, keys: Keys) -> None:
     if not isinstance(written, str) or not re.fullmatch(r"\\x[0-9a-f]{136}", written):
         raise BadError
     whole = bytes.fromhex(written[2:])
-    public = keys.get(f"affidavit+{whole[:4].hex()}")
     message = f"affidavit row\n{log_id}\n{leaf.hex()}\n".encode()
-    if public is None or not is_signed(public, whole[4:], message):
+    if not any(
+        key.name == f"affidavit+{whole[:4].hex()}" and is_signed(key.public, whole[4:], message)
+        for key in keys
+    ):
         raise BadError
 
 
@@ -117,7 +249,7 @@ def check_row(row: dict[str, Value], erased: bool) -> None:
     for name in ("log_id", "query_id"):
         if not isinstance(row[name].is_, str) or not ID.fullmatch(row[name].is_):
             raise BadError
-    if not isinstance(row["timestamp"].is_, str) or not TIME.fullmatch(row["timestamp"].is_):
+    if not isinstance(row["timestamp"].is_, str) or not is_time(row["timestamp"].is_):
         raise BadError
     if not erased:
         salt = row["salt"].is_ if "salt" in row else None
@@ -162,7 +294,7 @@ def climbed(leaf: bytes, index: int, size: int, beside: list[bytes]) -> bytes:
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
-def checkpoint(note: Any, keys: dict[str, bytes]) -> tuple[str, int, bytes, float]:
+def checkpoint(note: Any, keys: Keys) -> tuple[str, int, bytes, float]:
     found = NOTE.fullmatch(note) if isinstance(note, str) else None
     if found is None or not is_time(found["time"]) or not is_month(found["month"]):
         raise BadError
@@ -174,15 +306,26 @@ def checkpoint(note: Any, keys: dict[str, bytes]) -> tuple[str, int, bytes, floa
         broken = BREAK.fullmatch(line)
         if broken is None or int(broken["kept"]) >= int(broken["lost"]):
             raise BadError
-    signature = bytes64(found["signature"], 68)
-    public = keys.get(f"affidavit+{signature[:4].hex()}")
-    if public is None or not is_signed(public, signature[4:], found["signed"].encode()):
-        raise BadError
+    check_signers(found["signatures"], found["signed"].encode(), in_time(keys, pinned(keys), found["time"]))
     size = int(found["size"])
     signed_from = float("inf") if found["from"] is None else int(found["from"])
     if found["from"] is not None and signed_from > size:
         raise BadError
     return found["month"], size, bytes64(found["root"], 32), signed_from
+
+
+def check_signers(lines: str, signed: bytes, keys: Keys) -> None:
+    """At least one given key signed it, and no given key's signature is wrong."""
+    is_known = False
+    for line in lines.splitlines():
+        _, name, coded = line.split(" ")
+        whole = bytes64(coded, None)
+        publics = [key.public for key in keys if key.name == f"{name}+{whole[:4].hex()}"]
+        if len(whole) <= 4 or not all(is_signed(public, whole[4:], signed) for public in publics):
+            raise BadError
+        is_known |= bool(publics)
+    if not is_known:
+        raise BadError
 
 
 def receipt(content: bytes) -> dict[str, Any] | None:
@@ -198,30 +341,42 @@ def receipt(content: bytes) -> dict[str, Any] | None:
     return body if isinstance(body, dict) and set(body) == names else None
 
 
-def is_genuine(receipt: dict[str, Any], keys: dict[str, bytes]) -> bool:
+def is_genuine(receipt: dict[str, Any], keys: Keys) -> bool:
     try:
         moment = datetime.fromisoformat(receipt["issued_at"]).astimezone(timezone.utc)  # noqa: UP017
         signature = base64.b64decode(receipt["signature"], validate=True)
         written = moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         signed = f"affidavit receipt\n{receipt['log_id']}\n{receipt['leaf_hash']}\n{written}\n"
-        return is_signed(keys[receipt["key_id"]], signature, signed.encode())
+        known = [key for key in signers(keys, written) if key.name == receipt["key_id"]]
+        return any(is_signed(key.public, signature, signed.encode()) for key in known)
     except (KeyError, TypeError, ValueError):
         return False
 
 
-def read_key(line: str) -> tuple[str, bytes]:
-    name, number, coded = line.split("+", 2)
-    raw = base64.b64decode(coded)
-    assert name == "affidavit" and raw[:1] == b"\x01" and len(raw) == 33
-    assert hashlib.sha256(b"affidavit\n" + raw).hexdigest()[:8] == number
-    return f"{name}+{number}", raw[1:]
+def read_key(line: str) -> Key:
+    found = KEY_LINE.fullmatch(line)
+    if found is None:
+        raise BadError
+    name, number, coded = found["key"].split("+", 2)
+    raw = bytes64(coded, 33)
+    if raw[:1] != b"\x01" or hashlib.sha256(b"affidavit\n" + raw).hexdigest()[:8] != number:
+        raise BadError
+    times = [found[part] for part in ("revoked", "begin", "until") if found[part] is not None]
+    if not all(map(is_time, times)) or times != sorted(set(times)):
+        raise BadError
+    by = bytes64(found["by"], 64) if found["by"] else b""
+    rest = (found["revoked"], found["begin"], found["until"] or "", found["parent"] or "", by)
+    return Key(f"{name}+{number}", raw[1:], found["key"], *rest)
 
 
 def is_signed(public: bytes, signature: bytes, message: bytes) -> bool:
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except InvalidSignature:
-        return False
+        if len(message) <= 4096:
+            return False
+        short = f"affidavit digest\n{hashlib.sha256(message).hexdigest()}\n"
+        return is_signed(public, signature, short.encode())
     return True
 
 
@@ -236,12 +391,12 @@ def is_month(text: str) -> bool:
     return text[:4] != "0000" and text[5:] in MONTHS
 
 
-def bytes64(text: str, length: int) -> bytes:
+def bytes64(text: str, length: int | None) -> bytes:
     try:
         found = base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except ValueError:
         raise BadError from None
-    if len(found) != length or base64.b64encode(found).decode() != text:
+    if len(found) != (length or len(found)) or base64.b64encode(found).decode() != text:
         raise BadError
     return found
 

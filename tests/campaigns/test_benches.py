@@ -19,13 +19,17 @@ TINY = ROOT / "tests" / "data" / "tiny_eval"
 WITHIN_S = 300
 BENCHES = {
     "archive": ["--rows", "2000"],
+    "drill": ["--rows", "2000"],
     "engine": ["--seconds", "0.5"],
+    "engines": ["--seconds", "1"],
     "gate": [],
     "hostile": ["--seconds", "2"],
     "ingest": ["--copies", "1", "--words", "10000", "--passages", "300"],
     "ledger": ["--rounds", "1"],
     "load": ["--seconds", "3"],
+    "package": ["--rows", "2000"],
     "retrieval": ["--passages", "300"],
+    "signing": ["--rounds", "1", "--requests", "50"],
     "verify": ["--rows", "2000"],
 }
 

@@ -17,7 +17,7 @@ from engine.storage.database import Database
 from engine.wiring import SAMPLE_BOOK
 from tests.conftest import ROOT, Running
 from tests.labelled import BOOKS, PHYSICAL_AI
-from tests.product.browser import CHROMIUM
+from tests.product.browser import CHROMIUM, FIREFOX
 from tests.product.docusaurus import PLUGIN, run
 
 BOOK = BOOKS[-1]  # a real one, where it is beside the checkout
@@ -31,10 +31,15 @@ class Site:
     folder: Path
     base_url: str
     book: str
+    export: str = EXPORT
 
     @property
     def pages(self) -> list[dict[str, Any]]:
-        return list(json.loads((self.folder / EXPORT).read_text())["pages"])
+        return list(self.exported["pages"])
+
+    @property
+    def exported(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / self.export).read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +51,7 @@ def course(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def affidavit_ingest(site: Site, data_dir: Path) -> None:
-    command = [sys.executable, "-m", "engine.cli", "ingest", site.folder / EXPORT, "--book", site.book]
+    command = [sys.executable, "-m", "engine.cli", "ingest", site.folder / site.export, "--book", site.book]
     result = json.loads(run(*command, "--json", "--data-dir", data_dir, cwd=ROOT).splitlines()[-1])
     assert (result["exit_code"], result["errors"]) == (0, [])
 
@@ -61,6 +66,36 @@ def english(course: Path, database: Database, data_dir: Path) -> Site:
 @pytest.fixture(scope="module")
 def german(course: Path, database: Database, data_dir: Path) -> Site:
     site = Site(course / "de", "/book/de/", "robot-course-de")
+    affidavit_ingest(site, data_dir)
+    return site
+
+
+@pytest.fixture(scope="module")
+def first_edition(course: Path, database: Database, data_dir: Path) -> Site:
+    site = Site(course, "/book/", "robot-course-1-0", "affidavit-content-1.0.json")
+    affidavit_ingest(site, data_dir)
+    return site
+
+
+@pytest.fixture(scope="module")
+def oldest(
+    package: Path, tmp_path_factory: pytest.TempPathFactory, database: Database, data_dir: Path
+) -> Site:
+    """Docusaurus 3.0 and React 18, as its own lock file installs them."""
+    target = tmp_path_factory.mktemp("oldest") / "oldest"
+    run("node", package / "e2e/make-site.mjs", "oldest", target, package / "e2e/docs")
+    site = Site(target / "build", "/", "irrigation-by-robots")
+    affidavit_ingest(site, data_dir)
+    return site
+
+
+@pytest.fixture(scope="module")
+def hash_router(
+    package: Path, tmp_path_factory: pytest.TempPathFactory, database: Database, data_dir: Path
+) -> Site:
+    target = tmp_path_factory.mktemp("hash") / "hash"
+    run("node", package / "e2e/make-site.mjs", "hash", target, package / "e2e/docs")
+    site = Site(target / "build", "/irrigation/", "irrigation-by-hash")
     affidavit_ingest(site, data_dir)
     return site
 
@@ -82,7 +117,7 @@ def physical_ai(
 # --- The export: every passage leads to a place that is there
 
 
-@pytest.mark.parametrize("name", ["english", "german", "physical_ai"])
+@pytest.mark.parametrize("name", ["english", "german", "first_edition", "physical_ai"])
 def test_every_address_and_anchor_of_every_passage_is_in_the_built_site(
     name: str, request: pytest.FixtureRequest, database: Database
 ) -> None:
@@ -133,17 +168,50 @@ class Ids(HTMLParser):
         self.ids.update(value for name, value in attrs if name == "id" and value)
 
 
-def test_versions_locales_and_all_docs_of_a_site_are_there(english: Site, german: Site) -> None:
-    assert {(page["version"], page["source"].split("/")[0]) for page in english.pages} == {
-        ("current", "docs"),
-        ("1.0", "versioned_docs"),
-        ("current", "course"),
-    }
-    assert {page["locale"] for page in english.pages} == {"en"}
+def test_all_docs_of_a_locale_and_version_are_in_its_own_book(
+    english: Site, german: Site, first_edition: Site
+) -> None:
+    """All versions were in one export before, and so in one book."""
+    assert {page["source"].split("/")[0] for page in english.pages} == {"docs", "course"}
+    assert {page["source"].split("/")[0] for page in first_edition.pages} == {"versioned_docs"}
     assert {page["locale"] for page in german.pages} == {"de"}
-    addresses = {page["permalink"] for page in english.pages + german.pages}
+    books = [site.exported["book"] for site in (english, german, first_edition)]
+    assert [(book["id"], book["locale"], book["version"]) for book in books] == [
+        ("robot-course", "en", "current"), ("robot-course-de", "de", "current"), ("robot-course-1-0", "en", "1.0"),
+    ]  # fmt: skip
+    addresses = {page["permalink"] for page in english.pages + german.pages + first_edition.pages}
     assert {"/book/docs/workshop/greenhouse", "/book/docs/1.0/first-edition", "/book/course",
             "/book/course/wéek one", "/book/de/docs/werkstatt/gewächshaus", "/book/de/course"} <= addresses  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["oldest", "hash_router"])
+def test_closed_tabs_are_exported_and_excluded_docs_are_not(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    site: Site = request.getfixturevalue(name)
+    text = (site.folder / EXPORT).read_text()
+    assert "Bare dunes are never watered" in text
+    assert "on-call rota" not in text
+    assert "on-call rota" not in str([page["title"] for page in site.pages])
+    copies = [path for path in site.folder.rglob("*.html") if "data-affidavit-tabs" in path.read_text()]
+    assert copies == []
+
+
+def test_addresses_of_the_hash_router_are_as_a_browser_has_them(
+    hash_router: Site, database: Database
+) -> None:
+    query = """SELECT DISTINCT url FROM books JOIN generation_chunks ON generation_id = live_generation
+               JOIN chunks USING (chunk_id) WHERE books.book_id = %s"""
+    with psycopg.connect(database.url) as connection:
+        addresses = {url for (url,) in connection.execute(query, (hash_router.book,))}
+    assert addresses
+    assert {url for url in addresses if not url.startswith("/irrigation/#/irrigation/")} == set()
+
+
+def test_the_oldest_docusaurus_has_no_second_copy_of_its_packages(oldest: Site) -> None:
+    modules = oldest.folder.parent / "node_modules"
+    assert '"version": "3.0.0"' in (modules / "@docusaurus/core/package.json").read_text()
+    assert not (modules / "docusaurus-plugin-affidavit/node_modules").exists()
 
 
 def test_what_is_not_published_is_not_in_it(english: Site) -> None:
@@ -241,18 +309,33 @@ class Words(HTMLParser):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="The panel is not tested in a browser: apt-get install chromium")
 def test_readers_ask_in_a_real_browser(
-    english: Site, german: Site, request: pytest.FixtureRequest, server: Running, key: str, tmp_path: Path
+    english: Site, german: Site, first_edition: Site, oldest: Site, hash_router: Site,
+    request: pytest.FixtureRequest, server: Running, key: str, tmp_path: Path,
 ) -> None:  # fmt: skip
     """What they see is said by each test in docusaurus/e2e; the pictures are in E2E_SCREENSHOTS if it is set."""
-    assert english.folder == german.folder.parent
+    assert english.folder == german.folder.parent == first_edition.folder
     environment = {
         "E2E_ENGINE": server.url, "E2E_KEY": key, "E2E_SITE": str(english.folder.parent),
+        "E2E_SMALL_SITES": f"{oldest.folder.parent}:{hash_router.folder.parent}",
         "E2E_SCREENSHOTS": os.environ.get("E2E_SCREENSHOTS", str(tmp_path)), "CHROMIUM": str(CHROMIUM),
     }  # fmt: skip
     if BOOK == PHYSICAL_AI:
         environment["E2E_REAL_SITE"] = str(request.getfixturevalue("physical_ai").folder.parent)
     files = sorted((PLUGIN / "e2e").glob("*.e2e.mjs"))
     print(run("node", "--test", "--test-concurrency=2", *files, environment=environment))
+
+
+@pytest.mark.skipif(FIREFOX is None, reason="The panel is not tested in Firefox: apt-get install firefox-esr")
+def test_readers_ask_in_firefox(
+    english: Site, german: Site, server: Running, key: str, tmp_path: Path
+) -> None:
+    """By WebDriver BiDi, which no browser of the other test speaks."""
+    assert english.folder == german.folder.parent
+    environment = {
+        "E2E_ENGINE": server.url, "E2E_KEY": key, "E2E_SITE": str(english.folder.parent), "E2E_BROWSER": "firefox",
+        "E2E_SCREENSHOTS": os.environ.get("E2E_SCREENSHOTS", str(tmp_path)) + "/firefox", "FIREFOX": str(FIREFOX),
+    }  # fmt: skip
+    print(run("node", "--test", PLUGIN / "e2e/panel.e2e.mjs", environment=environment))
 
 
 def test_its_own_tests_pass(package: Path) -> None:

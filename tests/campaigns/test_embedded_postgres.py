@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict
 from engine import settings as settings_file
 from engine import wiring
 from engine.errors import ConfigurationError
-from engine.providers.postgres import EmbeddedPostgres
+from engine.providers.postgres import SOCKET, EmbeddedPostgres
 from engine.storage.data_folder import UsageLock
 from engine.storage.database import Database
 
@@ -141,7 +141,7 @@ def test_a_killed_server_starts_again_with_every_committed_row(data: Path) -> No
         assert connection.execute("SELECT word FROM kept").fetchall() == [("committed",)]
 
 
-# Before: it stayed dead until the engine was started anew.
+# Seen red with a `revive` that does nothing, as before: it stayed dead until the engine was started anew.
 async def test_a_server_that_dies_while_it_is_used_is_started_again(data: Path) -> None:
     """Also by three who notice at once, and as often as it dies."""
     settings = settings_file.load({}, data_dir=data)
@@ -155,6 +155,34 @@ async def test_a_server_that_dies_while_it_is_used_is_started_again(data: Path) 
     assert postmasters(data) == []
 
 
+# Seen red with a server that is never cut off, as before: pg_ctl's own words after a minute, and a server that nobody could
+# reach or stop.
+@pytest.mark.parametrize("step", ["start", "stop"])
+def test_a_server_whose_socket_was_removed_is_started_again_or_stopped(data: Path, step: str) -> None:
+    server = EmbeddedPostgres(data)
+    server.start()
+    with connect(server) as connection:
+        connection.execute("CREATE TABLE kept ()")
+    pid = postmaster(data)
+    (data / "postgres" / SOCKET).unlink()
+    if step == "start":
+        EmbeddedPostgres(data).start()
+        with connect(server) as connection:
+            connection.execute("SELECT FROM kept")
+    else:
+        server.stop()
+    assert is_gone(pid)
+
+
+# Seen red the same way.
+async def test_a_server_whose_socket_is_removed_while_it_is_used_is_started_again(data: Path) -> None:
+    async with wiring.open_database(settings_file.load({}, data_dir=data)) as database:
+        (data / "postgres" / SOCKET).unlink()
+        async with asyncio.timeout(GONE_S):
+            await connected(database)
+
+
+# Seen red the same way.
 async def test_a_server_that_was_stopped_in_an_orderly_way_is_started_again_too(data: Path) -> None:
     """A server on a full disk ends like that, by itself."""
     settings = settings_file.load({}, data_dir=data)

@@ -1,25 +1,34 @@
 """A real asynchronous failover: acknowledged and anchored records are lost, are named, and sealing goes on behind a signed break."""
 
 import contextlib
+import socket
+import time
 from collections.abc import Iterator
 from datetime import date
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlencode
 
+import httpx
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from audit.proof.keys import SigningKey
 from audit.proof.verdict import Verdict
 from engine import settings as settings_file
+from engine import wiring
 from engine.providers.postgres import EmbeddedPostgres
-from engine.storage.database import Database
+from engine.storage.database import AUDITOR, HOST_S, Database, reading
 from engine.wiring import now
 from tests.command_line import affidavit
+from tests.conftest import running
 from tests.logs.recorded import make_months
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog
 
 LOST = 65
+COMMANDS = ("migrate", "audit partitions", "audit seal --once", "audit status", "books")
 
 
 @pytest.fixture
@@ -99,6 +108,103 @@ async def test_records_lost_by_an_asynchronous_failover_are_named_and_sealing_go
         surviving = SealedLog(Database(standby.url, settings), folder, log.key)
         surviving.write(FEBRUARY, 500)
         await check_break(surviving, receipts)
+
+
+def forms_of(*servers: EmbeddedPostgres) -> dict[str, str]:
+    """The address of whichever takes writes, as people write it."""
+    given = [conninfo_to_dict(server.url) for server in servers]
+    hosts, of = ",".join(str(each["host"]) for each in given), given[0]
+    named = f"host={hosts} dbname={of['dbname']} user={of['user']} target_session_attrs=read-write"
+    query = urlencode({"host": hosts, "user": str(of["user"]), "target_session_attrs": "read-write"})
+    return {"keywords": named, "url": f"postgresql:///{of['dbname']}?{query}"}
+
+
+# The standby is named first, so that a client that takes any server fails.
+@pytest.mark.campaign
+def test_an_engine_that_knows_both_servers_finds_the_successor_of_a_killed_leader(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SigningKey.create(folder / "signing.key")
+    with primary_of(folder) as primary:
+        assert affidavit("migrate", data_dir=folder, DATABASE_URL=primary.url).returncode == 0
+        with standby_of(primary, folder) as standby:
+            with psycopg.connect(primary.url, autocommit=True) as leading:
+                leading.execute("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'")
+                leading.execute("SELECT pg_reload_conf()")
+            wait_until(
+                primary.url, "SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'quorum'"
+            )
+            for address in forms_of(standby, primary).values():
+                for command in COMMANDS:
+                    said = affidavit(*command.split(), data_dir=folder, DATABASE_URL=address)
+                    assert said.returncode == 0, (command, said.stdout, said.stderr)
+            monkeypatch.setenv("DATABASE_URL", address)
+            made = affidavit(
+                "ingest", wiring.SAMPLE_BOOK, "--book", "physical-ai", data_dir=folder, DATABASE_URL=address
+            )
+            assert made.returncode == 0, made.stderr
+            secret = affidavit(
+                "keys", "create", "--client", "site", data_dir=folder, DATABASE_URL=address
+            ).stdout.split()[-1]
+            with (
+                running(folder, command="serve") as engine,
+                httpx.Client(
+                    base_url=engine.url, headers={"Authorization": f"Bearer {secret}"}, timeout=10
+                ) as client,
+            ):
+                told = [asked(client) for _ in range(3)]
+                primary._control("stop", "--mode=immediate")
+                told += [asked(client) for _ in range(3)]
+                with psycopg.connect(standby.url, autocommit=True) as promoting:
+                    promoting.execute("SELECT pg_promote(true)")
+                told += [asked(client) for _ in range(3)]
+                wait_until(standby.url, "SELECT NOT EXISTS (SELECT FROM audit_open)")
+            answered = [query_id for status, query_id in told if status == 200]
+            assert told[-1][0] == told[0][0] == 200, told
+            with psycopg.connect(standby.url) as looking:
+                rows = looking.execute(
+                    "SELECT query_id::text FROM audit_logs WHERE endpoint = '/v1/query' AND http_status = 200"
+                )
+                assert sorted(name for (name,) in rows) == sorted(answered)
+            verified = affidavit("audit", "verify", data_dir=folder, DATABASE_URL=address)
+            assert verified.stdout.split()[0] == "VALID", verified.stdout
+
+
+@contextlib.contextmanager
+def swallowing() -> Iterator[int]:
+    """A host that takes connections and says nothing, as one behind a firewall or whose machine is frozen."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield int(listening.getsockname()[1])
+
+
+# Seen red with the limits of single connections, which hold for each host, and with PGHOST left out of account: 10 s.
+@pytest.mark.campaign
+@pytest.mark.parametrize("form", ["address", "environment"])
+async def test_a_first_host_that_swallows_everything_is_passed_over(
+    folder: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with primary_of(folder) as primary, swallowing() as port:
+        assert affidavit("migrate", data_dir=folder, DATABASE_URL=primary.url).returncode == 0
+        given = conninfo_to_dict(primary.url)
+        parts = {"host": f"127.0.0.1,{given['host']}", "port": f"{port},5432"}
+        parts |= {name: str(given[name]) for name in ("user", "dbname")}
+        url = make_conninfo("", **parts)
+        if form == "environment":
+            url = "postgresql://"
+            for name, value in parts.items():
+                monkeypatch.setenv({"dbname": "PGDATABASE"}.get(name, f"PG{name.upper()}"), value)
+        settings = settings_file.load({"DATABASE_URL": url}, data_dir=folder)
+        async with wiring.open_database(settings) as database:
+            for connect in (partial(reading, database.url, AUDITOR), partial(psycopg.connect, database.url)):
+                began = time.monotonic()
+                with connect() as connection:
+                    assert connection.execute("SELECT 1").fetchone() == (1,)
+                assert time.monotonic() - began < 2 * HOST_S
+
+
+def asked(client: httpx.Client) -> tuple[int, str]:
+    response = client.post("/v1/query", json={"query": "What does an IMU measure?"})
+    return response.status_code, str(response.json().get("query_id"))
 
 
 async def check_break(log: SealedLog, lost: list[dict[str, object]]) -> None:

@@ -83,7 +83,7 @@ class Load:
 
 
 @asynccontextmanager
-async def loaded(engine: Running, chunk_id: str) -> AsyncIterator[Load]:
+async def loaded(engine: Running, chunk_id: str, readers: int = READERS) -> AsyncIterator[Load]:
     """Readers who ask one thing after the other until the end of the block: in one piece, as a stream, for a passage."""
     load = Load()
     over = asyncio.Event()
@@ -99,7 +99,7 @@ async def loaded(engine: Running, chunk_id: str) -> AsyncIterator[Load]:
             await asyncio.sleep(PAUSE_S)
 
     async with reader(engine) as http, asyncio.TaskGroup() as group:
-        for _ in range(READERS):
+        for _ in range(readers):
             group.create_task(read(http))
         yield load
         over.set()

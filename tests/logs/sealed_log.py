@@ -22,6 +22,7 @@ from audit.ledger.ledger import Ledger
 from audit.proof.keys import PublicKey, SigningKey, public_file, read_public_keys
 from audit.proof.record import SIGNED_FROM, Row, Trail
 from audit.proof.verdict import Finding, Report
+from audit.sealing.publication import Witnessing
 from audit.sealing.sealer import Sealer
 from audit.vault import FolderVault, Vault
 from engine.admission.operator_events import OperatorEvents
@@ -34,7 +35,8 @@ from tests.logs.recorded import make_months, write
 JANUARY, FEBRUARY = date(2025, 1, 1), date(2025, 2, 1)
 EVIDENCE = (
     "audit_logs", "audit_leaves", "audit_checkpoints", "audit_anchors", "audit_keys", "audit_origin", "audit_erasures",
-    "audit_breaks",
+    "audit_breaks", "audit_set_aside", "audit_head_entries", "audit_heads", "audit_head_anchors",
+    "audit_holds", "audit_erasure_requests", "audit_hold_subjects",
 )  # fmt: skip
 LEFT_EMPTY = ("audit_open", "audit_row_keys", "chat_sessions", "chat_messages", "source_citations")
 EVER = Period(datetime.min.replace(tzinfo=UTC), LAST_MOMENT)
@@ -105,15 +107,30 @@ class SealedLog:
             for place in places:
                 self.rows[month, place] = write(connection, whole_trail(month, place, **given), key=key)
 
-    async def seal(self, key: SigningKey | None = None, vault: Vault | None = None) -> dict[date, str]:
+    async def seal(
+        self, key: SigningKey | None = None, vault: Vault | None = None, *, may_begin_vault: bool = False
+    ) -> dict[date, str]:
         """What could not be sealed, and why."""
-        async with self.database.pool("affidavit_sealer") as pool:
-            sealer = Sealer(
-                pool, key or self.key, lambda: [*self.keys, *([key.public] if key else [])], vault or self.vault,
-                seal_every_s=5, anchor_every_s=30, clock=now, monotonic=time.monotonic,
-            )  # fmt: skip
+        async with self.sealer(key, vault, may_begin_vault=may_begin_vault) as sealer:
             await sealer.seal_once()
+            assert sealer.stopped == ""
             return sealer.failures
+
+    @asynccontextmanager
+    async def sealer(
+        self,
+        key: SigningKey | None = None,
+        vault: Vault | None = None,
+        witnessing: Witnessing | None = None,
+        *,
+        may_begin_vault: bool = False,
+    ) -> AsyncIterator[Sealer]:
+        async with self.database.pool("affidavit_sealer") as pool:
+            yield Sealer(
+                pool, key or self.key, lambda: [*self.keys, *([key.public] if key else [])], vault or self.vault,
+                seal_every_s=5, anchor_every_s=30, clock=now, monotonic=time.monotonic, may_begin_vault=may_begin_vault,
+                witnessing=witnessing,
+            )  # fmt: skip
 
     def inspect(
         self, keys: list[PublicKey] | None = None, period: Period = EVER, vault: Vault | None = None

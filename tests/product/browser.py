@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 SOON_S = 30.0
 KEYS = {"Enter": 13, "Escape": 27, "Tab": 9}
 
@@ -84,11 +85,17 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyDown", **about, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **about)
 
-    def shoot(self, file: Path) -> None:
-        """The whole page, not only what the window shows."""
+    def shoot(self, file: Path, *, height: float | None = None) -> None:
+        """The whole page, or it down to a height, not only what the window shows."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        told = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": 1}
+        self._shoot(file, clip=clip, captureBeyondViewport=True)
+
+    def shoot_window(self, file: Path) -> None:
+        self._shoot(file)
+
+    def _shoot(self, file: Path, **part: Any) -> None:
+        told = self.call("Page.captureScreenshot", format="png", **part)
         file.write_bytes(base64.b64decode(told["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:

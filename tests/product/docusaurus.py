@@ -4,7 +4,8 @@ import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.conftest import ROOT
 
 PLUGIN = ROOT / "docusaurus"
 NODE_NEEDED = 20
+_LOCK = PLUGIN / "package-lock.json"
 
 
 def _node_missing() -> str:
@@ -34,15 +36,34 @@ def run(*command: object, cwd: Path = PLUGIN, environment: Mapping[str, str] | N
     return ended.stdout
 
 
-@pytest.fixture(scope="module")
-def package() -> Path:
-    """With its dependencies, built; the first time it takes a minute to install them."""
+def install() -> None:
+    """What the plugin is built and tested with; the first time it takes a minute. Skips the test where that is impossible."""
     if missing := _node_missing():
         pytest.skip(f"The Docusaurus plugin is not tested: {missing}")
-    installed, lock = PLUGIN / "node_modules" / ".package-lock.json", PLUGIN / "package-lock.json"
-    with lock.open() as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)  # two processes of one run write into one folder
-        if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-            run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+    with _alone():
+        _install()
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    """With its dependencies, built."""
+    if missing := _node_missing():
+        pytest.skip(f"The Docusaurus plugin is not tested: {missing}")
+    with _alone():
+        _install()
         run("npm", "run", "build")
     return PLUGIN
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Two processes of one run write into one folder."""
+    with _LOCK.open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield
+
+
+def _install() -> None:
+    installed = PLUGIN / "node_modules" / ".package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < _LOCK.stat().st_mtime:
+        run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from engine.cli.main import COMMANDS, parser
 from engine.cli.output import print_rows
 from engine.storage.database import Database
 from tests.command_line import affidavit
-from tests.conftest import Records
+from tests.conftest import ROOT, Records
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -33,6 +35,27 @@ def test_the_version_is_the_one_of_the_package(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["--version"])
     assert (ended.value.code, capsys.readouterr().out) == (0, "affidavit 0.1.0\n")
+
+
+# Seen red: the readers of all formats, Arrow and the web framework were loaded by each command.
+@pytest.mark.parametrize(
+    ("module", "unloaded"),
+    [
+        (
+            "engine.cli.main",
+            {"nltk", "pypdf", "selectolax", "pyarrow", "fastapi", "duckdb", "boto3", "onnxruntime"},
+        ),
+        ("engine.cli.serving", {"nltk", "pypdf", "selectolax", "pyarrow", "duckdb", "boto3"}),
+        ("ingest.read.sandbox", {"nltk", "pypdf", "selectolax", "numpy"}),
+        ("audit.checking.second_judge", {"pyarrow", "numpy", "psycopg"}),
+    ],
+)
+def test_a_process_loads_nothing_heavy_before_it_needs_it(module: str, unloaded: set[str]) -> None:
+    listing = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    assert unloaded & set(loaded) == set()
 
 
 @pytest.mark.parametrize("words", ["", "nothing", "keys", "ingest", "ask", "up --port many"])
@@ -63,7 +86,8 @@ def test_ask_prints_the_answer_and_leaves_a_row(data_dir: Path, records: Records
 def test_ask_of_a_book_that_is_not_there(data_dir: Path, database: Database) -> None:
     said = affidavit("ask", "What?", "--book", "nothing", data_dir=data_dir)
     assert said.returncode == 1
-    assert said.stderr.startswith("affidavit: No book with this id is published here. Check the book id.")
+    assert said.stderr.startswith("affidavit: There is no book nothing. Published here: ")
+    assert "(query " in said.stderr
 
 
 def test_books_as_table_and_json(data_dir: Path, database: Database) -> None:
@@ -114,8 +138,8 @@ def test_doctor_has_a_line_for_each_part(data_dir: Path, database: Database, key
     findings = json.loads(said.stdout)
     assert [finding for finding in findings if finding["state"] != "ok"] == []
     assert said.returncode == 0
-    assert len(findings) == 22
-    assert len(affidavit("doctor", data_dir=data_dir).stdout.splitlines()) == 22
+    assert len(findings) == 30
+    assert len(affidavit("doctor", data_dir=data_dir).stdout.splitlines()) == 30
 
 
 def test_doctor_names_what_is_missing_and_what_to_do(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -125,7 +149,7 @@ def test_doctor_names_what_is_missing_and_what_to_do(tmp_path_factory: pytest.Te
     assert "affidavit keys create" in said.stdout
 
 
-# Before: `ingest` read the whole book and failed in the database, `calibrate` said that there is no such book.
+# Seen red as before: `ingest` read the whole book and failed in the database, `calibrate` said that there is no such book.
 @pytest.mark.parametrize("book", ["../x", "", "Robots", "-x", "a/b", "x" * 64, "x\n", "é"])
 @pytest.mark.parametrize(
     "words",
@@ -155,7 +179,7 @@ def test_a_default_book_that_is_no_id_is_refused_with_the_rule(data_dir: Path) -
     assert "is not a book ID, which is 1 to 63 lower-case letters" in said.stderr
 
 
-# Before: the key was created, and got 403 at its first use.
+# Seen red as before: the key was created, and got 403 at its first use.
 def test_a_key_that_could_never_be_used_is_not_created(data_dir: Path, database: Database) -> None:
     said = affidavit(
         "keys", "create", "--client", "x", "--scope", "ask,erase", "--book", "robots", data_dir=data_dir
@@ -197,8 +221,8 @@ def test_ingest_reports_as_json(data_dir: Path, database: Database, tmp_path: Pa
     said = affidavit("ingest", tmp_path, "--book", "cups", "--json", data_dir=data_dir)
     result = json.loads(said.stdout)
     assert set(result) == {
-        "book", "language", "embedder", "generation", "files_processed", "chunks_created", "chunks_reused", "chunks_removed", "errors",
-        "index_rebuilt", "warnings", "exit_code", "seconds",
+        "book", "language", "embedder", "generation", "files_processed", "chunks_created", "chunks_reused", "chunks_removed",
+        "chunks_restored", "errors", "index_rebuilt", "warnings", "exit_code", "seconds",
     }  # fmt: skip
     assert (result["files_processed"], result["chunks_created"]) == (1, 1)
     assert [error["file"] for error in result["errors"]] == ["bad.md"]

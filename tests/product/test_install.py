@@ -19,8 +19,9 @@ import pytest
 
 from engine.storage.database import Database
 from supply.bill_of_materials import NAME
-from tests.conftest import PATIENCE, ROOT, free_port
+from tests.conftest import HUNG_S, PATIENCE, ROOT, free_port, killed_after
 from tests.databases import empty_database
+from tests.manual.documented import PAGES
 
 BUILD_S = 300
 ANSWER_S = 120
@@ -63,7 +64,10 @@ def affidavit(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(tmp_path: Path) -> Mapping[str, str]:
     """That of somebody who has no checkout."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return kept | PATIENCE | {"AFFIDAVIT_DATA_DIR": str(tmp_path / "data")}
+    part_of_the_manual = {
+        "AFFIDAVIT_BOOKS__MANUAL": "docs/tutorials"
+    }  # all of it takes ten seconds of a core
+    return kept | PATIENCE | part_of_the_manual | {"AFFIDAVIT_DATA_DIR": str(tmp_path / "data")}
 
 
 def test_up_answers_a_question_and_the_doctor_is_content(
@@ -81,12 +85,25 @@ def test_up_answers_a_question_and_the_doctor_is_content(
                 f"http://127.0.0.1:{port}/v1/query", json={"query": "What is gimbal lock?"},
                 headers={"Authorization": f"Bearer {key}"}, timeout=ANSWER_S,
             ).json()  # fmt: skip
+            with killed_after(HUNG_S, engine):
+                second_book = next((line for line in engine.stdout if "manual" in line), "it ended before")
             doctor = _run(affidavit, environment, tmp_path, "doctor")
         finally:
             engine.terminate()
     assert answered["outcome"] == "answered"
     assert "gimbal lock" in answered["answer"].lower()
+    assert second_book.startswith("The manual can be asked too: 4 pages, ")
     assert doctor.returncode == 0, doctor.stdout
+
+
+def test_the_wheel_has_the_whole_manual(wheel: Path) -> None:
+    shipped = "engine/shipped/docs/"
+    with zipfile.ZipFile(wheel) as opened:
+        held = {name.removeprefix(shipped) for name in opened.namelist() if name.startswith(shipped)}
+    pages = {
+        page.removeprefix("docs/") for page in PAGES if page.startswith("docs/") and "/site/" not in page
+    }
+    assert {name for name in held if name.endswith(".md")} == pages
 
 
 def test_migrate_works_on_a_given_database(

@@ -21,6 +21,7 @@ ROOMS = ("engine", "ingest", "audit")
 FORBIDDEN_NAMES = re.compile(r"utils?|helpers?|managers?|services?|core")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def _modules() -> list[str]:
@@ -66,33 +67,36 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 @pytest.mark.parametrize("package", [engine, ingest, audit], ids=lambda package: package.__name__)
 def test_the_map_of_a_package_names_exactly_its_modules(package: ModuleType) -> None:
     """The map is the section `Modules` of the package's docstring, one line for each module: four spaces, the name, two
-    or more spaces, what it does. A sub-package is a line `name/`; its modules follow it, indented by eight spaces."""
+    or more spaces, what it does. A sub-package is a line `name/`; its modules follow it, indented by four more."""
     section = re.search(r"^Modules\n((?: {4}.+\n)+)", package.__doc__ or "", re.MULTILINE)
     assert section
-    named, above = [], ""
+    named: list[str] = []
+    above = [package.__name__]
     for line in section[1].splitlines():
-        found = re.fullmatch(r"( {4}| {8})(\w+)(/?) {2,}\S.*", line)
+        found = re.fullmatch(r"((?: {4})+)(\w+)(/?) {2,}\S.*", line)
         assert found, f"Not a line of a map: {line!r}"
-        inside = above if len(found[1]) > len("    ") else ""
-        named.append(f"{package.__name__}.{inside}{found[2]}")
-        above = f"{found[2]}." if found[3] else above
+        above = above[: len(found[1]) // 4]
+        named.append(".".join([*above, found[2]]))
+        above = [*above, found[2]] if found[3] else above
     assert sorted(named) == [name for name in _modules() if name.startswith(f"{package.__name__}.")]
 
 
-def test_where_to_change_what_is_the_same_in_the_readme() -> None:
+def test_where_to_change_what_is_the_same_for_contributors() -> None:
     assert engine.__doc__ is not None
     told = re.findall(
         r"^ +(.+?) {2,}((?:config|engine|audit|ingest|a new file).+)$", engine.__doc__, re.MULTILINE
     )
     rows = re.findall(
-        r"^\| (.+?) \| (.+?) \|$", README.split("## Where to change what")[1].split("##")[0], re.MULTILINE
+        r"^\| (.+?) \| (.+?) \|$",
+        CONTRIBUTING.split("## Where to change what")[1].split("##")[0],
+        re.MULTILINE,
     )
-    assert [(what, where.replace("`", "")) for what, where in rows[1:]] == told[-10:]
-    assert len(told[-10:]) == 10
+    assert [(what, where.replace("`", "")) for what, where in rows[1:]] == told[-11:]
+    assert len(told[-11:]) == 11
 
 
 def test_every_file_named_as_the_place_to_change_exists() -> None:
-    table = README.split("## Where to change what")[1].split("##")[0]
+    table = CONTRIBUTING.split("## Where to change what")[1].split("##")[0]
     for name in re.findall(r"`((?:config|engine|audit|ingest)/[\w./]+)`", table):
         assert (ROOT / name).exists(), name
 

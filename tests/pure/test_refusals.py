@@ -49,12 +49,3 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 def test_every_place_names_every_reason(place: Callable[[], list[str]]) -> None:
     assert sorted(place()) == sorted(REASONS)
-
-
-def test_the_readme_gives_each_reason_with_its_sentence() -> None:
-    rows = re.findall(
-        r"^\| `(\w+)` \| (.+) \|$",
-        read("README.md").split("### What is refused")[1].split("###")[0],
-        re.MULTILINE,
-    )
-    assert rows == [(reason.value, reason.sentence.format(part="book")) for reason in RefusalReason]

@@ -27,6 +27,7 @@ def settings_of(model: type[BaseModel], *tables: str) -> Iterator[tuple[tuple[st
 
 ALL = dict(settings_of(Settings))
 SECRETS = [path for path, kind in ALL.items() if kind is SecretStr]
+SECRET = "key=hunter2"  # in a form that headers have too
 
 
 def prefixed(path: tuple[str, ...]) -> str:
@@ -137,7 +138,7 @@ def test_usual_name_wins(name: str, path: tuple[str, ...]) -> None:
 
 
 def test_usual_names_are_those_of_their_vendor() -> None:
-    tables = {"ANTHROPIC": "claude", "CO": "cohere"}
+    tables = {"ANTHROPIC": "claude", "CO": "cohere", "VAULT": "signing"}
     for name, (table, key) in CONVENTIONAL.items():
         vendor, _, what = name.partition("_")
         assert table == tables.get(vendor, vendor.lower())
@@ -181,22 +182,22 @@ def test_api_keys_and_passwords_are_secrets() -> None:
 
 @pytest.mark.parametrize("path", SECRETS, ids=".".join)
 def test_secret_does_not_show(path: tuple[str, ...]) -> None:
-    settings = load({prefixed(path): "hunter2"})
-    assert value_of(settings, path) == "hunter2"
+    settings = load({prefixed(path): SECRET})
+    assert value_of(settings, path) == SECRET
     shown = f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
     assert "hunter2" not in shown
 
 
 @pytest.mark.parametrize("path", SECRETS, ids=".".join)
 def test_secret_does_not_show_in_the_fingerprint(path: tuple[str, ...]) -> None:
-    one, two = load({prefixed(path): "hunter2"}), load({prefixed(path): "hunter3"})
+    one, two = load({prefixed(path): SECRET}), load({prefixed(path): f"{SECRET}3"})
     assert one.fingerprint() == two.fingerprint()
 
 
 @pytest.mark.parametrize("path", SECRETS, ids=".".join)
 def test_secrets_do_not_take_part_in_the_fingerprint(path: tuple[str, ...]) -> None:
     """Whether one is set says how the engine is reached, not how it decides."""
-    assert load({prefixed(path): "hunter2"}).fingerprint() == load({}).fingerprint()
+    assert load({prefixed(path): SECRET}).fingerprint() == load({}).fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -225,11 +226,18 @@ def test_fingerprint_names_the_numbers_that_decide() -> None:
         ("budget.total_s", "0", "greater than 0"),
         ("budget.total_s", "-inf", "greater than 0"),
         ("database.connections_max", "2", "greater than or equal to 3"),
-        ("limits.per_key", "100/week", "second|minute|hour|day"),
-        ("limits.per_key", "0/minute", "second|minute|hour|day"),
-        ("limits.per_key", "100/minute\n", "second|minute|hour|day"),
+        ("limits.per_key", "100/week", "must be a rate such as"),
+        ("limits.per_key", "0/minute", "must be a rate such as"),
+        ("limits.per_key", "100/minute\n", "must be a rate such as"),
         ("page.enabled", "perhaps", "valid boolean"),
         ("server.trusted_proxies", "proxy", "IP address"),
+        ("server.allowed_origins", "*", "an origin"),
+        ("server.allowed_origins", "null", "an origin"),
+        ("server.allowed_origins", "book.example.org", "an origin"),
+        ("server.allowed_origins", "https://book.example.org/", "an origin"),
+        ("server.allowed_origins", "https://Book.example.org", "an origin"),
+        ("server.allowed_origins", "https://book.example.org:443", "an origin"),
+        ("server.allowed_origins", "https://a.example, https://*.b.example", "an origin"),
         ("server.trusted_proxies", "10.0.0.7, 10.0.0.1/8", "IP address"),
         ("server.trusted_proxies", "10.0.0.0/99", "IP address"),
         ("archive.object_lock_mode", "NONE", "'COMPLIANCE' or 'GOVERNANCE'"),
@@ -281,3 +289,57 @@ def test_wrong_name_of_a_secret_does_not_show_the_secret() -> None:
 @pytest.mark.parametrize("name", ["AFFIDAVIT_KEY", "AFFIDAVIT_KEY_FILE", "AFFIDAVIT_GATEWAY_PER_DAY"])
 def test_a_gateway_may_share_the_environment(name: str) -> None:
     assert load({name: "anything"}) == load({})
+
+
+def test_sites_that_may_read_answers_are_listed_like_proxies() -> None:
+    given = "https://book.example.org, http://localhost:3000,http://[::1]:3000"
+    assert load({"AFFIDAVIT_SERVER__ALLOWED_ORIGINS": given}).server.allowed_origins == tuple(
+        part.strip() for part in given.split(",")
+    )
+    assert load({}).server.allowed_origins == ()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["127.0.0.1:4318", "ftp://host/", "http://user:hunter2@host/v1/traces", "http://host/v1/traces?key=hunter2", "http:// host/"],
+)  # fmt: skip
+def test_the_address_of_a_collector_is_a_url_without_a_secret(wrong: str) -> None:
+    told = refused({"AFFIDAVIT_TRACES__ENDPOINT": wrong})
+    assert "traces.endpoint: must be a URL" in told
+    assert "hunter2" not in told
+
+
+@pytest.mark.parametrize("wrong", ["hunter2", "a=b c=hunter2", "=hunter2", "a=hunter2,,b=c", "a b=hunter2"])
+def test_headers_of_a_collector_are_pairs_and_a_message_does_not_show_them(wrong: str) -> None:
+    told = refused({"AFFIDAVIT_TRACES__HEADERS": wrong})
+    assert "traces.headers: must be headers" in told
+    assert "hunter2" not in told
+
+
+def test_traces_are_off_unless_a_collector_is_named() -> None:
+    assert load({}).traces.endpoint == ""
+
+
+def test_a_file_of_ones_own_has_what_differs_and_the_environment_has_the_last_word(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('[limits]\nper_key = "7/minute"\n[retrieval]\ntop_k = 4\n', "utf-8")
+    settings = load({"AFFIDAVIT_SETTINGS_FILE": str(own), "AFFIDAVIT_RETRIEVAL__TOP_K": "3"})
+    assert (settings.limits.per_key, settings.retrieval.top_k) == ("7/minute", 3)
+    assert settings.limits.anonymous == load({}).limits.anonymous
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[limts]\n", "limts: there is no such setting"),
+        ("limits = 3\n", "limits: "),
+        ("[data_dir]\nx = 1\n", "data_dir: "),
+        ("[limits\n", "own.toml cannot be read"),
+        (None, "own.toml cannot be read"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_ones_own_is_named(content: str | None, said: str, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    if content is not None:
+        own.write_text(content, "utf-8")
+    assert said in refused({"AFFIDAVIT_SETTINGS_FILE": str(own)})

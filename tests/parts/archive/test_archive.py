@@ -36,6 +36,7 @@ from audit.ledger.entry import Entry
 from audit.ledger.spool import ASIDE_FILE, SpoolBatch, deliver, line_of
 from audit.proof.keys import SigningKey
 from audit.proof.record import PERSONAL, SALT_BYTES, HashedRow, Row, Trail, hashed, row_of
+from audit.proof.row_signature import sign_open, signed
 from audit.proof.verdict import Verdict
 from audit.vault import FolderVault
 from engine.admission.operator_events import OperatorEvents
@@ -153,12 +154,14 @@ async def test_a_month_waits_until_the_sealer_has_been_there(
 
 
 async def test_a_month_with_an_open_request_waits(log: SealedLog) -> None:
-    with psycopg.connect(log.url) as connection:
+    known = {"log_id": str(uuid4()), "timestamp": "2025-01-20T00:00:00.000000Z"}
+    alive = make_conninfo(log.url, application_name="affidavit lease 1")
+    with psycopg.connect(alive, autocommit=True) as connection:
         connection.execute(
-            "INSERT INTO audit_open (log_id, opened_at, owner, trail)"
-            " VALUES (gen_random_uuid(), '2025-01-20', 1, '{}')"
+            "INSERT INTO audit_open (log_id, opened_at, owner, trail, signature) VALUES (%s, '2025-01-20', 1, %s, %s)",
+            (known["log_id"], json.dumps(known), sign_open(known, log.key)),
         )
-    (waits,) = await archiver_of(log).archive(FEBRUARY)
+        (waits,) = await archiver_of(log).archive(FEBRUARY)
     assert (waits.is_well, waits.state, steps(log, JANUARY)) == (False, "open", [])
     assert waits.words.startswith("1 of its requests are still open")
     assert [outcome for _, outcome, _ in events(log)] == ["failed"]
@@ -614,10 +617,14 @@ async def test_what_is_read_back_wrong_is_not_verified_and_the_table_stays(log: 
 @pytest.mark.parametrize("step", ["detached", "dropped"])
 async def test_a_row_that_came_to_the_table_on_a_side_way_is_not_dropped(log: SealedLog, step: str) -> None:
     await archiver_of(log, event=stopping_at(log, step)).archive(FEBRUARY)
-    log.attack(
-        f"INSERT INTO {JANUARY_TABLE} SELECT * FROM json_populate_record("
-        f"(SELECT l FROM {JANUARY_TABLE} l LIMIT 1), json_build_object('log_id', gen_random_uuid()))"
-    )
+    with psycopg.connect(log.url) as connection:  # signed: other rows are not waited for
+        trail = whole_trail(JANUARY, 90)
+        text = signed(hashed(row_of(trail), bytes(SALT_BYTES)), trail.log_id, log.key).text
+        connection.execute("SET session_replication_role = replica")
+        connection.execute(
+            f"INSERT INTO {JANUARY_TABLE} SELECT * FROM json_populate_record(NULL::audit_logs, %s)".encode(),
+            (json.dumps(json.loads(text) | {"spooled": False}),),
+        )
     (outcome,) = await archiver_of(log).archive(FEBRUARY)
     assert not outcome.is_well
     assert "its table has 6 records, 1 without their leaf" in outcome.words

@@ -39,7 +39,7 @@ from tests.databases import migrated_database
 from tests.logs.archiving import archiver_of
 from tests.logs.recorded import make_months, quotation, write
 from tests.logs.sealed_log import SealedLog, whole_trail
-from tests.product.documented import SQL
+from tests.manual.documented import SQL
 
 TWELVE = months_from(date(2025, 1, 1), 12)
 BEYOND = date(2026, 1, 1)  # stays in the database

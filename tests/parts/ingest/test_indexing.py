@@ -36,7 +36,7 @@ from engine.storage.database import Database
 from ingest import watched_index
 from ingest.indexing import IndexRepair, NotRebuildableError
 from ingest.registry import LiveIndex
-from tests.conftest import CAMPAIGN_ROUNDS, PATIENCE, ROOT, free_port
+from tests.conftest import CAMPAIGN_ROUNDS, PATIENCE, ROOT, campaign_only, free_port
 from tests.databases import data_of_its_own
 from tests.upstreams import qdrant as upstream_http
 from tests.upstreams import qdrant_server
@@ -47,6 +47,8 @@ SENSORS = "03-sensors-and-state-estimation.md"
 QUESTION = "What does an inertial measurement unit measure?"
 REPAIRED_S = 20.0
 ROUNDS = CAMPAIGN_ROUNDS or 3
+# Where the store makes little difference and each run takes seconds.
+QDRANT_IN_CAMPAIGNS = pytest.mark.parametrize("shelf", ["edge", campaign_only("qdrant")], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +182,7 @@ async def until_whole(house: House, *, after: Callable[[], Any]) -> None:
 
 
 # Seen red with the watch left out, as before there was one: every question was 503 for good.
+@QDRANT_IN_CAMPAIGNS
 async def test_an_index_that_is_lost_while_it_serves_comes_back(
     shelf: Database, house: House, repair: IndexRepair
 ) -> None:
@@ -261,6 +264,8 @@ def altered(points: list[Point]) -> dict[str, list[Point]]:
 
 
 # Seen red with each part left out of the digest of a point: its row was called whole.
+@pytest.mark.campaign
+@QDRANT_IN_CAMPAIGNS
 async def test_one_bit_of_a_vector_of_a_weight_or_of_a_payload_and_one_point_are_found_and_mended(
     repair: IndexRepair,
 ) -> None:
@@ -341,6 +346,8 @@ def command(shelf: Database, *words: str, **instead: str) -> subprocess.Popen[st
 
 
 # Seen red without the lock: one threw away what the other was building.
+@pytest.mark.campaign
+@QDRANT_IN_CAMPAIGNS
 async def test_of_several_processes_at_once_one_rebuilds_and_the_others_find_it_whole(
     shelf: Database, repair: IndexRepair, pages: Path
 ) -> None:
@@ -359,6 +366,8 @@ async def test_of_several_processes_at_once_one_rebuilds_and_the_others_find_it_
 
 
 # Seen red with the folder of Edge built in place.
+@pytest.mark.campaign
+@QDRANT_IN_CAMPAIGNS
 async def test_a_rebuild_that_is_killed_leaves_what_was_there_or_the_whole(
     shelf: Database, repair: IndexRepair
 ) -> None:
@@ -381,6 +390,7 @@ async def test_a_rebuild_that_is_killed_leaves_what_was_there_or_the_whole(
 
 # Seen red with a rebuild whatever the others have done.
 @pytest.mark.usefixtures("attentive")
+@QDRANT_IN_CAMPAIGNS
 async def test_of_several_engines_that_start_at_once_one_rebuilds(
     shelf: Database, repair: IndexRepair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +413,7 @@ async def test_of_several_engines_that_start_at_once_one_rebuilds(
 
 
 # Seen red with `ready` said when the server listens, as before: the first question got a 503.
+@QDRANT_IN_CAMPAIGNS
 async def test_a_server_says_that_it_is_ready_when_the_first_question_is_answered(
     shelf: Database, repair: IndexRepair
 ) -> None:

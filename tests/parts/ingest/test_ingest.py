@@ -282,20 +282,35 @@ async def test_two_pages_of_the_same_name_are_an_error_in_words(
     assert await live(readers, book) == result.generation
 
 
-@pytest.mark.parametrize("what", ["empty folder", "no such folder", "only bad files", "only headings"])
+# Before: "no text was found" of no file at all, beside a bad file's own error.
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("empty folder", "is empty. A book is made of .htm, .html, .md, .mdx, .pdf, .txt"),
+        ("only images", "has no file of a book, but 2 .png, 1 .jpg"),
+        ("no such folder", "does not exist: check the path"),
+        ("only bad files", "is not UTF-8"),
+        ("only headings", "no text was found"),
+    ],
+)
 async def test_nothing_to_read_is_an_error_and_publishes_nothing(
-    ingest: Ingest, tmp_path: Path, book: str, readers: House, what: str
+    ingest: Ingest, tmp_path: Path, book: str, readers: House, what: str, said: str
 ) -> None:
     given = tmp_path / "given"
     if what != "no such folder":
         given.mkdir()
+    if what == "only images":
+        for name in ("a.png", "b.PNG", "c.jpg"):
+            (given / name).touch()
     if what == "only bad files":
         (given / "bad.md").write_bytes(b"\xff")
     if what == "only headings":
         (given / "bare.md").write_text("# A title\n\n## A section\n")
     result = await ingest.run([given], book, "Nothing")
     assert (result.generation, result.exit_code) == (None, 1)
-    assert "no text was found" in result.errors[-1]["error"]
+    (error,) = result.errors
+    assert said in error["error"]
+    assert error["file"]
     with pytest.raises(UnknownBookError):
         await readers.library.live(book)
     assert book not in {line.book_id for line in await readers.library.books()}
@@ -317,6 +332,17 @@ async def test_only_books_files_are_read(ingest: Ingest, small: Path, book: str)
     for name in (".hidden.md", "_draft.md", "notes.txt", "picture.png", "UPPER.MD"):
         (small / name).write_text("# Title\n\nA sentence stands here.\n")
     assert (await ingest.run([small], book, "Small")).files_processed == 3
+
+
+# Seen red: the pages of every dependency, and the site's own once more.
+async def test_what_a_sites_tools_made_beside_its_package_json_is_not_the_book(
+    ingest: Ingest, small: Path, book: str
+) -> None:
+    for folder in ("site", "site/node_modules/react", "site/build/imu", "build"):
+        (small / folder).mkdir(parents=True)
+        (small / folder / "page.md").write_text("# Title\n\nA sentence stands here.\n")
+    (small / "site" / "package.json").write_text("{}")
+    assert (await ingest.run([small], book, "Small")).files_processed == 4
 
 
 # Seen red with `publish` called before the passages were embedded.

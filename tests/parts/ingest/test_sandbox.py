@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -13,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from ingest.files import inside, load
+from ingest.files import inside, load, read_all
 from ingest.read import READERS, UnreadableError, read, sandbox
 from ingest.read.document import Document
 from ingest.read.sandbox import MIB, Sandbox
+from tests.pure.reading.pdf_files import column, made
 
 PAGE = PurePosixPath("docs/walking.md")
 TEXT = b"---\ntitle: Walking\nmodule: 2\ntags: [gait]\n---\n\nIt walks.\n\n## Falling\n\nIt falls. It \xe2\x80\x9crises\xe2\x80\x9d.\n"
@@ -318,11 +320,41 @@ def test_load(tmp_path: Path) -> None:
     good.write_bytes(b"x" * (MIB + 1))
     for path, said in (
         (good, "larger than 1 MiB"),
-        (pipe, "not a file"),
+        (pipe, "is not a regular file"),
         (out, "leads out"),
-        (tmp_path / "book" / "e", "not a file"),
+        (tmp_path / "book" / "e", "does not exist"),
     ):
         with pytest.raises(UnreadableError, match=said):
             load(tmp_path / "book", path, MIB)
     with pytest.raises(UnreadableError):
         load(tmp_path / "book", endless)
+
+
+# --- Progress
+
+
+# Seen red: a PDF of a thousand pages was one step, "Reading files 1/1".
+def test_the_pages_of_a_pdf_are_counted_while_it_is_read(shared: Sandbox) -> None:
+    pages: list[tuple[int, int]] = []
+    book = made(*(column(f"Robots walk on page {number}.") for number in range(1, 6)))
+    found = shared.documents(book, PAGE.with_suffix(".pdf"), lambda done, of: pages.append((done, of)))
+    assert pages == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
+    assert "page 5" in found[0].sections[0].pieces[-1].text
+
+
+async def test_only_a_large_pdf_says_its_pages(tmp_path: Path) -> None:
+    said: list[tuple[str, int, int]] = []
+    (tmp_path / "large.pdf").write_bytes(made(*([column("Robots walk.")] * 50)))
+    (tmp_path / "small.pdf").write_bytes(made(column("Robots walk.")))
+    await read_all([tmp_path], lambda *step: said.append(step))
+    assert [of for what, _, of in said if what == "Pages of large.pdf"] == [50] * 50
+    assert {what for what, _, _ in said} == {"Reading files", "Pages of large.pdf"}
+
+
+def test_a_notice_of_a_hostile_worker_is_checked() -> None:
+    heard: list[tuple[int, int]] = []
+    for done, of in ((0, 0), (2, 1)):
+        sandbox._hear(lambda *step: heard.append(step), struct.pack("!II", done, of))
+    assert heard == []
+    with pytest.raises(UnreadableError, match="invalid notice"):
+        sandbox._hear(lambda *_: None, b"\x1b[2J")

@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -84,7 +84,7 @@ async def close_what_is_open(log: Database, ledger: Ledger, *asked: Trail) -> No
             await ledger.maintain()
 
 
-# Before: 503, and the row of a moment later said `answered`.
+# Seen red with a commit that is given up although it has begun, as before: 503, and the row of a moment later said `answered`.
 async def test_a_commit_that_is_late_is_waited_for(log: Database, rows: Records) -> None:
     asked = trail()
     async with writing(log, None, within_s=WITHIN_S) as ledger:
@@ -95,7 +95,7 @@ async def test_a_commit_that_is_late_is_waited_for(log: Database, rows: Records)
     assert (row["outcome"], row["http_status"]) == ("answered", 200)
 
 
-# Before: the lock was released after the client's 503, and the row said `answered`.
+# Seen red with a batch that commits what was withdrawn, as before: the row was written after the client got 503.
 async def test_what_was_refused_while_the_database_hung_is_not_written_after_all(
     log: Database, rows: Records
 ) -> None:
@@ -114,8 +114,12 @@ async def test_what_was_refused_while_the_database_hung_is_not_written_after_all
     assert open_records(log, *(one.log_id for one in asked)) == 0
 
 
-async def test_a_refused_one_does_not_take_its_batch_along(log: Database, rows: Records) -> None:
+# Seen red with a batch that is given up with what was withdrawn; green before, because each was a batch of its own.
+async def test_a_refused_one_does_not_take_its_batch_along(
+    log: Database, rows: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others of its batch are still waiting, and get their rows."""
+    monkeypatch.setattr("audit.ledger.ledger.LANES", 1)  # else each is a batch of its own
     patient, impatient = trail(), trail()
     async with writing(log, None, within_s=REQUEST_S) as ledger:
         with slow(log):
@@ -129,7 +133,7 @@ async def test_a_refused_one_does_not_take_its_batch_along(log: Database, rows: 
     assert rows.of(impatient.query_id) == []
 
 
-# Before: the append went on after the client's 503, and was drained as an answer.
+# Seen red with nothing noted of it, as before: the append went on after the client's 503, and was drained as an answer.
 async def test_what_the_spool_took_too_late_says_so(
     log: Database, rows: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +153,28 @@ async def test_what_the_spool_took_too_late_says_so(
     assert (row["outcome"], row["http_status"], row["spooled"]) == ("not_acknowledged", 503, True)
 
 
+# Seen red with nothing put into the spool, as before: only this process knew, and the next one drained an answer.
+async def test_what_the_spool_took_too_late_says_so_after_the_end_of_the_process_too(
+    log: Database, rows: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, asked = os.fsync, trail()
+
+    def slowly(descriptor: int) -> None:
+        time.sleep(LATE_S)
+        fsync(descriptor)
+
+    with ExitStack() as down:
+        async with writing(log, tmp_path, within_s=WITHIN_S) as ledger:
+            down.enter_context(gone(log))
+            with monkeypatch.context() as disk:
+                disk.setattr("audit.ledger.spool.os.fsync", slowly)
+                assert await told(ledger, asked, WITHIN_S) == 503
+    async with writing(log, tmp_path, within_s=WITHIN_S):
+        (row,) = await arrived(rows, asked)
+    assert (row["outcome"], row["http_status"], row["spooled"]) == ("not_acknowledged", 503, True)
+
+
+# Seen red with a wait that gives up although the append has begun.
 async def test_a_slow_spool_is_waited_for(
     log: Database, rows: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +211,7 @@ async def test_a_commit_that_ends_after_the_request_is_told_of(
     assert (correction["outcome"], correction["http_status"]) == ("not_acknowledged", 503)
 
 
+# Seen red with ids that are known before their records are durable.
 async def test_an_id_is_known_only_if_its_record_is_durable(log: Database) -> None:
     opened, never = trail(), trail()
     async with writing(log, None, within_s=WITHIN_S) as ledger:
@@ -197,7 +224,7 @@ async def test_an_id_is_known_only_if_its_record_is_durable(log: Database) -> No
             assert not ledger.has_record(never.log_id)
 
 
-# Before: `/readyz` only looked at the months.
+# Seen red with a probe that names the database although its try has failed. Before, `/readyz` only looked at the months.
 @pytest.mark.parametrize("away", AWAY)
 async def test_readiness_tries_a_write(
     log: Database, rows: Records, tmp_path: Path, away: Callable[[Database], AbstractContextManager[None]],
@@ -219,6 +246,7 @@ async def test_readiness_tries_a_write(
     assert list(tmp_path.rglob("*.probe")) == []
 
 
+# Seen red without the lock around a try.
 async def test_many_who_ask_for_readiness_cause_one_try(log: Database) -> None:
     tried = []
 
@@ -231,6 +259,7 @@ async def test_many_who_ask_for_readiness_cause_one_try(log: Database) -> None:
     assert tried == [1]
 
 
+# Seen red with a try of the spool that is not flushed.
 async def test_a_spool_on_a_full_disk_takes_nothing(
     log: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -276,11 +276,18 @@ def standing(**changes: Any) -> Status:
     well = Status(
         records=[], evidence=[], partitions=names, months_ahead=3, unsealed=Backlog(0, None),
         open=Backlog(0, None), rowless=[], spool=[], months=[], breaks=[], lost=[],
+        heads={"heads": 4, "published": 4, "published_at": None, "has_quorum": False, "waiting_since": None},
     )  # fmt: skip
     return replace(well, **changes)
 
 
 NOVEMBER = datetime(2026, 11, 18, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("waits_s", [0, 59, 61])
+def test_a_head_that_waits_for_its_quorum_is_a_gap(waits_s: int) -> None:
+    heads = standing().heads | {"heads": 5, "waiting_since": NOVEMBER - timedelta(seconds=waits_s)}
+    assert len(gaps(standing(heads=heads), NOVEMBER)) == (waits_s > 60)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 3])

@@ -139,6 +139,7 @@ async def test_what_is_in_progress_is_not_missing(log: SealedLog) -> None:
     assert gaps(log) == []
 
 
+# Seen red with a heartbeat that does not wait behind the records in the spool.
 async def test_what_waits_in_a_spool_is_not_missing(
     log: SealedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

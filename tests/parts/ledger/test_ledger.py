@@ -141,7 +141,9 @@ async def test_a_row_says_what_the_trail_said(ledger: Ledger, rows: Records) -> 
     await ledger.close(asked, now())
     (row,) = rows.of(asked.query_id)
     kept = {"salt", "leaf_hash", "signature"}
-    assert is_row_signed(row["signature"], str(asked.log_id), row["leaf_hash"], [KEY.public])
+    assert is_row_signed(
+        row["signature"], str(asked.log_id), row["leaf_hash"], row["timestamp"], [KEY.public]
+    )
     assert {name: row[name] for name in COLUMNS if name not in kept} == {
         name: getattr(asked, name) for name in COLUMNS if name not in kept
     }
@@ -345,7 +347,7 @@ async def test_what_a_dead_process_left_open_is_closed_by_the_next_start(
     with dying(log, *left) as process:
         os.kill(process.pid, signal.SIGKILL)
         wait_for_leases(log, 1)  # that of the ledger of this module
-        assert await started_elsewhere(log) == 3
+        await started_elsewhere(log)
     found = rows.where("log_id = ANY(%s)", left)
     assert [row["outcome"] for row in found] == ["abandoned"] * 3
     assert {row["user_query_text"] for row in found} == {"What is it?"}
@@ -354,6 +356,25 @@ async def test_what_a_dead_process_left_open_is_closed_by_the_next_start(
     assert open_records(log, *left) == 0
     assert await started_elsewhere(log) == 0
     assert len(rows.where("log_id = ANY(%s)", left)) == 3
+
+
+# Seen red as before: "The process died while it worked on this request", although each that it counts was answered.
+async def test_the_shared_row_of_a_dead_process_says_what_it_counts(
+    ledger: Ledger, log: Database, rows: Records
+) -> None:
+    shared = trail()
+    shared.outcome, shared.http_status, shared.repeat_count = "failed", 401, 7
+    shared.error_message = "Those beyond are counted here"
+    async with log.pool("affidavit_engine", 3) as pool:
+        dead = ledger_on(pool, None)
+        await dead.start()
+        await dead.open(shared)
+        await dead.stop()
+    wait_for_leases(log, 1)
+    assert await started_elsewhere(log) == 1
+    (row,) = rows.of(shared.query_id)
+    assert (row["outcome"], row["http_status"], row["repeat_count"]) == ("abandoned", 401, 7)
+    assert row["error_message"] == "Those beyond are counted here; the process died before its end"
 
 
 # Seen red with the lease not asked for in `_ABANDONED`: the living one's request was closed under it.
@@ -368,7 +389,8 @@ async def test_what_a_living_process_has_open_is_left_alone(
     await ledger.close(ours, now())
     assert len(rows.of(ours.query_id)) == 1
     wait_for_leases(log, 1)
-    assert await started_elsewhere(log) == 1
+    await started_elsewhere(log)  # or this module's ledger, which looks every few seconds, was faster
+    assert [row["outcome"] for row in rows.where("log_id = %s", theirs)] == ["abandoned"]
 
 
 async def test_starts_at_once_close_each_record_once(ledger: Ledger, log: Database, rows: Records) -> None:
@@ -376,7 +398,7 @@ async def test_starts_at_once_close_each_record_once(ledger: Ledger, log: Databa
     with dying(log, *left):
         pass
     wait_for_leases(log, 1)
-    assert sum(await asyncio.gather(*(started_elsewhere(log) for _ in range(4)))) == 40
+    assert sum(await asyncio.gather(*(started_elsewhere(log) for _ in range(4)))) <= 40
     assert len(rows.where("log_id = ANY(%s)", left)) == 40
 
 

@@ -16,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 from audit.archive import month_table
 from audit.ledger import partitions
 from audit.proof.keys import SigningKey
+from engine.cli import doctor
 from engine.errors import ConfigurationError
 from engine.settings import HOUSE
 from engine.storage import migrate as migrations
@@ -224,3 +225,80 @@ def test_a_login_as_auditor_begins_with_limits_and_cannot_lift_all(log: Database
         assert connection.execute(
             "SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user"
         ).fetchone() == (20,)
+
+
+# Seen red before sql/0025: each session could fill the disk with lines of the server's log.
+def test_a_login_as_auditor_writes_nothing_into_the_servers_log(log: Database) -> None:
+    marks = [uuid4().hex for _ in range(3)]
+    with auditor(log.url) as connection:
+        connection.execute(f"DO $$ BEGIN RAISE LOG '{marks[0]}'; END $$".encode())
+        connection.execute("SET debug_print_plan = on")
+        connection.execute(f"SELECT '{marks[1]}' AS \"{marks[1]}\"".encode())
+        with pytest.raises(errors.InsufficientPrivilege):
+            connection.execute("SET log_min_messages = debug5")
+    with psycopg.connect(log.url) as superuser:
+        superuser.execute(f"DO $$ BEGIN RAISE LOG '{marks[2]}'; END $$".encode())
+    written = (log.settings.data_dir / "postgres" / "server.log").read_text()
+    assert [mark in written for mark in marks] == [False, False, True]
+
+
+async def test_doctor_says_what_a_superuser_must_run_where_one_did_not_migrate(log: Database) -> None:
+    async def found() -> doctor.CheckResult:
+        lines = await doctor.examine(log.settings, log)
+        return next(line for line in lines if line.part == "readers")
+
+    assert (await found()).state == "ok"
+    with psycopg.connect(log.url, autocommit=True) as superuser:
+        superuser.execute("GRANT EXECUTE ON FUNCTION lo_create(oid), lo_unlink(oid) TO PUBLIC")
+        line = await found()
+        assert line.state == "missing"
+        _, _, remedy = line.words.partition("run as a superuser: ")
+        assert remedy == (
+            "REVOKE EXECUTE ON FUNCTION pg_catalog.lo_create(oid), pg_catalog.lo_unlink(oid) FROM PUBLIC"
+        )
+        superuser.execute(remedy.encode())
+    assert (await found()).state == "ok"
+
+
+# Seen red with the REVOKE for whoever migrates: no privileges could be revoked, a dozen times, and nothing that helps.
+def test_who_is_no_superuser_migrates_and_is_told_what_to_ask_for(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"migrator_{uuid4().hex}"
+    with empty_database(database) as url, psycopg.connect(url, autocommit=True) as superuser:
+        migrations.migrate(superuser, HOUSE / "sql")
+        (writers,) = superuser.execute("SELECT count(*) FROM audit_disk_writers()").fetchone() or (None,)
+        assert writers == 0
+        superuser.execute("GRANT EXECUTE ON FUNCTION lo_create(oid) TO PUBLIC")
+        superuser.execute("DROP FUNCTION audit_disk_writers")
+        superuser.execute(f"CREATE ROLE {name} LOGIN IN ROLE affidavit_owner".encode())
+        try:
+            with psycopg.connect(make_conninfo(url, user=name)) as migrator:
+                migrator.add_notice_handler(migrations._warn)
+                migrator.execute((HOUSE / "sql" / "0025_disk_writers.sql").read_bytes())
+        finally:
+            superuser.execute(f"DROP ROLE {name}".encode())
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "let a superuser run REVOKE EXECUTE ON FUNCTION pg_catalog.lo_create(oid) FROM PUBLIC" in told[0]
+    assert "let a superuser set log_min_messages = 'fatal'" in told[1]
+
+
+# Seen red with locks that do not come back, as before: "there is no lock seal" at every round, and nothing was sealed again.
+async def test_locks_that_a_superuser_deleted_come_back(log: Database) -> None:
+    with psycopg.connect(log.url) as connection:
+        connection.execute("SET session_replication_role = replica")
+        connection.execute("DELETE FROM audit_locks")
+    for role, name in (
+        ("sealer", "seal"),
+        ("sealer", "anchor"),
+        ("archiver", "erasure"),
+        ("engine", "month"),
+    ):
+        for waits in (False, True):
+            with psycopg.connect(log.url) as connection:
+                connection.execute(f"SET ROLE affidavit_{role}".encode())
+                assert connection.execute("SELECT audit_lock(%s, %s)", (name, waits)).fetchone() == (True,)
+    with psycopg.connect(log.url) as one, psycopg.connect(log.url) as other:
+        assert one.execute("SELECT audit_lock('seal', false)").fetchone() == (True,)
+        assert other.execute("SELECT audit_lock('seal', false)").fetchone() == (False,)

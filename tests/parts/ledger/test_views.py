@@ -25,7 +25,7 @@ GENERATION = UUID(int=7)
 
 VIEWS = (
     "audit_requests_by_day", "audit_refusals", "audit_low_confidence", "audit_slow_requests", "audit_questions",
-    "audit_citations", "audit_changes",
+    "audit_citations", "audit_changes", "audit_feedback",
 )  # fmt: skip
 
 
@@ -155,6 +155,31 @@ def test_what_a_passage_was_cited_for(log: psycopg.Connection) -> None:
     ]  # fmt: skip
 
 
+# Seen red with all feedback shown, and with that of a failed request.
+def test_the_last_feedback_on_each_question(log: psycopg.Connection) -> None:
+    def feedback(on: Trail, when: datetime, outcome: str = "served", **said: Any) -> Trail:
+        given = asked(when, outcome, client_id="a", details={"query_id": str(on.query_id)} | said)
+        given.endpoint = "/v1/feedback"
+        return given
+
+    answered = asked(
+        client_id="a", book_id="one", user_query_text="Why?", answer_text="So.", confidence_level="low",
+        confidence_score=0.66,
+    )  # fmt: skip
+    refused = asked(outcome="refused", reason="not_covered", user_query_text="Who?", answer_text="No.")
+    rows = seen(
+        log, "SELECT * FROM audit_feedback ORDER BY given_at", answered, refused, asked(user_query_text="Unjudged?"),
+        feedback(answered, minute(1), helpful=True, reason=None),
+        feedback(answered, minute(3), helpful=False, reason="outdated"),
+        feedback(answered, minute(4), "failed", helpful=True, reason=None),
+        feedback(refused, minute(2), helpful=True, reason=None),
+    )  # fmt: skip
+    assert rows == [
+        (minute(2), refused.query_id, True, None, NOON, None, None, "Who?", "refused", "not_covered", None, None, "No."),
+        (minute(3), answered.query_id, False, "outdated", NOON, "a", "one", "Why?", "answered", None, "low", 0.66, "So."),
+    ]  # fmt: skip
+
+
 def minute(number: int) -> datetime:
     return NOON + timedelta(minutes=number)
 
@@ -252,20 +277,20 @@ def test_every_view_and_column_says_what_it_is(url: str) -> None:
     assert silent == []
 
 
-def test_the_readme_shows_every_view_and_column(url: str) -> None:
-    readme = (ROOT / "README.md").read_text()
+def test_the_manual_shows_every_view_and_column(url: str) -> None:
+    manual = (ROOT / "docs/how-to/ask-the-log.md").read_text()
     shown = {
         view: (words, re.findall(r"`(\w+)`", columns))
         for view, words, columns in re.findall(
-            r"^\| `(audit_\w+)` \| (.+?) \| (.+?) \|$", readme, re.MULTILINE
+            r"^\| `(audit_\w+)` \| (.+?) \| (.+?) \|$", manual, re.MULTILINE
         )
     }
     about = {view: (columns.pop(""), list(columns)) for view, columns in explained(url).items()}
     assert shown == about
 
 
-def test_the_readme_has_a_dozen_questions_and_each_view_is_asked() -> None:
-    """That each of them runs is held by tests/product/test_readme.py."""
-    queries = (ROOT / "README.md").read_text().split("```sql")[1].split("```")[0]
+def test_the_manual_has_a_dozen_questions_and_each_view_is_asked() -> None:
+    """That each of them runs is held by tests/manual/test_readme.py."""
+    queries = (ROOT / "docs/how-to/ask-the-log.md").read_text().split("```sql")[1].split("```")[0]
     assert queries.count("\n-- ") >= 12
     assert [view for view in VIEWS if f"FROM {view}" not in queries] == []

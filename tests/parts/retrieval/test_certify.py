@@ -178,6 +178,7 @@ async def test_a_certificate_is_one_object_in_force_and_in_every_report(
     assert certificates(shelf) == 1
 
 
+@pytest.mark.campaign
 async def test_what_is_printed_and_the_report_say_the_same(
     shelf_settings: Settings, shelf: Database, questions: list[Line], tmp_path: Path
 ) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
+import resource
 import signal
 import tempfile
 import time
@@ -14,9 +16,9 @@ from uuid import UUID, uuid4
 import numpy as np
 import pytest
 
-from engine.errors import IndexUnavailableError
+from engine.errors import IndexDamagedError, IndexUnavailableError
 from engine.models import Filters
-from engine.providers import edge
+from engine.providers import edge, edge_worker
 from engine.providers.edge import EdgeIndex
 from engine.providers.edge_worker import BATCH_MAX, EXACT_POINTS_MAX
 from tests.parts.retrieval.vectors import (
@@ -469,6 +471,70 @@ async def test_a_sealed_generation_outlives_its_worker(folder: Path) -> None:
             await kill(folder, serving(folder))
 
 
+# Seen red with every failure to open taken for damage: a machine with too few descriptors rebuilt its whole index in vain.
+@pytest.mark.parametrize(
+    ("limit", "reason"), [("open files", "Too many open files"), ("disk", "File too large")]
+)
+async def test_an_index_that_the_machine_does_not_let_open_is_not_damaged(
+    folder: Path, generation: UUID, limit: str, reason: str
+) -> None:
+    """A limit of a file's size stands for a full disk: the store writes when it opens."""
+    async with opened(folder) as index:
+        with pytest.raises(IndexDamagedError):
+            await index.count(uuid4())  # the worker runs, and has opened nothing
+        pid = serving(folder)
+        kind = resource.RLIMIT_NOFILE if limit == "open files" else resource.RLIMIT_FSIZE
+        used = len(list(Path(f"/proc/{pid}/fd").iterdir())) if limit == "open files" else 100
+        usual = resource.prlimit(pid, kind)
+        resource.prlimit(pid, kind, (used, usual[1]))
+        with pytest.raises(IndexUnavailableError) as caught:
+            await index.count(generation)
+        assert reason in caught.value.reason
+        assert not isinstance(caught.value, IndexDamagedError)
+        resource.prlimit(pid, kind, usual)
+        assert await index.count(generation) == len(POINTS)
+        assert serving(folder) == pid
+
+
+# Seen red with every failure taken for damage.
+@pytest.mark.parametrize(
+    ("said", "is_damaged"),
+    [
+        ("Failed to open mmap payload storage: Permission denied (os error 13)", False),
+        ("Failed to save structure on disk with error: No space left on device (os error 28)", False),
+        ("called `Result::unwrap()` on an `Err` value: Os { code: 24, kind: Uncategorized }", False),
+        ("IO Error: No such file or directory (os error 2)", True),
+        ("Failed to deserialize edge_config.json: expected value at line 1 column 1", True),
+        ("mmap failed: Input/output error (os error 5)", True),
+    ],
+)
+def test_damage_is_what_the_machine_did_not_refuse(said: str, is_damaged: bool) -> None:
+    assert isinstance(edge_worker._unreadable(Exception(said)), IndexDamagedError) is is_damaged
+    panic = edge_worker._fault(type("PanicException", (BaseException,), {})(said))
+    assert panic[0] == {"error": f"PanicException: {said}", "is_damaged": is_damaged}
+
+
+# Seen red with a worker that cannot be started taken for one that dies over the index: damaged, after the second time.
+async def test_an_engine_without_descriptors_knows_nothing_of_the_index(
+    folder: Path, generation: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with opened(folder) as index:
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+        with pytest.raises(IndexUnavailableError) as caught:
+            await index.count(generation)
+        monkeypatch.setattr(asyncio, "open_unix_connection", refuse)
+        with pytest.raises(IndexUnavailableError) as also:
+            await index.count(generation)
+        monkeypatch.undo()
+        assert await index.count(generation) == len(POINTS)
+    for failure in (caught.value, also.value):
+        assert not isinstance(failure, IndexDamagedError)
+        assert "cannot be reached ([Errno 24] Too many open files)" in failure.reason
+
+
 async def test_a_killed_builder_is_noticed_and_the_book_built_anew(folder: Path) -> None:
     made = uuid4()
     rng = np.random.default_rng(1)
@@ -488,6 +554,31 @@ async def test_a_killed_builder_is_noticed_and_the_book_built_anew(folder: Path)
         await index.upsert(made, POINTS)
         assert await index.seal(made) == len(POINTS)
         await search_exactly(index, made)
+
+
+# Seen red without a look at the disk.
+async def test_a_worker_that_ends_on_a_full_disk_is_said_to_lack_space(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge, "FULL_BYTES", 2**63)
+    made = uuid4()
+    async with opened(folder) as index:
+        await index.create(made, DIMENSION)
+        (builder,) = (pid for pid, name in workers(folder).items() if name == f"build-{made}")
+        os.kill(builder, signal.SIGSTOP)
+        upserting = asyncio.ensure_future(index.upsert(made, POINTS))
+        await asyncio.sleep(0)
+        os.kill(builder, signal.SIGKILL)
+        with pytest.raises(IndexUnavailableError) as failed:
+            await upserting
+    assert f"its disk is full: free some space for {folder}" in failed.value.reason
+
+
+# Seen red with a traceback of each failure.
+def test_a_failure_of_the_disk_is_a_reply_and_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    reply, _ = edge_worker._fault(OSError(28, "No space left on device"))
+    assert "No space left on device" in reply["error"]
+    assert capfd.readouterr().err == ""
 
 
 async def test_a_search_does_not_wait_for_a_build(

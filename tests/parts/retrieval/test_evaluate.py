@@ -42,6 +42,7 @@ from engine.retrieval import calibrate
 from engine.retrieval.retrieve import Retriever, Search
 from ingest import split
 from ingest.read import export
+from ingest.read.document import CONTENT_FILE
 from tests.build import hostile_text, passage, steady
 from tests.conftest import ROOT
 
@@ -236,7 +237,7 @@ def test_a_question_without_an_answer_has_no_ranks() -> None:
 def test_reading_changes_nothing_but_white_space(text: str) -> None:
     """Else counting letters would not lead to a place. The database's own limits are another test's."""
     of = labelled("".join(character for character in text if character >= " " or character.isspace()))
-    documents = export.read(labelled_set.book(of), PurePosixPath(export.FILENAME))
+    documents = export.read(labelled_set.book(of), PurePosixPath(CONTENT_FILE))
     size = split.Size(12, 0.2, 4)
     parts = [part for page in documents for part in split.passages(page, "book", size, len)]
     letters = "".join(of.documents["page"].text.split())
@@ -341,6 +342,7 @@ def run(data_dir: Path, capsys: pytest.CaptureFixture[str], *arguments: object) 
     return code, said.out, said.err
 
 
+@pytest.mark.campaign
 def test_a_whole_run_prints_one_object_and_writes_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -383,6 +385,7 @@ def test_a_whole_run_prints_one_object_and_writes_a_report(
     assert not re.findall(r"<script|(?:src|href)=|url\(", written)
 
 
+@pytest.mark.campaign
 def test_retrieval_only_asks_no_generator_and_prints_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

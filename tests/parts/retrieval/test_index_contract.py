@@ -27,7 +27,7 @@ from engine.providers.minilm import MiniLm
 from engine.providers.qdrant import QdrantIndex
 from engine.retrieval import lexical
 from engine.retrieval.index_digest import of_point, of_points
-from tests.conftest import CAMPAIGN_ROUNDS
+from tests.conftest import CAMPAIGN_ROUNDS, campaign_only
 from tests.labelled import SAMPLE_BOOK, published, sample_questions
 from tests.parts.retrieval.vectors import (
     DIMENSION,
@@ -121,7 +121,11 @@ IN_MEMORY = ("qdrant-memory", "qdrant-http", "qdrant-grpc")
 CLUSTERS = [name for name in PROVIDERS if name not in {"edge", "qdrant-memory"}]
 
 
-@pytest.fixture(scope="module", params=PROVIDERS)
+# That a cluster answers as Edge does is tested always; its share of the rest takes as long as that of all others together.
+@pytest.fixture(
+    scope="module",
+    params=[campaign_only(name) if name == "qdrant-cluster" else name for name in PROVIDERS],
+)
 async def index(anyio_backend: str, request: pytest.FixtureRequest) -> AsyncIterator[Index]:
     async with PROVIDERS[request.param]() as opened:
         yield opened
@@ -493,6 +497,7 @@ async def test_edge_and_the_cluster_answer_random_questions_alike(provider: str)
     await assert_same_as_edge(provider, *random_book())
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("provider", [name for name in CLUSTERS if name != "qdrant-grpc"])
 async def test_edge_and_the_cluster_answer_real_questions_alike(
     provider: str, real_book: tuple[list[Point], list[Asked]]

@@ -61,6 +61,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, says: str) -> None
     assert says in str(raised.value)
 
 
+@pytest.mark.campaign
 def test_whole_answers_are_measured_in_a_folder_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,6 +153,7 @@ async def retrieved(house: House, generation: Generation, filters: Filters, **ab
 
 
 # Seen red with the chapter dropped before the section, and with the first of the tags enough.
+@pytest.mark.campaign
 async def test_every_combination_of_filters_finds_what_fits_and_is_widened_narrowest_first(
     house: House, parts: Generation, passages: list[Passage]
 ) -> None:

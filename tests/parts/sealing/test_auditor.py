@@ -16,19 +16,22 @@ import httpx
 import pytest
 
 from audit import auditor
+from audit.heads.inspection import UNWATCHED
 from audit.proof import bundle
 from audit.proof.canonical import canonical_json
 from audit.proof.keys import read_public_keys
 from audit.proof.verdict import PROVEN, Report, Verdict
 from engine import settings as settings_file
 from engine import wiring
-from engine.cli import audit_commands, main
+from engine.cli import main
+from engine.cli.audit_log import audit_commands
 from engine.errors import ConfigurationError
 from engine.storage.database import Database
 from tests import proofs, second_verifier
 from tests.command_line import affidavit
 from tests.conftest import CAMPAIGN_ROUNDS, ROOT
 from tests.logs.sealed_log import FEBRUARY, SealedLog, sealed_log
+from tests.product.http.metrics_text import read
 from tests.proofs import KEY, ROTATED, STRANGER
 
 MUTATIONS = CAMPAIGN_ROUNDS * 5_000 or 3_000
@@ -110,10 +113,13 @@ def mutated(file: bytes, chance: random.Random, others: list[bytes]) -> bytes:
     return bytes(content)
 
 
+A_WITNESS = b"witness.example"  # signed a checkpoint too, with a key that is not given: nothing covers such a signature
+
+
 # Seen red with the salt read by `bytes.fromhex` alone, and with the file not compared with its canonical form.
 def test_no_mutation_of_a_proof_is_accepted() -> None:
     chance = random.Random(20261118)
-    valid = [file for _, verdict, file in WRITTEN if verdict in {"VALID", "ERASED"}]
+    valid = [file for _, verdict, file in WRITTEN if verdict in {"VALID", "ERASED"} and A_WITNESS not in file]
     accepted, made = [], 0
     while made < MUTATIONS:
         file = chance.choice(valid)
@@ -256,10 +262,10 @@ def test_verify_at_the_command_line(log: SealedLog, command: Command, tmp_path: 
     said = affidavit("audit", "verify", "--json", data_dir=log.folder, DATABASE_URL=log.url)
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout) == {
-        "verdict": "VALID", "checked": 17, "findings": [], "findings_left_off": 0, "counted": {},
+        "verdict": "VALID", "checked": 17, "findings": [], "findings_left_off": 0, "counted": {UNWATCHED: 0},
     }  # fmt: skip
     code, out, _ = command("verify", "--from", "2025-02-01", "--to", "2025-02-10T12:03:00+00:00")
-    assert (code, out) == (0, "VALID (3 checked)\n")
+    assert (code, out.splitlines()[0]) == (0, "VALID (3 checked)")
     code, out, _ = command("verify", "--from", "2026-01-01", "--json")
     assert (code, json.loads(out)["verdict"]) == (1, "CANNOT_TELL")
     (tmp_path / "other.pub").write_text(f"{STRANGER.public}\n")
@@ -270,6 +276,25 @@ def test_verify_at_the_command_line(log: SealedLog, command: Command, tmp_path: 
         command("verify", "--public-key", tmp_path / "empty.pub")
     with pytest.raises(SystemExit, match="2"):
         command("verify", "--from", "yesterday")
+
+
+def test_a_verification_tells_its_verdict_for_prometheus(
+    log: SealedLog, command: Command, tmp_path: Path
+) -> None:
+    file, began = tmp_path / "verification.prom", wiring.now().timestamp()
+    assert command("verify", "--metrics", file)[0] == 0
+    told = read(file.read_text())
+    assert told["affidavit_verification_verdict", 'verdict="VALID"'] == 1
+    assert sum(value for (name, _), value in told.items() if name == "affidavit_verification_verdict") == 1
+    assert told["affidavit_verification_checked", ""] == 17
+    assert told["affidavit_verification_time_seconds", ""] >= began
+    assert file.stat().st_mode & 0o777 == 0o644, "its reader is another user"
+    (tmp_path / "other.pub").write_text(f"{STRANGER.public}\n")
+    assert command("verify", "--public-key", tmp_path / "other.pub", "--metrics", file)[0] == 1
+    assert read(file.read_text())["affidavit_verification_verdict", 'verdict="TAMPERED"'] == 1
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".draft"] == []
+    with pytest.raises(ConfigurationError, match="metrics cannot be written"):
+        command("verify", "--metrics", tmp_path / "nowhere" / "verification.prom")
 
 
 async def test_who_interrupts_gets_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,12 +18,13 @@ from audit.archive.reader import LocalFiles
 from audit.archive.verify import verify_archive
 from audit.auditor import check
 from audit.checking import prover
-from audit.errors import HistoryWholeError, TreeMismatchError, VaultConflictError
+from audit.errors import HistoryWholeError, TreeMismatchError, VaultConflictError, WrongVaultError
 from audit.ledger.partitions import next_month
 from audit.proof.checkpoint import Checkpoint, HistoryBreak, Link, open_note, sign_break, sign_note
 from audit.proof.keys import SigningKey
 from audit.proof.merkle import root
 from audit.proof.verdict import Report, Verdict
+from audit.sealing import log_tables
 from audit.sealing.sealer import Sealer
 from audit.vault import FolderVault
 from engine import settings as settings_file
@@ -31,7 +32,7 @@ from engine import wiring
 from engine.cli.doctor import examine
 from engine.storage.database import AUDITOR, Database, open_lazily
 from engine.wiring import now
-from tests import second_verifier
+from tests import proofs, second_verifier
 from tests.command_line import affidavit
 from tests.logs.archiving import archiver_of
 from tests.logs.recorded import make_months
@@ -130,6 +131,70 @@ async def test_after_a_break_sealing_goes_on_and_every_verdict_repeats_it(log: S
         )
         assert BASIS in words
         log.write(FEBRUARY, 60 + _)
+
+
+# Before, the leaves and each anchored head were findings of their own, and nothing said that the rest is whole.
+async def test_a_loss_that_nobody_has_stated_is_missing_and_says_its_range(log: SealedLog) -> None:
+    fail_over(log, 4)
+    report = log.inspect()
+    assert [place(finding) for finding in report.findings] == [("MISSING", "leaf", "2025-02", 4)]
+    words = report.findings[0].words
+    assert "it lacks the last 8 leaves, 4 to 11 (anchored heads: 2), and differs in nothing else" in words
+    assert "No failover did this: its PostgreSQL was never promoted (timeline 1)" in words
+    assert "audit break --month 2025-02" in words
+
+
+# Seen red with `_is_older_copy` true whenever the last leaves are missing: the other finding was left out.
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "DELETE FROM audit_leaves WHERE month = '2025-02-01' AND leaf_index = 3",
+        "DELETE FROM audit_checkpoints WHERE month = '2025-02-01' AND tree_size = 4",
+        "UPDATE audit_logs SET answer_text = 'forged' WHERE timestamp >= '2025-02-01' AND answer_text IS NOT NULL",
+        "DELETE FROM audit_leaves WHERE month = '2025-02-01' AND leaf_index >= 7",
+    ],
+    ids=["a leaf is gone", "a head is gone", "a row was changed", "it ends at no head"],
+)  # fmt: skip
+async def test_what_differs_in_more_than_its_end_is_no_older_copy(log: SealedLog, attack: str) -> None:
+    fail_over(log, 8)
+    log.attack(attack)
+    report = log.inspect()
+    assert report.verdict in {Verdict.MISSING, Verdict.TAMPERED}
+    assert "older copy" not in str(report)
+    assert len(report.findings) > 1
+
+
+async def test_receipts_and_proofs_show_that_lost_records_existed(log: SealedLog) -> None:
+    lost = log.rows[FEBRUARY, 11]
+    proof, receipt = await log.prove(lost), json.dumps(proofs.receipt(lost, log.key)).encode()
+    fail_over(log, 8)
+    await declare(log)
+    assert log.inspect().verdict is LOST
+    assert check(proof, log.keys).verdict is Verdict.VALID
+    assert check(proof, log.keys, receipt).verdict is Verdict.VALID
+    assert check(receipt, log.keys).verdict is Verdict.UNSEALED  # it must exist, and does not
+
+
+# Seen red without the comparison of servers: the sealer went on from its own tree, and the vault got a second history.
+async def test_a_sealer_that_lagged_behind_the_vault_makes_no_second_history(
+    log: SealedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another sealer grew and anchored the tree; then a standby took over that is as old as this sealer's own tree."""
+    async with sealer_of(log) as lagging:
+        log.write(FEBRUARY, 12)
+        await lagging.seal_once()
+        log.write(FEBRUARY, 13, 14)
+        assert await log.seal() == {}
+        fail_over(log, 13)
+        monkeypatch.setattr(log_tables, "_SERVER", "SELECT 'the standby'")
+        log.write(FEBRUARY, 50)
+        for _ in range(2):
+            await lagging.seal_once()
+        assert "audit break --month 2025-02" in lagging.failures[FEBRUARY]
+        assert log.inspect().verdict is Verdict.MISSING
+        await declare(log)
+        await lagging.seal_once()
+    assert log.inspect().verdict is LOST
 
 
 # Seen red without `_forget_broken`.
@@ -424,6 +489,7 @@ async def test_a_break_that_was_interrupted_is_finished_by_the_next_one(log: Sea
     assert log.inspect().verdict is LOST
 
 
+@pytest.mark.campaign
 def test_the_command_states_it_records_itself_and_seals(log: SealedLog) -> None:
     fail_over(log, 8)
     log.write(FEBRUARY, 50)
@@ -444,13 +510,16 @@ def test_the_command_states_it_records_itself_and_seals(log: SealedLog) -> None:
     assert (again.returncode, "is not broken" in again.stderr) == (1, True)
 
 
+# Seen red with no anchor taken for missing, and with a sealer that anchors into whichever vault it is given.
 async def test_replicas_with_a_vault_each_are_told_so(log: SealedLog) -> None:
     settings = settings_file.load({"DATABASE_URL": log.url}, data_dir=log.folder)
     replica = settings.model_copy(update={"data_dir": log.folder / "replica"})
     database = Database(log.url, settings)
     assert await wiring.foreign_vault_of(settings, database) == ""
     log.write(FEBRUARY, 12)
-    assert await log.seal(vault=FolderVault(replica.data_dir / "vault")) == {}
+    with pytest.raises(WrongVaultError, match="none of its anchors"):
+        await log.seal(vault=FolderVault(replica.data_dir / "vault"))
+    assert await log.seal(vault=FolderVault(replica.data_dir / "vault"), may_begin_vault=True) == {}
     for own, count in ((settings, 1), (replica, 4)):
         words = await wiring.foreign_vault_of(own, database)
         assert words.startswith(f"{count} of the log's last 5 anchors are not in this vault")

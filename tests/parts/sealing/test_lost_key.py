@@ -16,6 +16,7 @@ from engine.storage.database import Database
 from tests.command_line import affidavit
 from tests.databases import migrated_database
 from tests.logs.sealed_log import FEBRUARY, SealedLog, sealed_log
+from tests.logs.writers import KEY as STRANGER
 
 
 @pytest.fixture
@@ -121,3 +122,34 @@ async def test_a_key_can_be_made_before_its_database_is_there(tmp_path: Path) ->
     )
     assert (said.returncode, "WARNING" in said.stderr) == (0, True)
     assert (tmp_path / "signing.key").exists()
+
+
+IDENTITY = {
+    "another name of the log": ("UPDATE audit_origin SET origin = 'affidavit/else'", "audit_origin says affidavit/else"),
+    "no name of the log": ("DELETE FROM audit_origin", "audit_origin says nothing"),
+    "a key that signed nothing": (
+        f"INSERT INTO audit_keys VALUES ('{STRANGER.key_id}', '{STRANGER.public}', now())", f"audit_keys has {STRANGER.public}",
+    ),
+    "another key under the name of one": (
+        f"UPDATE audit_keys SET public_key = '{STRANGER.public}'", f"audit_keys has {STRANGER.public}",
+    ),
+    "no key": ("DELETE FROM audit_keys", "audit_keys lacks affidavit+"),
+}  # fmt: skip
+
+
+# Seen red with the origin not compared, and with the ids of keys compared alone.
+@pytest.mark.parametrize("change", IDENTITY)
+async def test_doctor_names_a_changed_name_and_changed_keys_of_the_log(log: SealedLog, change: str) -> None:
+    statement, words = IDENTITY[change]
+    assert wiring.identity_doubts_of(embedded(log)) == []
+    log.attack(statement)
+    (doubt,) = wiring.identity_doubts_of(embedded(log))
+    assert words in doubt
+    findings = [finding for finding in log.inspect().findings if "audit_origin" in finding.words]
+    assert bool(findings) == ("audit_origin" in statement)
+
+
+async def test_doctor_has_a_line_about_it(log: SealedLog) -> None:
+    log.attack("DELETE FROM audit_origin")
+    found = {line.part: line for line in await examine(embedded(log).settings, embedded(log))}["identity"]
+    assert (found.state, "audit_origin says nothing" in found.words) == ("failed", True)

@@ -19,6 +19,8 @@ from psycopg.types.json import Jsonb
 from audit.anchored import leaves_key, note_key
 from audit.checking.evidence import Period
 from audit.erasure.target import ErasureTarget
+from audit.heads.vaulted import entries_key
+from audit.heads.vaulted import note_key as head_key
 from audit.proof.checkpoint import Checkpoint, Link, erasure_text, open_note, sign_note
 from audit.proof.keys import SigningKey
 from audit.proof.merkle import root
@@ -280,9 +282,11 @@ def restore_older_dump(log: SealedLog) -> None:
 def test_an_older_dump_that_was_restored_is_found(log: SealedLog) -> None:
     restore_older_dump(log)
     report = log.inspect()
-    assert places(report) == {("MISSING", "leaf", "2025-02", 8), ("MISSING", "checkpoint", "2025-02", 11)}
+    assert places(report) == {("MISSING", "leaf", "2025-02", 8)}
     assert report.verdict is Verdict.MISSING
-    assert "8 to 11" in next(item.words for item in report.findings if item.what == "leaf")
+    assert (
+        "older copy of what the vault holds: it lacks the last 4 leaves, 8 to 11" in report.findings[0].words
+    )
 
 
 async def test_an_older_dump_that_went_on_is_found(log: SealedLog, tmp_path: Path) -> None:
@@ -329,7 +333,11 @@ def test_a_deleted_last_checkpoint_is_found_before_it_is_anchored(log: SealedLog
 def forget_last_anchor(log: SealedLog) -> None:
     """As if the last four leaves of February were sealed a moment ago."""
     log.attack("DELETE FROM audit_anchors WHERE month = '2025-02-01' AND tree_size = 12")
-    for key in (note_key(FEBRUARY, 12), leaves_key(FEBRUARY, 8, 12)):
+    log.attack(
+        "DELETE FROM audit_head_entries WHERE entry_index = 3",
+        *(f"DELETE FROM {table} WHERE tree_size = 4" for table in ("audit_heads", "audit_head_anchors")),
+    )
+    for key in (note_key(FEBRUARY, 12), leaves_key(FEBRUARY, 8, 12), head_key(4), entries_key(3, 4)):
         (log.folder / "vault" / key).unlink()
 
 
@@ -410,7 +418,7 @@ def test_an_earlier_month_that_was_forgotten_is_found_by_the_next_one(log: Seale
         *(f"DELETE FROM {table} WHERE month = '2025-01-01'" for table in EVIDENCE[1:4]),
     )
     shutil.rmtree(log.folder / "vault" / "anchors" / "2025-01")
-    assert places(log.inspect()) == {("MISSING", "link", "2025-01", 4)}
+    assert places(log.inspect()) == {("MISSING", "link", "2025-01", 4), ("MISSING", "head", None, 0)}
 
 
 def test_an_anchor_that_the_vault_has_lost_is_found(log: SealedLog) -> None:
@@ -456,7 +464,7 @@ def test_an_emptied_database_is_missing_all_that_is_anchored(log: SealedLog) -> 
 
 
 def test_an_empty_database_and_an_empty_vault_are_no_proof(log: SealedLog, tmp_path: Path) -> None:
-    for table in EVIDENCE[:4]:
+    for table in (*EVIDENCE[:4], "audit_head_entries", "audit_heads", "audit_head_anchors"):
         log.attack(f"TRUNCATE {table}")
     report = log.inspect(vault=FolderVault(tmp_path))
     assert (report.verdict, report.checked) == (Verdict.CANNOT_TELL, 0)
@@ -484,7 +492,7 @@ def test_a_column_whose_name_hides_another_is_found(log: SealedLog) -> None:
     ids=["a type of its own", "json"],
 )  # fmt: skip
 def test_a_column_of_a_type_that_shows_two_values_is_found(log: SealedLog, statements: list[str]) -> None:
-    log.attack("DROP VIEW IF EXISTS audit_questions, audit_low_confidence", *statements)
+    log.attack("DROP VIEW IF EXISTS audit_questions, audit_low_confidence, audit_feedback", *statements)
     try:
         report = log.inspect()
     finally:

@@ -21,6 +21,8 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool
 
+from audit.checking.status import read_log_gauges
+from audit.errors import VaultError, WrongVaultError
 from audit.proof.checkpoint import Checkpoint, open_note, sign_note
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.proof.merkle import Frontier
@@ -307,7 +309,6 @@ CHANGES = {
     "an older checkpoint": "UPDATE audit_checkpoints SET note = (SELECT note FROM audit_checkpoints"
     " WHERE month = '2026-11-01' AND tree_size = 2) WHERE month = '2026-11-01' AND tree_size = 4",
     "a checkpoint unreadable": "UPDATE audit_checkpoints SET note = note || ' ' WHERE month = '2026-11-01'",
-    "the log's name changed": "UPDATE audit_origin SET origin = 'affidavit/other'",
 }  # fmt: skip
 SEEN_ONLY_AT_START = {
     "a leaf changed",
@@ -338,16 +339,24 @@ async def test_on_changed_evidence_nothing_is_signed_and_other_months_go_on(
     sealed = await sealer.seal_once()
     assert "2026-11" in sealer.failures[NOVEMBER] or "leaves" in sealer.failures[NOVEMBER]
     added = set(fetch(url, "SELECT month, tree_size, note FROM audit_checkpoints")) - set(stored)
-    if change == "the log's name changed":
-        assert set(sealer.failures) == {OCTOBER, NOVEMBER}
-        assert added == set()
-    else:
-        assert sealed.rows == 1
-        assert [(month, size) for month, size, _ in added] == [(OCTOBER, 3)]
+    assert sealed.rows == 1
+    assert [(month, size) for month, size, _ in added] == [(OCTOBER, 3)]
     assert (await sealer.seal_once()).rows == 0
 
 
-@pytest.mark.parametrize("change", sorted(CHANGES.keys() - SEEN_ONLY_AT_START - {"the log's name changed"}))
+async def test_under_another_name_of_the_log_nothing_is_signed(url: str, start: Start) -> None:
+    """Its own vault is then another log's."""
+    await two_months(url, start())
+    tamper(url, "UPDATE audit_origin SET origin = 'affidavit/other'")
+    write(url, AT + timedelta(hours=1))
+    statement = "SELECT month, tree_size, note FROM audit_checkpoints ORDER BY 1, 2"
+    stored = fetch(url, statement)
+    with pytest.raises(WrongVaultError):
+        await start().seal_once()
+    assert fetch(url, statement) == stored
+
+
+@pytest.mark.parametrize("change", sorted(CHANGES.keys() - SEEN_ONLY_AT_START))
 async def test_a_running_sealer_notices_that_its_last_checkpoint_is_another_one(
     change: str, url: str, start: Start
 ) -> None:
@@ -481,7 +490,7 @@ async def test_a_key_that_was_rotated_elsewhere_is_trusted_as_soon_as_it_is_know
     rotated = SigningKey.create(tmp_path / "rotated.key")
     await start(key=rotated, public_keys=lambda: [KEY.public, rotated.public]).seal_once()
     write(url, AT + timedelta(hours=1))
-    known = read_public_keys(public_file(key_file))
+    known = list(read_public_keys(public_file(key_file)))
     sealer = start(public_keys=lambda: known)
     assert (await sealer.seal_once()).rows == 0
     known.append(rotated.public)
@@ -507,7 +516,7 @@ async def test_the_vault_gets_the_notes_and_the_leaves_since_the_last_one(
     url: str, start: Start, vault: FolderVault, key_file: Path
 ) -> None:
     await two_months(url, start())
-    assert vault.keys() == [
+    assert vault.keys("anchors/") == [
         "anchors/2026-10/000000000000-000000000002.leaves", "anchors/2026-10/000000000002.note",
         "anchors/2026-11/000000000000-000000000002.leaves", "anchors/2026-11/000000000002-000000000004.leaves",
         "anchors/2026-11/000000000002.note", "anchors/2026-11/000000000004.note",
@@ -639,6 +648,28 @@ async def test_a_stop_seals_and_anchors_what_is_left_and_does_not_wait_for_a_dat
                 await start(pool=gone).run(stop)
 
 
+class _BrokenVault(FolderVault):
+    def put(self, key: str, content: bytes) -> str:
+        raise VaultError(key)
+
+
+async def test_a_vault_that_fails_is_counted_and_what_it_does_not_hold_grows_older(
+    database: Database, url: str, start: Start, tmp_path: Path
+) -> None:
+    write(url, AT)
+    stop = asyncio.Event()
+    stop.set()
+    sealer = start(vault=_BrokenVault(tmp_path / "broken"))
+    await sealer.run(stop)
+    assert (sealer.vault_errors, len(sealed_ids(url))) == (1, 1)
+    read = Database(url, database.settings).read
+    async with open_pool(url, "affidavit_engine", size_max=2, wait_s=5) as engine:
+        waiting = await read_log_gauges(engine, read, None, NOVEMBER, 0)
+        assert waiting.unanchored_age_s > 0
+        assert await start().seal_once() == SealingResult(0, 1)
+        assert (await read_log_gauges(engine, read, None, NOVEMBER, 0)).unanchored_age_s == 0
+
+
 # Transactions of random length that end with a commit, a roll back or a row that comes hours late. Says what it
 # committed, and when, until its input ends.
 WRITER = """
@@ -743,7 +774,7 @@ def check_anchors(url: str, vault: FolderVault) -> None:
     stored = dict(
         fetch(url, "SELECT month, string_agg(leaf_hash, '' ORDER BY leaf_index) FROM audit_leaves GROUP BY 1")
     )
-    names = vault.keys()
+    names = vault.keys("anchors/")
     assert names
     for name in names:
         month = date.fromisoformat(f"{name.split('/')[1]}-01")
@@ -788,7 +819,7 @@ def test_the_command_seals_what_is_there(url: str, tmp_path: Path) -> None:
     write(url, *seconds(3))
     command = ("audit", "seal", "--once", "--json")
     said = affidavit(*command, data_dir=tmp_path, DATABASE_URL=url)
-    assert json.loads(said.stdout) == {"rows": 3, "anchors": 1, "failures": {}}
+    assert json.loads(said.stdout) == {"rows": 3, "anchors": 1, "stamps": 0, "failures": {}, "stopped": ""}
     tamper(url, CHANGES["a leaf changed"])
     write(url, AT)
     said = affidavit(*command, data_dir=tmp_path, DATABASE_URL=url)

@@ -20,6 +20,7 @@ from audit.errors import UnsealedRecordError
 from audit.ledger.entry import Entry
 from audit.ledger.spool import Spool
 from audit.proof.checkpoint import Checkpoint, open_note, sign_note
+from audit.proof.keys import public_file
 from audit.proof.record import Row, Trail, hashed, row_of
 from audit.proof.row_signature import sign_open, signed
 from audit.proof.verdict import Verdict
@@ -68,6 +69,13 @@ async def sealed(log: SealedLog, log_id: object) -> None:
             await asyncio.sleep(0.02)
 
 
+async def met(sealer: Sealer, log_id: object) -> None:
+    """The sealer counts what it refuses at the end of a round."""
+    async with asyncio.timeout(WAIT_S):
+        while str(log_id) not in {str(refused) for _, refused in sealer.admission.refused}:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
 def leaves(log: SealedLog, log_id: object) -> int:
     with psycopg.connect(log.url) as connection:
         found = connection.execute("SELECT count(*) FROM audit_leaves WHERE log_id = %s", (log_id,))
@@ -100,6 +108,24 @@ HOW = [
     "unsigned", "with another row's signature", "signed by a key that is in audit_keys", "of schema version 3",
     "an operator's event", "in an old month",
 ]  # fmt: skip
+
+
+# Seen red with signatures that stay rejected: the row of another engine was sealed only after a restart.
+async def test_a_row_that_was_signed_before_its_new_key_was_known_here_is_sealed_once_it_is(
+    log: SealedLog,
+) -> None:
+    public = public_file(log.folder / "signing.key")
+    before = public.read_text()
+    try:
+        async with sealing(log) as sealer:
+            made = forged(log, "signed by a key that is in audit_keys")
+            log.write(FEBRUARY, 401)
+            await sealed(log, log.log_id(FEBRUARY, 401))
+            await met(sealer, made["log_id"])
+            public.write_text(f"{STRANGER.public}\n{before}")
+            await sealed(log, made["log_id"])
+    finally:
+        public.write_text(before)
 
 
 # Seen red with a sealer that admits every row.
@@ -230,7 +256,9 @@ def as_before(log: SealedLog) -> None:
     """The evidence as the older version would have written it."""
     with psycopg.connect(log.url) as connection:
         connection.execute("SET session_replication_role = replica")
-        connection.execute("TRUNCATE audit_logs, audit_leaves, audit_checkpoints, audit_anchors")
+        connection.execute(
+            "TRUNCATE audit_logs, audit_leaves, audit_checkpoints, audit_anchors, audit_head_entries, audit_heads, audit_head_anchors"
+        )
     for file in (log.folder / "vault").rglob("*.*"):
         file.unlink()
 

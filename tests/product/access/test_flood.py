@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,7 +18,7 @@ from engine.admission.flood import ROWS_MAX, FloodCounter, network_of
 from engine.answer import Asked, Engine
 from engine.errors import AuditUnavailableError, RequestError, UnauthenticatedError, UnknownBookError
 from engine.house import House
-from engine.models import Client, Question
+from engine.models import Client, EndUser, Question
 from engine.ports import NullExchange
 from engine.wiring import now
 from tests.build import STRANGE
@@ -84,7 +84,7 @@ async def test_the_row_is_written_when_the_minute_ends_and_the_next_minute_begin
     address = "198.51.100.2"
     async with flooded(house, minute_s=1.0) as engine:
         await refused(engine, address, 100)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(rows_of(records, address)) <= ROWS_MAX:  # noqa: ASYNC110  it is written when the minute ends
                 await asyncio.sleep(0.02)
         assert sum(row["repeat_count"] for row in rows_of(records, address)) == 100
@@ -132,6 +132,41 @@ async def test_who_has_a_key_leaves_a_row_each(house: House, records: Records) -
         failures = await refused(engine, address, 70, operator=operator, exchange=NullExchange(read))
     assert {type(failure) for failure in failures} == {UnknownBookError}
     assert Counter(row["repeat_count"] for row in rows_of(records, address)) == {1: 70}
+
+
+@dataclass
+class PublicKeyring:
+    """Of one key with a public token that everybody knows."""
+
+    client: Client
+
+    async def authenticate(self, _: str | None) -> Client:
+        return self.client
+
+
+@pytest.mark.parametrize(("origin", "status"), [("https://evil.example", 403), ("https://book.example", 429)])
+# Seen red with every request that has a key, also a public token's, left a row of its own.
+async def test_visitors_who_are_turned_away_with_a_public_token_share_a_row(
+    house: House, records: Records, origin: str, status: int
+) -> None:
+    address = f"198.51.100.{status % 256}"
+    visitor = Client(
+        f"site-{uuid4()}", f"{uuid4()}", frozenset({"ask"}), "1/hour", public_origin="https://book.example"
+    )
+    async with flooded(house) as engine:
+        of_visitors = replace(engine, keyring=PublicKeyring(visitor))
+        await engine.limiter.admit(visitor, None)  # the key's only request of this hour
+        failures = await refused(
+            of_visitors, address, 100, origin=origin, end_user=EndUser("anon:::1", "anonymous")
+        )
+    assert {failure.status for failure in failures} == {status}
+    rows = rows_of(records, address)
+    assert Counter(row["repeat_count"] for row in rows) == {1: ROWS_MAX, 100 - ROWS_MAX: 1}
+    (common,) = [row for row in rows if row["repeat_count"] > 1]
+    assert [common[name] for name in ("client_id", "key_id", "end_user", "limit_decision", "details")] == [
+        None
+    ] * 5
+    assert {row["client_id"] for row in rows if row is not common} == {visitor.client_id}
 
 
 async def test_addresses_are_counted_apart(house: House, records: Records) -> None:

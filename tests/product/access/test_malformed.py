@@ -100,7 +100,7 @@ def test_a_malformed_head_is_refused_and_has_a_row(server: Running, records: Rec
     assert (row["endpoint"], row["client_address"], row["client_id"]) == ("unknown", "127.0.0.71", None)
 
 
-# Before: 400 for each, which tells a client that its request was wrong (RFC 9112, 6.1).
+# Seen red as before: 400 for each, which tells a client that its request was wrong (RFC 9112, 6.1).
 @pytest.mark.parametrize("head", CODINGS.values(), ids=CODINGS)
 def test_a_transfer_coding_that_is_not_supported_is_said_to_be_so(
     server: Running, records: Records, head: bytes
@@ -108,11 +108,20 @@ def test_a_transfer_coding_that_is_not_supported_is_said_to_be_so(
     check_refused(heard(server, head + SECOND, "127.0.0.71"), records, 501, "UnknownCoding")
 
 
-# Before: a connection was closed after ten seconds without a word.
+# Seen red as before: a connection was closed after ten seconds without a word.
 @pytest.mark.campaign
 def test_a_head_that_does_not_end_is_refused_with_a_row(server: Running, records: Records) -> None:
     row = check_refused(heard(server, ASKING, "127.0.0.76"), records, 408, "TooSlow", "timeout")
     assert row["client_address"] == "127.0.0.76"
+
+
+# Seen red without a time limit of its own, as before: 504 and "Try a simpler question".
+def test_a_body_that_does_not_arrive_is_refused_with_a_row(
+    server: Running, records: Records, key: str
+) -> None:
+    head = ASKING + b"Authorization: Bearer " + key.encode() + b"\r\nContent-Length: 100\r\n\r\n{"
+    row = check_refused(heard(server, head, "127.0.0.178"), records, 408, "TooSlow", "timeout")
+    assert (row["endpoint"], row["client_id"]) == ("/v1/query", "tests")
 
 
 # Seen red with h11's own connection: the length was ignored, and the rest served as a second request.

@@ -29,7 +29,7 @@ from tests.upstreams.messages import CANARY, REQUEST_ID, Fault, Upstream
 ROUNDS = CAMPAIGN_ROUNDS or 1
 AT_ONCE = 32 if CAMPAIGN_ROUNDS else 4
 PROMISE_S = 5.0 + 0.1  # what the product promises; so it is asserted
-SOON_S = 2.0  # a connection that is left is closed at once; a busy machine notices a little later
+SOON_S = 10.0  # what is left is closed at once; a leak stays
 DRAINED_S = 30
 PATIENCE_S = 1.5
 KEY = "sk-canary-of-the-key"

@@ -24,7 +24,9 @@ from engine.storage.database import Database
 from tests.conftest import Records, Running
 from tests.in_process import application
 
-NOTHING_OF_A_BOOK = {"/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/signing-keys"}
+NOTHING_OF_A_BOOK = {
+    "/", "/healthz", "/readyz", "/health", "/api/health", "/metrics", "/openapi.json", "/v1/signing-keys",
+}  # fmt: skip
 IN_PATHS = {
     "{book_id}": "physical-ai",
     "{chunk_id}": "0" * 64,

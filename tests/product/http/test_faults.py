@@ -59,8 +59,8 @@ async def house(anyio_backend: str, database: Database) -> AsyncIterator[House]:
         yield opened
 
 
-# Each waits for the whole time limit, as "hang after headers" and "trickle" do.
-WAITING = {"hang before headers", "hang after a sentence", "pings", "2.6 s"}
+# Each waits for the whole time limit, as "hang after headers" does.
+WAITING = {"trickle", "hang before headers", "hang after a sentence", "pings", "2.6 s"}
 
 
 @pytest.fixture

@@ -254,6 +254,7 @@ def test_the_openapi_document_names_every_problem(client: httpx.Client) -> None:
         "401",
         "403",
         "404",
+        "408",
         "413",
         "422",
         "429",

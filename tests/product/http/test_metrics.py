@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ import httpx
 from audit.checking.status import LogGauges
 from audit.proof.record import Trail
 from engine import logs, wiring
-from engine.http.metrics import FAMILIES, SCORES, Figures, Metrics
+from engine.http.metrics import FAMILIES, SCORES, VERSION, Figures, Metrics
 from engine.storage.database import Database
 from tests.conftest import PATIENCE, ROOT, Records, free_port
 from tests.product.http.metrics_text import Value, added, read
@@ -57,8 +58,47 @@ def test_what_was_asked_is_counted_by_endpoint_outcome_reason_and_status(client:
 def test_how_the_log_stands_is_told(client: httpx.Client) -> None:
     values = figures(client)
     assert values["affidavit_months_ahead", ""] >= 3
-    for name in ("open_records", "unsealed_rows", "unsealed_age_seconds", "spool_entries", "spool_bytes"):
+    for name in (
+        "open_records", "unsealed_rows", "unsealed_age_seconds", "unanchored_age_seconds", "spool_entries", "spool_bytes",
+    ):  # fmt: skip
         assert values[f"affidavit_{name}", ""] >= 0
+
+
+def test_the_stage_of_the_record_the_pool_and_the_build_are_told(client: httpx.Client) -> None:
+    before = figures(client)
+    client.post("/v1/query", json=IMU)
+    after = figures(client)
+    assert added(before, after, "affidavit_record_writes_total") >= 2, "the record's beginning and its end"
+    assert added(before, after, "affidavit_record_write_seconds_total") > 0
+    for stage in ("admission", "record_open", "record_close"):
+        assert added(before, after, "affidavit_stage_seconds_count", f'stage="{stage}"') == 1
+        assert added(before, after, "affidavit_stage_seconds_bucket", f'stage="{stage}"', 'le="5.0"') == 1
+    assert after["affidavit_pool_requests_total", ""] > 0
+    for name in ("waits", "wait_seconds", "timeouts", "busy_seconds"):
+        assert after[f"affidavit_pool_{name}_total", ""] >= 0
+    assert after["affidavit_vault_errors_total", ""] == 0
+    assert after["affidavit_build_info", f'version="{VERSION}"'] == 1
+
+
+async def test_what_parts_of_each_worker_count_is_added_up_and_the_build_is_not(tmp_path: Path) -> None:
+    workers = [
+        Metrics(Figures(), look, tmp_path, lambda: {"affidavit_vault_errors_total": 2}) for _ in range(3)
+    ]
+    for worker in workers:
+        assert worker._own
+        worker._write(worker._own)
+        worker._write(worker._own)
+    page = read(await workers[0].page())
+    assert page["affidavit_vault_errors_total", ""] == 6
+    assert page["affidavit_build_info", f'version="{VERSION}"'] == 1
+
+
+# Seen red with `:g`, which rounds to six digits: a rate over a long-lived counter was 0, and then a jump.
+async def test_a_sum_of_many_days_is_told_to_the_millisecond() -> None:
+    measured = Metrics(Figures(), look)
+    measured.figures.count("/v1/query", 200, 12_345_678.125, None)
+    page = read(await measured.page())
+    assert page["affidavit_request_seconds_sum", 'endpoint="/v1/query"'] == 12_345_678.125
 
 
 def test_no_label_is_taken_from_what_somebody_sent(client: httpx.Client) -> None:
@@ -80,7 +120,7 @@ def test_a_histogram_is_cumulative_and_its_buckets_stand_in_order() -> None:
 
 
 async def look() -> LogGauges:
-    return LogGauges(1, 2, 3.5, 4, 5, 6, 7)
+    return LogGauges(1, 2, 3.5, 4.5, 0.5, 5, 6, 7, 8)
 
 
 # Seen red with a page of this process's figures alone.
@@ -106,6 +146,15 @@ async def test_a_log_that_cannot_be_looked_at_leaves_its_lines_out_and_the_other
     page = read(await measured.page())
     assert not any(name == "affidavit_months_ahead" for name, _ in page)
     assert added({}, page, "affidavit_requests_total") == 1
+
+
+# Seen red with 0: where a process of its own seals, the alert on refused rows could never fire, and looked as if it could.
+async def test_where_another_process_seals_no_number_of_refused_rows_is_told() -> None:
+    async def elsewhere() -> LogGauges:
+        return replace(await look(), refused_rows=None)
+
+    told = [read(await Metrics(Figures(), way).page()) for way in (look, elsewhere)]
+    assert [("affidavit_refused_rows", "") in page for page in told] == [True, False]
 
 
 async def test_the_log_is_looked_at_once_in_a_while_however_often_we_are_asked() -> None:

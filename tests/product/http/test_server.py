@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -26,11 +25,12 @@ import pytest
 from audit import worker
 from engine import wiring
 from engine.cli import serving
+from engine.connections.listening import Port, listen
 from engine.connections.protocol import ARRIVE_S
 from engine.providers.postgres import EmbeddedPostgres
 from engine.storage.database import Database
 from engine.wiring import now
-from tests.conftest import PATIENCE, ROOT, Records, Running, free_port
+from tests.conftest import HUNG_S, PATIENCE, ROOT, Records, Running, free_port, killed_after, running
 from tests.product.http.metrics_text import added, read
 
 IMU = {"query": "What does an IMU measure?"}
@@ -53,13 +53,13 @@ class Served:
         self.url = f"http://127.0.0.1:{self.port}"
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed with us; a pipe would stay open as long as the index's worker lives
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "engine.cli", "serve", "--port", str(self.port), "--data-dir", str(data_dir),
+            [*limited(descriptors), sys.executable, "-m", "engine.cli", "serve", "--port", str(self.port), "--data-dir", str(data_dir),
              "--workers", str(workers)],
             stdout=subprocess.PIPE, stderr=self._stderr, text=True, cwd=ROOT, env=os.environ | PATIENCE | environment,
-            preexec_fn=partial(limit_files, descriptors) if descriptors else None,  # noqa: PLW1509  it only sets a limit
         )  # fmt: skip
         assert self.process.stdout
-        self.is_ready = self.process.stdout.readline().startswith("Affidavit is ready")
+        with killed_after(HUNG_S, self.process):
+            self.is_ready = self.process.stdout.readline().startswith("Affidavit is ready")
 
     @property
     def said(self) -> list[str]:
@@ -89,10 +89,15 @@ class Served:
         self._stderr.close()
 
 
-def limit_files(descriptors: int | tuple[int, int]) -> None:
-    """The soft and the hard limit of this process."""
-    limits = (descriptors, descriptors) if isinstance(descriptors, int) else descriptors
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+def limited(descriptors: int | tuple[int, int] | None) -> list[str]:
+    """A command before the command that sets the soft and the hard limit of open files.
+
+    Not a `preexec_fn`: that forks this process, and gRPC's threads here do not survive it.
+    """
+    if descriptors is None:
+        return []
+    soft, hard = (descriptors, descriptors) if isinstance(descriptors, int) else descriptors
+    return ["sh", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "sh"]
 
 
 def told(path: Path) -> str:
@@ -184,8 +189,9 @@ def test_a_dead_worker_is_replaced_while_the_other_serves(two: Served, key: str)
 
 # Seen red with a `wait_for_end` that waits for ever.
 async def test_a_worker_that_hangs_is_killed(database: Database, tmp_path: Path) -> None:
-    with contextlib.closing(serving.listen("127.0.0.1", 0)) as listening:
-        process = await serving._Supervisor(1, database.settings, listening, tmp_path).start()
+    with contextlib.closing(listen("127.0.0.1", 0)) as bound:
+        run = serving.ServingRun(database.settings, bound, Port.OWN, asyncio.Event(), asyncio.Event())
+        process = await serving._Supervisor(1, run, tmp_path).start()
 
         def stop_it(header: bytes) -> None:
             if header == serving.READY:
@@ -217,6 +223,7 @@ def test_an_orderly_end_leaves_no_process_and_the_requests_in_flight_are_answere
 
 
 # Seen red without the watch on the parent.
+@pytest.mark.campaign
 def test_workers_end_when_the_one_who_started_them_is_killed(data_dir: Path, database: Database) -> None:
     server = Served(data_dir, 2)
     workers = server.workers()
@@ -226,6 +233,7 @@ def test_workers_end_when_the_one_who_started_them_is_killed(data_dir: Path, dat
     server.close()
 
 
+@pytest.mark.campaign
 def test_what_keeps_workers_from_starting_is_said_and_ends_the_server(
     data_dir: Path, database: Database
 ) -> None:
@@ -357,4 +365,15 @@ def test_a_number_of_workers_that_makes_no_sense_is_wrong_usage(workers: str) ->
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert said.returncode == 2
-    assert re.search(r"argument --workers: invalid", said.stderr)
+    assert re.search(r"argument --workers: (invalid|it is from 1 to 64)", said.stderr)
+
+
+# Seen red without the timer: whoever waited did so for as long as the process.
+def test_a_start_that_hangs_is_a_failure_with_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.conftest.HUNG_S", 1.0)
+    program = "import time; print('still waiting', flush=True); time.sleep(20); print('gave up')"
+    with pytest.raises(AssertionError, match=r"hung before it was ready:\nstill waiting$"):
+        with running(tmp_path, within=[sys.executable, "-c", program]):
+            """It is never ready."""

@@ -283,6 +283,13 @@ def test_an_excerpt_of_code_ends_with_a_whole_line() -> None:
     assert 5 < len(lines) < 30
 
 
+# Seen red with the excerpt from the first word on: the lines below it were indented too far.
+def test_an_excerpt_of_code_keeps_the_indentation_of_its_first_line() -> None:
+    code = "    if tilt > limit:\n        stop()\n    walk()"
+    found = [evidence(code, kinds=("code",))]
+    assert excerpt(citation(found, 0, 0, 1), found, 1).excerpt == code
+
+
 def test_a_block_of_code_stands_on_lines_of_its_own() -> None:
     found = [evidence("Run this:", "a = 1\nb = 2", "It works.", kinds=("lead_in", "code"))]
     told = ["Run this:", "```\na = 1\nb = 2\n```", "It works."]

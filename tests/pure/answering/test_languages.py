@@ -9,9 +9,10 @@ import pytest
 
 from engine.models import Generation, Lexicon
 from engine.refusals import RefusalReason
-from engine.retrieval import calibrate, languages, lexical, words_only
+from engine.retrieval import calibrate, lexical, words_only
 from engine.retrieval.retrieve import is_foreign
-from engine.retrieval.stop_words import STOP_WORDS
+from engine.words import languages
+from engine.words.stop_words import STOP_WORDS
 from tests.conftest import ROOT
 
 CALIBRATION = ROOT / "config" / "calibration"

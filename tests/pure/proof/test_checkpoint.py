@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from audit.errors import NoteError
 from audit.proof.checkpoint import Checkpoint, Link, open_note, receipt_text, sign_note
 from audit.proof.keys import PublicKey, SigningKey
+from audit.proof.note import SIGNATURES_MAX, to_base64
 
 SEED = bytes(range(32))
 ORIGIN = "affidavit/5f0c1c3e-6f43-4d3b-9a0a-0f6f0a5f9d11"
@@ -135,10 +136,31 @@ def test_nothing_may_follow_or_precede(more: str, key: SigningKey) -> None:
             open_note(changed, [key.public])
 
 
-def test_two_signatures_are_one_too_many(key: SigningKey, other: SigningKey) -> None:
+# Red on the code before: whoever signed a note again made it unreadable.
+@pytest.mark.parametrize("before", [True, False])
+def test_a_note_that_sixteen_strangers_signed_too_is_read(
+    before: bool, key: SigningKey, other: SigningKey
+) -> None:
+    text, _, ours = sign_note(CHECKPOINT, key).rpartition("\n\n")
+    lines = [f"— witness{n}.example {to_base64(bytes([n]) * 76)}\n" for n in range(16)]
+    lines.insert(0 if before else 16, ours)
+    assert open_note(f"{text}\n\n{''.join(lines)}", [key.public, other.public]) == CHECKPOINT
+
+
+def test_of_two_known_signers_both_must_have_signed(key: SigningKey, other: SigningKey) -> None:
+    """After a rotation a note may bear both; one that does not fit is a forgery, and not a stranger."""
     note, second = sign_note(CHECKPOINT, key), sign_note(CHECKPOINT, other)
-    with pytest.raises(NoteError):
-        open_note(note + second.rpartition("\n\n")[2], [key.public, other.public])
+    another = sign_note(FIRST, other)
+    keys = [key.public, other.public]
+    assert open_note(note + second.rpartition("\n\n")[2], keys) == CHECKPOINT
+    with pytest.raises(NoteError, match="does not fit"):
+        open_note(note + another.rpartition("\n\n")[2], keys)
+
+
+def test_more_signatures_than_a_log_can_have_are_refused(key: SigningKey) -> None:
+    stranger = f"— witness.example {to_base64(bytes(76))}\n"
+    with pytest.raises(NoteError, match="100"):
+        open_note(sign_note(CHECKPOINT, key) + SIGNATURES_MAX * stranger, [key.public])
 
 
 def test_no_changed_character_is_accepted(key: SigningKey) -> None:

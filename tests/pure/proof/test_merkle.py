@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.proof.merkle import Frontier, inclusion_proof, is_included, root
+from audit.proof.merkle import Frontier, consistency_proof, inclusion_proof, is_consistent, is_included, root
 from tests.build import head
 
 SIZE_MAX = 300
@@ -130,3 +130,36 @@ def test_there_is_no_proof_of_what_is_not_in_the_tree() -> None:
     for index in (-1, 3):
         with pytest.raises(IndexError):
             inclusion_proof(LEAVES[:3], index)
+
+
+# Seen red with the last hash left out of `consistency_proof` where the earlier tree is no full subtree.
+def test_every_tree_is_consistent_with_every_earlier_one_and_with_no_other() -> None:
+    leaves = [sha256(bytes([place])).digest() for place in range(34)]
+    for size in range(len(leaves)):
+        for old in range(size + 1):
+            proof = consistency_proof(leaves[:size], old)
+            roots = root(leaves[:old]), root(leaves[:size])
+            assert is_consistent(old, size, *roots, proof)
+            for at in range(len(proof)):
+                changed = [*proof[:at], sha256(proof[at]).digest(), *proof[at + 1 :]]
+                assert not is_consistent(old, size, *roots, changed)
+                assert not is_consistent(old, size, *roots, proof[:at] + proof[at + 1 :])
+            assert not is_consistent(old, size, *roots, [*proof, roots[0]])
+            if old:
+                assert not is_consistent(old, size, sha256(roots[0]).digest(), roots[1], proof)
+                assert not is_consistent(old, size, roots[0], sha256(roots[1]).digest(), proof)
+
+
+def test_the_consistency_proofs_of_the_standard_s_example() -> None:
+    """RFC 6962, 2.1.3: seven leaves, and the trees of three, four and six before them."""
+    leaves = [sha256(b"\0" + bytes([place])).digest() for place in range(7)]
+
+    def node(left: bytes, right: bytes) -> bytes:
+        return sha256(b"\1" + left + right).digest()
+
+    a, b, c, d, e, f, j = leaves
+    g, h, i = node(a, b), node(c, d), node(e, f)
+    k, l = node(g, h), node(i, j)  # noqa: E741  named as there
+    assert consistency_proof(leaves, 3) == [c, d, g, l]
+    assert consistency_proof(leaves, 4) == [l]
+    assert consistency_proof(leaves, 6) == [i, j, k]

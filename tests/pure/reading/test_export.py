@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ingest.read import export
-from ingest.read.document import Document
+from ingest.read import export, is_read
+from ingest.read.document import CONTENT_FILE, Document, is_export
 
-PATH = PurePosixPath(export.FILENAME)
+PATH = PurePosixPath(CONTENT_FILE)
 
 
 def page(**about: Any) -> dict[str, Any]:
@@ -133,3 +133,14 @@ def test_error_in_the_front_matter_names_its_page() -> None:
 
 def test_names_of_a_later_plugin_are_let_pass() -> None:
     assert export.read(written(page(words=7), generator="2.0"), PATH)[0].title == "Walking"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [("affidavit-content.json", True), ("affidavit-content-1.0.json", True), ("affidavit-content-.json", False),
+     ("affidavit-contents.json", False), ("package.json", False)],
+)  # fmt: skip
+def test_the_exports_of_all_versions_are_known_by_their_names(name: str, is_one: bool) -> None:
+    # Seen red: an older version's export was no file that can be read.
+    assert is_export(PurePosixPath("build") / name) == is_one
+    assert is_read(PurePosixPath("build") / name) == is_one

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.retrieval.languages import count_words
+from engine.words.languages import count_words
 from ingest.windows import WORDS_MAX, WORDS_MIN, windows
 from tests.build import passage, steady
 
