@@ -572,6 +572,7 @@ def test_a_record_of_another_schema_version_cannot_be_told(february: Archive) ->
     assert ("CANNOT_TELL", "row", 5) in found(february.with_lines(lines).verify(february.key))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", [EVIDENCE, PARQUET, LEAVES, CHECKPOINT, KEYS])
 def test_no_file_however_broken_is_more_than_a_finding(february: Archive, name: str) -> None:
     """With digests that fit, so that it is really read. Seen red with a UnicodeDecodeError of Parquet's reader left out."""

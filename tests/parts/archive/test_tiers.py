@@ -216,6 +216,7 @@ def written(found: QueryResult) -> str:
 
 # Seen red with DuckDB's optimizer for a limit (rows of PostgreSQL's were lost), and with its own arrows (they took
 # the condition before them as well).
+@pytest.mark.campaign
 @pytest.mark.parametrize("title", QUESTIONS)
 def test_the_same_question_has_the_same_rows_before_and_after_archiving(log: Log, title: str) -> None:
     found = log.asking().query(QUESTIONS[title])

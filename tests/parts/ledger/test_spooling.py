@@ -30,7 +30,7 @@ from audit.proof.record import Trail, hashed, leaf_hash, row_of
 from audit.proof.row_signature import sign_open
 from engine.storage.database import Database
 from engine.wiring import now
-from tests.conftest import ROOT, Records
+from tests.conftest import ROOT, Records, campaign_only
 from tests.databases import scratch_log
 from tests.logs.writers import KEY, MEBIBYTE, ledger_on, open_records, rebuilt, trail
 
@@ -204,7 +204,7 @@ async def test_what_is_drained_is_checked_beside_the_event_loop(
 
 
 # Seen red with `_drain` doing nothing, and with the spool's entries marked as not spooled.
-@pytest.mark.parametrize("away", AWAY)
+@pytest.mark.parametrize("away", [gone, *map(campaign_only, AWAY[1:])])
 async def test_what_is_answered_while_the_database_is_away_arrives_when_it_is_back(
     log: Database, rows: Records, tmp_path: Path, away: Callable[[Database], AbstractContextManager[None]]
 ) -> None:
@@ -237,7 +237,7 @@ async def answered(ledger: Ledger, asked: Trail) -> str:
     return (await ledger.close(asked, now())).leaf_hash
 
 
-@pytest.mark.parametrize("away", AWAY)
+@pytest.mark.parametrize("away", [gone, *map(campaign_only, AWAY[1:])])
 async def test_without_a_spool_nothing_is_acknowledged_while_the_database_is_away(
     log: Database, rows: Records, away: Callable[[Database], AbstractContextManager[None]]
 ) -> None:
@@ -315,6 +315,7 @@ async def test_what_a_dead_process_had_spooled_arrives_before_its_orphans_are_cl
 
 
 # Seen red: the answer was `abandoned`, and nothing said that it had been on record.
+@pytest.mark.campaign
 async def test_acknowledged_bytes_that_vanish_from_the_spool_are_told_of(
     log: Database, rows: Records, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -117,14 +117,15 @@ PROVIDERS: dict[str, Callable[[], AbstractAsyncContextManager[Index]]] = {
     "qdrant-server-grpc": partial(real_server, prefer_grpc=True),
     "qdrant-cluster": real_cluster,
 }
+REAL = {"qdrant-server-rest", "qdrant-server-grpc", "qdrant-cluster"}
 IN_MEMORY = ("qdrant-memory", "qdrant-http", "qdrant-grpc")
 CLUSTERS = [name for name in PROVIDERS if name not in {"edge", "qdrant-memory"}]
 
 
-# That a cluster answers as Edge does is tested always; its share of the rest takes as long as that of all others together.
+# The real servers take longer than all others together: CI has them in its campaign.
 @pytest.fixture(
     scope="module",
-    params=[campaign_only(name) if name == "qdrant-cluster" else name for name in PROVIDERS],
+    params=[campaign_only(name) if name in REAL else name for name in PROVIDERS],
 )
 async def index(anyio_backend: str, request: pytest.FixtureRequest) -> AsyncIterator[Index]:
     async with PROVIDERS[request.param]() as opened:

@@ -55,6 +55,7 @@ def test_the_programs_say_the_same_as_the_command_line(tmp_path: Path) -> None:
     run("node", "--test", *files, cwd=ROOT, environment={"VERIFIER_CASES": str(tmp_path)})
 
 
+@pytest.mark.campaign
 def test_the_programs_types_fit() -> None:
     install()
     run(PLUGIN / "node_modules/.bin/tsc", "-p", verifier_page.SOURCES)

@@ -33,6 +33,7 @@ def verdict(log: SealedLog, **environment: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.campaign
 async def test_a_rollback_of_everything_is_found_by_command(log: SealedLog, tmp_path: Path) -> None:
     key = run(log, "audit", "key", "--for-witness").stdout.strip()
     assert key.startswith(f"{origin_of(log)}+")

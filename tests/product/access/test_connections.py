@@ -51,6 +51,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 # Seen red without a limit: the server had no descriptor left, so this waited for the attackers to go.
+@pytest.mark.campaign
 @pytest.mark.parametrize("begun", [b"", b"POST /v1/query HTTP/1.1\r\nHost: "], ids=["silent", "unfinished"])
 @pytest.mark.parametrize(
     "address",
@@ -73,6 +74,7 @@ def test_idle_connections_make_room_for_whoever_asks(
 
 
 # Seen red with a server that lets connections have every descriptor.
+@pytest.mark.campaign
 def test_the_audit_reaches_the_database_again_while_strangers_hold_all_they_can_get(
     narrow: Served, key: str, database: Database, records: Records
 ) -> None:
@@ -167,6 +169,7 @@ class Talkers:
 
 
 # Seen red with uvicorn's own end: each of them got neither an answer nor a row for its last request.
+@pytest.mark.campaign
 @pytest.mark.parametrize("workers", [1, 2])
 def test_at_the_end_every_request_on_an_open_connection_is_answered_and_has_its_row(
     data_dir: Path, database: Database, key: str, records: Records, workers: int
@@ -190,6 +193,7 @@ def test_at_the_end_every_request_on_an_open_connection_is_answered_and_has_its_
 
 
 # Seen red with workers that are only started when another has died: seconds without an answer.
+@pytest.mark.campaign
 def test_when_all_serving_workers_die_the_spare_one_answers_at_once(
     data_dir: Path, database: Database, key: str
 ) -> None:

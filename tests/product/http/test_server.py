@@ -245,6 +245,7 @@ def test_what_keeps_workers_from_starting_is_said_and_ends_the_server(
     server.close()
 
 
+@pytest.mark.campaign
 def test_the_embedded_database_is_stopped_by_the_last(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A folder of its own: the session's database is used by the session too."""
     folder = tmp_path_factory.mktemp("w")

@@ -157,6 +157,7 @@ def test_a_socket_for_another_process_is_left_alone() -> None:
 
 
 # Seen red with a shutdown that does not wait for connections at rest.
+@pytest.mark.campaign
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_connection_that_rests_gets_one_more_answer_from_a_server_that_leaves(
     data_dir: Path, database: Database, key: str, workers: str
@@ -178,6 +179,7 @@ def test_a_connection_that_rests_gets_one_more_answer_from_a_server_that_leaves(
     assert response.headers["connection"] == "close"
 
 
+@pytest.mark.campaign
 def test_two_servers_share_a_port_and_an_embedded_database(
     data_dir: Path, database: Database, key: str
 ) -> None:
@@ -193,6 +195,7 @@ def test_two_servers_share_a_port_and_an_embedded_database(
         assert answer.is_success, answer.text
 
 
+@pytest.mark.campaign
 def test_systemds_socket_outlives_the_server(data_dir: Path, database: Database, key: str) -> None:
     headers = {"Authorization": f"Bearer {key}"}
     with socket.create_server(("127.0.0.1", 0)) as held:

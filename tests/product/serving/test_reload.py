@@ -18,7 +18,7 @@ from engine import wiring
 from engine.house import House
 from engine.settings import Settings
 from engine.storage.database import Database
-from tests.conftest import HUNG_S, PATIENCE, READY_S, ROOT, free_port, killed_after
+from tests.conftest import HUNG_S, PATIENCE, READY_S, ROOT, campaign_only, free_port, killed_after
 from tests.product.http.metrics_text import read
 
 ORIGIN = "https://book.example.org"
@@ -97,7 +97,7 @@ def eventually(what: Callable[[], bool]) -> None:
 
 
 # Seen red with a supervisor that tells its workers nothing.
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", campaign_only("2")])
 def test_settings_are_taken_over_while_serving(
     data_dir: Path, database: Database, tmp_path: Path, key: str, workers: str
 ) -> None:
@@ -154,6 +154,7 @@ async def test_a_reload_takes_over_settings_and_neither_another_prompt_nor_anoth
 
 
 # Seen red with an `obey` that does nothing, as before: SIGHUP killed `up`.
+@pytest.mark.campaign
 @pytest.mark.parametrize("command", ["up --no-open", "serve"])
 def test_a_closed_terminal_ends_the_server_in_order(command: str, data_dir: Path, database: Database) -> None:
     pid, terminal = pty.fork()
@@ -180,6 +181,7 @@ def test_a_closed_terminal_ends_the_server_in_order(command: str, data_dir: Path
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.campaign
 def test_nohup_survives_a_hangup(data_dir: Path, database: Database) -> None:
     program = [
         sys.executable,

@@ -12,6 +12,7 @@ from tests.product.browser import CHROMIUM, FIREFOX
 from tests.product.docusaurus import PLUGIN, install, run
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("browser", ["chromium", "firefox"])
 def test_readers_are_told_what_the_command_line_says(browser: str, tmp_path: Path) -> None:
     program = {"chromium": CHROMIUM, "firefox": FIREFOX}[browser]

@@ -146,6 +146,7 @@ async def spent_key(anyio_backend: str, database: Database, house: House) -> str
 
 # Seen red on the old code: seven of the addresses were not there; `/query` and `/api/query` answered a reader of
 # `data:` lines with JSON, and `/chat/book/physical-ai/query` with events that have names, so each of them waited for ever.
+@pytest.mark.campaign
 @pytest.mark.parametrize(("widget", "manner"), MANNERS)
 async def test_a_client_of_the_contract_sees_what_the_table_says(
     house: House, key: str, spent_key: str, records: Records, widget: Widget, manner: str
@@ -160,6 +161,7 @@ def test_the_table_has_no_other_lines() -> None:
     assert len(lines) == len(MANNERS) + len(CONVERSING)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("widget", "manner"), CONVERSING)
 async def test_a_client_of_the_contract_converses_as_the_table_says(
     house: House, key: str, widget: Widget, manner: str

@@ -201,6 +201,7 @@ FORGERIES = (
 ANSWERS = 5_000
 
 
+@pytest.mark.campaign
 def test_every_excerpt_of_5000_hostile_answers_is_a_slice_and_every_mark_is_ours() -> None:
     """Seen red with the excerpt cut from the joined sentences, and with no rule (5) in verify.py."""
     dice = random.Random(5)

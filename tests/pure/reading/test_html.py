@@ -264,6 +264,7 @@ def test_any_page_is_read(content: str) -> None:
         assert piece.kind == "code" or piece.text == " ".join(piece.text.split())
 
 
+@pytest.mark.campaign
 def test_a_page_nested_deeply() -> None:
     for tag in ("div", "span", "b", "ul><li", "section", "table><tr><td", "font", "a href=#", "header"):
         said = texts(f"<main>{f'<{tag}>' * 2000}It walks.")

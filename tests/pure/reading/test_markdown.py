@@ -510,6 +510,7 @@ def test_first_of_two_titles_counts() -> None:
 # --- Large and hostile pages
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "text",
     ["> " * 200 + "a", "- " * 200 + "a", "\n".join("  " * depth + "- a" for depth in range(200)),
@@ -521,6 +522,7 @@ def test_what_lies_too_deep_is_unreadable(text: str) -> None:
         page(text)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "text",
     ["[", "![", "[a](", "[[a](b)", "![a](b", "`` `", "*a **b ", "<", "<a b='", "<!-- ", "<!--\n\n", "{", "{'", "{\n\n",

@@ -380,6 +380,7 @@ def test_an_outline_that_bites_its_tail() -> None:
     assert texts(page_of(column("Robots fall."), finish=loop)) == ["Robots fall."]
 
 
+@pytest.mark.campaign
 def test_thousands_of_pages() -> None:
     count = 10_000 if CAMPAIGN_ROUNDS else 2_000
     pages = [column(f"Robot {number} walks over the hill.", "It does not fall.") for number in range(count)]
