@@ -11,6 +11,7 @@ Modules
     worker               worker processes: framing, deadline, heartbeat
     progress             progress callback of long commands
     errors               the exception tree of audit (pure)
+    markup               HTML and SVG, escaped by default (pure)
     proof/               what is recorded, hashed, signed and proven (pure)
         record           the columns of a record, and its hash
         canonical        canonical JSON

@@ -42,6 +42,7 @@ Modules
         flood            rate limit for the rows of unauthenticated requests
         proxies          trusted proxies, and the address of a client behind them (pure)
         sessions         session store of conversations
+        console_sessions  sessions of the console: a key, exchanged for a cookie
         operator_events  audit trail of operators' actions
     retrieval/           search, blend, calibrate, gate
         retrieve         embed, search, score, order
@@ -98,6 +99,13 @@ Modules
         page/            the page to ask on
             context      its routes: books, example questions, a passage in its context
             examples     questions that a book can answer (pure)
+        console/         the pages that auditors open; how a page is added
+            serving      its routes: one row for each request
+            visit        what a page gets, and what it gives back
+            layout       the frame of every page (pure)
+            signing_in   keys for cookies; where a form may come from
+            assets       static files, named by their content
+            coverage     which months the log has, and what is wrong with it
         records/         what a client may do with its own records
             feedback     POST /v1/feedback
             erasures     POST /v1/erasures

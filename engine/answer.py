@@ -83,6 +83,7 @@ class Asked:
     secret: str | None = None
     origin: str | None = None  # the site whose page asks, as its browser says
     operator: Client | None = None
+    identify: Callable[[], Awaitable[Client]] | None = None  # without a key: a session of the console
     end_user: EndUser | InvalidFieldError | None = None  # the reader; an error is raised once it is counted
     scopes: frozenset[str] = ASK  # one of them is required; empty: any key will do
     is_for_pages: bool = False  # also with a public token; a question always is
@@ -234,7 +235,7 @@ class Engine:
             return await self._admitted(asked, trail)
 
     async def _admitted(self, asked: Asked, trail: Trail) -> Client:
-        client = asked.operator or await self.keyring.authenticate(asked.secret)
+        client = asked.operator or await self._identified(asked)
         trail.client_id, trail.key_id = client.client_id, client.key_id
         if client.public_origin:
             trail.details = {"public_token": client.public_origin}
@@ -254,6 +255,9 @@ class Engine:
         if isinstance(asked.end_user, InvalidFieldError):
             raise asked.end_user
         return client
+
+    async def _identified(self, asked: Asked) -> Client:
+        return await (asked.identify() if asked.identify else self.keyring.authenticate(asked.secret))
 
     async def _open(self, trail: Trail, exchange: Exchange) -> None:
         with self._stage("record_open", exchange):

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from psycopg_pool import AsyncConnectionPool
 
 from audit.checking.prover import Prover
-from audit.checking.status import LogGauges
+from audit.checking.status import LogGauges, Status
 from audit.erasure.erase import Eraser
 from audit.ledger import partitions
+from engine.admission.console_sessions import ConsoleSessions
 from engine.admission.operator_events import OperatorEvents
 from engine.admission.proxies import TrustedProxies
 from engine.admission.public_tokens import PublicTokens
@@ -61,6 +62,9 @@ class House:
     operator_events: OperatorEvents
     tracer: Tracer | None
     seals: Callable[[], str]
+    console_sessions: ConsoleSessions
+    console_pool: AsyncConnectionPool  # what the console's pages read with: the auditor's role, each statement limited in time
+    read_status: Callable[[], Awaitable[Status]]
 
     def turn(self, token: str | None, *, may_begin_anew: bool = False) -> Turn | None:
         """The next turn of a conversation, if conversations are switched on."""

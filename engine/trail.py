@@ -89,8 +89,8 @@ def note_outcome(trail: Trail, outcome: Released | Refusal) -> None:
 
 
 def note_served(trail: Trail) -> None:
-    """A request without a question, such as a passage, was answered."""
-    trail.outcome, trail.success, trail.http_status = "served", True, HTTP_OK
+    """A request without a question, such as a passage, was answered; some say themselves with which status."""
+    trail.outcome, trail.success, trail.http_status = "served", True, trail.http_status or HTTP_OK
 
 
 def note_client_gone(trail: Trail) -> None:

@@ -306,6 +306,12 @@ CREATE TABLE public.chunks (
     tags text[] DEFAULT '{}'::text[] NOT NULL,
     content_hash text NOT NULL
 );
+CREATE TABLE public.console_sessions (
+    digest bytea NOT NULL,
+    key_id text NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    last_seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
 CREATE TABLE public.documents (
     generation_id uuid NOT NULL,
     filename text NOT NULL,
@@ -430,6 +436,8 @@ ALTER TABLE public.chat_sessions ADD CONSTRAINT chat_sessions_pkey PRIMARY KEY (
 ALTER TABLE public.chat_sessions ADD CONSTRAINT chat_sessions_session_token_key UNIQUE (session_token);
 ALTER TABLE public.chunks ADD CONSTRAINT chunks_pkey PRIMARY KEY (chunk_id);
 ALTER TABLE public.chunks ADD CONSTRAINT chunks_chunk_id_check CHECK ((chunk_id ~ '^[0-9a-f]{64}$'::text));
+ALTER TABLE public.console_sessions ADD CONSTRAINT console_sessions_pkey PRIMARY KEY (digest);
+ALTER TABLE public.console_sessions ADD CONSTRAINT console_sessions_digest_check CHECK ((length(digest) = 32));
 ALTER TABLE public.documents ADD CONSTRAINT documents_pkey PRIMARY KEY (generation_id, filename);
 ALTER TABLE public.embeddings ADD CONSTRAINT embeddings_pkey PRIMARY KEY (text_hash, embedder, dimension);
 ALTER TABLE public.generation_chunks ADD CONSTRAINT generation_chunks_pkey PRIMARY KEY (generation_id, "position");
@@ -447,6 +455,7 @@ ALTER TABLE public.books ADD CONSTRAINT books_live_generation_fkey FOREIGN KEY (
 ALTER TABLE public.calibrations ADD CONSTRAINT calibrations_book_id_fkey FOREIGN KEY (book_id) REFERENCES public.books(book_id);
 ALTER TABLE public.chat_messages ADD CONSTRAINT chat_messages_session_id_fkey FOREIGN KEY (session_id) REFERENCES public.chat_sessions(id) ON DELETE CASCADE;
 ALTER TABLE public.chunks ADD CONSTRAINT chunks_book_id_fkey FOREIGN KEY (book_id) REFERENCES public.books(book_id);
+ALTER TABLE public.console_sessions ADD CONSTRAINT console_sessions_key_id_fkey FOREIGN KEY (key_id) REFERENCES public.api_keys(key_id) ON DELETE CASCADE;
 ALTER TABLE public.documents ADD CONSTRAINT documents_generation_id_fkey FOREIGN KEY (generation_id) REFERENCES public.generations(generation_id) ON DELETE CASCADE;
 ALTER TABLE public.generation_chunks ADD CONSTRAINT generation_chunks_chunk_id_fkey FOREIGN KEY (chunk_id) REFERENCES public.chunks(chunk_id);
 ALTER TABLE public.generation_chunks ADD CONSTRAINT generation_chunks_generation_id_fkey FOREIGN KEY (generation_id) REFERENCES public.generations(generation_id) ON DELETE CASCADE;
@@ -1644,6 +1653,7 @@ ALTER TABLE public.calibrations OWNER TO affidavit_owner;
 ALTER TABLE public.chat_messages OWNER TO affidavit_owner;
 ALTER TABLE public.chat_sessions OWNER TO affidavit_owner;
 ALTER TABLE public.chunks OWNER TO affidavit_owner;
+ALTER TABLE public.console_sessions OWNER TO affidavit_owner;
 ALTER TABLE public.documents OWNER TO affidavit_owner;
 ALTER TABLE public.embeddings OWNER TO affidavit_owner;
 ALTER TABLE public.generation_chunks OWNER TO affidavit_owner;
@@ -1801,6 +1811,11 @@ GRANT UPDATE (last_activity_at) ON TABLE public.chat_sessions TO affidavit_engin
 GRANT SELECT ON TABLE public.chunks TO affidavit_auditor;
 GRANT INSERT ON TABLE public.chunks TO affidavit_engine;
 GRANT SELECT ON TABLE public.chunks TO affidavit_engine;
+GRANT DELETE ON TABLE public.console_sessions TO affidavit_engine;
+GRANT SELECT ON TABLE public.console_sessions TO affidavit_engine;
+GRANT INSERT (digest) ON TABLE public.console_sessions TO affidavit_engine;
+GRANT INSERT (key_id) ON TABLE public.console_sessions TO affidavit_engine;
+GRANT UPDATE (last_seen_at) ON TABLE public.console_sessions TO affidavit_engine;
 GRANT SELECT ON TABLE public.documents TO affidavit_auditor;
 GRANT DELETE ON TABLE public.documents TO affidavit_engine;
 GRANT INSERT ON TABLE public.documents TO affidavit_engine;

@@ -29,7 +29,7 @@ WRONG_USAGE = 2
 BAR_WIDTH = 24
 PORT_MAX = 65535
 EXAMPLE_ID = "0190c2a4-7b1e-7c3d-9f00-5b8f2d1e6a47"
-SCOPES = ("ask", "audit", "erase", "admin")
+SCOPES = ("ask", "audit", "review", "lead", "erase", "admin")
 
 # What makes a terminal do or reorder something: a reader's question must not, in front of an auditor.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -1,5 +1,6 @@
 """Request context: what every route needs of a request, as the engine's `Asked`, and the house that serves it."""
 
+import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable
@@ -9,7 +10,7 @@ from fastapi import Request
 from engine.admission.end_user import parse_end_user, visitor
 from engine.admission.public_tokens import is_public
 from engine.answer import ASK, Asked
-from engine.errors import InvalidFieldError
+from engine.errors import InvalidFieldError, TooLargeError, TooSlowError
 from engine.house import House
 from engine.models import Allowance, EndUser, Question, Stage, Trail
 from engine.ports import NullExchange, no_question
@@ -77,6 +78,20 @@ def house(request: Request) -> House:
     found = request.state.house
     assert isinstance(found, House)
     return found
+
+
+async def body(request: Request) -> bytes:
+    """The body, rejected as soon as it exceeds the limit, whatever its Content-Length says, and if it does not arrive."""
+    serving, content = house(request), bytearray()
+    try:
+        async with asyncio.timeout(serving.engine.rules.body_s):
+            async for part in request.stream():
+                content += part
+                if len(content) > serving.body_bytes_max:
+                    raise TooLargeError
+    except TimeoutError:
+        raise TooSlowError from None
+    return bytes(content)
 
 
 def request_id(request: Request) -> str:

@@ -2,11 +2,10 @@
 
 Every request leaves exactly one row, also one that is rejected before a route runs (problems.py). The exceptions serve
 nothing of a book and no personal data, and are requested every few seconds: `/healthz`, `/readyz`, `/health`, `/api/health`,
-`/metrics`, `/`, `/openapi.json` and `/v1/signing-keys`, as long as they succeed, and a browser's preflight for a listed origin
+`/metrics`, `/`, `/openapi.json`, `/v1/signing-keys` and `/console/assets/…`, as long as they succeed, and a browser's preflight for a listed origin
 (cors.py). All others go through `Engine.answer` or `Engine.serve`.
 """
 
-import asyncio
 import base64
 import functools
 import re
@@ -30,8 +29,6 @@ from engine.answer import ASK
 from engine.errors import (
     DatabaseUnavailableError,
     NotSealedError,
-    TooLargeError,
-    TooSlowError,
     UnknownBookError,
     UnknownPassageError,
     UnknownRecordError,
@@ -39,6 +36,7 @@ from engine.errors import (
 )
 from engine.house import ANSWERING, House
 from engine.http import cors, metrics, problems, request_context, stream, v1
+from engine.http.console.serving import add_console
 from engine.http.page import context
 from engine.http.records import erasures, feedback
 from engine.http.stream import Answering, Format, QuestionExchange
@@ -168,6 +166,7 @@ def add_routes(app: FastAPI) -> None:
     )
     app.get("/", response_class=HTMLResponse, responses={404: _PROBLEMS[404]})(page)
     context.add_page_routes(app)
+    add_console(app)
 
 
 async def query(
@@ -285,7 +284,7 @@ async def erase(request: Request, authorization: Authorization = None) -> erasur
     unnamed = replace(asked, end_user=None)  # the record of an erasure must not name the reader again
 
     async def serve(client: Client, _: Trail) -> erasures.ErasureBody:
-        return await erasures.erased(house, await _body(request, house), client)
+        return await erasures.erased(house, await request_context.body(request), client)
 
     return await house.engine.serve(unnamed, serve)
 
@@ -295,7 +294,7 @@ async def public_token(request: Request, authorization: Authorization = None) ->
     house = request_context.house(request)
 
     async def serve(client: Client, trail: Trail) -> cors.PublicTokenBody:
-        return await cors.public_token(house, await _body(request, house), client, trail)
+        return await cors.public_token(house, await request_context.body(request), client, trail)
 
     return await _serve(request, authorization, serve)
 
@@ -306,7 +305,7 @@ async def judge(request: Request, authorization: Authorization = None) -> feedba
     asked = replace(request_context.asked(request, authorization), is_for_pages=True)
 
     async def serve(client: Client, trail: Trail) -> feedback.FeedbackBody:
-        return await feedback.given(house, await _body(request, house), client, trail)
+        return await feedback.given(house, await request_context.body(request), client, trail)
 
     return await house.engine.serve(asked, serve)
 
@@ -406,7 +405,7 @@ def _ask(
     house = request_context.house(request)
 
     async def read() -> Question:
-        body = await _body(request, house)
+        body = await request_context.body(request)
         return question(body, book_id, end_user, house.top_k)
 
     exchange = QuestionExchange(request, read, form, turn)
@@ -453,20 +452,6 @@ def _may_read(client: Client, row: Row) -> bool:
     if is_own and book_id is None:
         return True
     return (is_own or AUDIT in client.scopes) and client.may_ask(book_id or "")
-
-
-async def _body(request: Request, house: House) -> bytes:
-    """The body, rejected as soon as it exceeds the limit, whatever its Content-Length says, and if it does not arrive."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(house.engine.rules.body_s):
-            async for part in request.stream():
-                body += part
-                if len(body) > house.body_bytes_max:
-                    raise TooLargeError
-    except TimeoutError:
-        raise TooSlowError from None
-    return bytes(body)
 
 
 @functools.cache

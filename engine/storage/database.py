@@ -264,11 +264,12 @@ async def _why_none(conninfo: str) -> str:
 
 @asynccontextmanager
 async def open_lazily(
-    url: str, role: str, *, size_max: int, wait_s: float
+    url: str, role: str, *, size_max: int, wait_s: float, within_s: float | None = None
 ) -> AsyncIterator[AsyncConnectionPool]:
-    """A lazy connection pool for rare work: it connects at the first use."""
+    """A lazy connection pool for rare work: it connects at the first use. `within_s` limits each statement."""
+    conninfo = as_role(url, role)
     async with AsyncConnectionPool(
-        as_role(url, role), connection_class=_CONNECTION, min_size=0, max_size=size_max, timeout=wait_s,
+        within(conninfo, within_s) if within_s else conninfo, connection_class=_CONNECTION, min_size=0, max_size=size_max, timeout=wait_s,
         open=False, name=role, kwargs={"autocommit": True},
     ) as pool:  # fmt: skip
         yield pool

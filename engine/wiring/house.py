@@ -17,6 +17,7 @@ from audit.ledger import partitions
 from audit.ledger.ledger import Ledger
 from audit.sealing.sealer import Sealer
 from audit.sealing.stamper import Stamper
+from engine.admission.console_sessions import ConsoleSessions
 from engine.admission.flood import FloodCounter
 from engine.admission.keys import ApiKeys, KeyUses
 from engine.admission.operator_events import OperatorEvents
@@ -36,7 +37,7 @@ from engine.retrieval.retrieve import Retriever
 from engine.settings import PROMPT, Settings
 from engine.spans import Tracer
 from engine.storage import database as databases
-from engine.storage.database import Database
+from engine.storage.database import AUDITOR, Database
 from engine.wiring import audit_log, providers, signing
 from engine.wiring.books import gate_of
 from engine.wiring.providers import closed_by, now
@@ -44,6 +45,7 @@ from ingest.indexing import IndexRepair
 from ingest.registry import Registry
 from ingest.watched_index import WatchedIndex
 
+CONSOLE_CONNECTIONS = 8
 READY_MIN = 3  # connections for the first readers after a quiet time; the settings ask for at least as many
 
 
@@ -123,10 +125,21 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             operator_events=OperatorEvents(lambda: nullcontext(engine.ledger), now, uuid4),
             tracer=tracer,
             seals=partial(_seals, sealer),
+            console_sessions=ConsoleSessions(pool),
+            console_pool=await enter(_console_pool(database)),
+            read_status=partial(audit_log.status_of, settings, database),
         )
         await watched.start()
         await house.parts()
         yield house
+
+
+def _console_pool(database: Database) -> AbstractAsyncContextManager[AsyncConnectionPool]:
+    """Beside the readers' pool, so that no auditor makes a reader wait for a connection."""
+    budget = database.settings.budget
+    return databases.open_lazily(
+        database.url, AUDITOR, size_max=CONSOLE_CONNECTIONS, wait_s=budget.audit_s, within_s=budget.total_s
+    )
 
 
 def _seals(sealer: Sealer | None) -> str:

@@ -111,6 +111,7 @@ ALLOWED = {
     "api_key_uses": {ENGINE: "INSERT"},
     "chat_sessions": {ENGINE: "SELECT INSERT UPDATE(last_activity_at) DELETE"},
     "chunks": {ENGINE: "SELECT INSERT", AUDITOR: "SELECT"},
+    "console_sessions": {ENGINE: "SELECT INSERT(digest,key_id) UPDATE(last_seen_at) DELETE"},
     "documents": {ENGINE: "SELECT INSERT DELETE", AUDITOR: "SELECT"},
     "embeddings": {ENGINE: "SELECT INSERT"},
     "generation_chunks": {ENGINE: "SELECT INSERT DELETE", AUDITOR: "SELECT"},

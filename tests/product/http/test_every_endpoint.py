@@ -30,6 +30,7 @@ NOTHING_OF_A_BOOK = {
 IN_PATHS = {
     "{book_id}": "physical-ai",
     "{chunk_id}": "0" * 64,
+    "{name}": "no-file-of-the-console",
     "{query_id}": str(uuid4()),
     "{session_id}": str(uuid4()),
 }

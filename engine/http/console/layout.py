@@ -1,0 +1,91 @@
+"""The frame of every page: navigation, who is signed in, the content, the foot. It works without JavaScript (pure)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from audit.markup import Markup, joined, tag
+from engine.http.console import assets
+from engine.http.console.visit import Sheet, Visit
+
+TOKEN_FIELD = "form_token"  # noqa: S105  the name of a field
+SIGN_OUT = "/console/sign-out"
+
+Entry = tuple[str, str]  # a word of the navigation, and its address
+
+_FOOT = "Each page that you open here leaves a record in the log, with your key's client and, where it shows what people wrote, what was shown."
+
+
+def page(sheet: Sheet, visit: Visit | None = None, navigation: Sequence[Entry] = ()) -> str:
+    """The whole document."""
+    head = (
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="robots", content="noindex"),
+        tag("meta", http_equiv="refresh", content=sheet.refresh_s) if sheet.refresh_s else None,
+        tag("title", sheet.title, " · Affidavit"),
+        tag("link", rel="icon", href=assets.address_of("seal.svg")),
+        tag("link", rel="stylesheet", href=assets.address_of("console.css")),
+    )
+    body = (
+        tag("a", "Skip to the content", href="#content", class_="skip"),
+        _top(visit, navigation),
+        tag("main", tag("h1", sheet.title), sheet.body, id="content", tabindex="-1"),
+        tag("footer", tag("p", _FOOT), class_="foot small"),
+    )
+    return f"<!doctype html>\n{tag('html', tag('head', *head), tag('body', *body), lang='en')}\n"
+
+
+def form(visit: Visit, action: str, *children: object, **attributes: Any) -> Markup:
+    """A form that changes something: it carries the session's token. For a search use an ordinary form with `get`."""
+    token = tag("input", type="hidden", name=TOKEN_FIELD, value=visit.form_token)
+    return tag("form", token, *children, method="post", action=action, **attributes)
+
+
+def table(headings: Sequence[object], rows: Sequence[Sequence[object]], caption: object) -> Markup:
+    """It scrolls within itself where a phone is too narrow; the first cell of each row is its heading."""
+    head = tag("thead", tag("tr", [tag("th", heading, scope="col") for heading in headings]))
+    body = tag(
+        "tbody",
+        [
+            tag("tr", tag("th", first, scope="row"), [tag("td", cell) for cell in cells])
+            for first, *cells in rows
+        ],
+    )
+    inner = tag("table", tag("caption", caption), head, body)
+    return tag("div", inner, class_="table", tabindex="0", role="region", aria_label=_words(caption))
+
+
+def _words(caption: object) -> str | None:
+    return caption if isinstance(caption, str) else "Table"
+
+
+def _top(visit: Visit | None, navigation: Sequence[Entry]) -> Markup:
+    name = tag("a", tag("span", class_="seal"), "Affidavit", href="/console", class_="name")
+    if visit is None:
+        return tag("header", name, class_="top")
+    return tag("header", name, _navigation(visit, navigation), _signed_in(visit), class_="top")
+
+
+def _navigation(visit: Visit, entries: Sequence[Entry]) -> Markup:
+    here = max((path for _, path in entries if _is_within(visit.path, path)), key=len, default="")
+    links = [
+        tag("li", tag("a", word, href=path, aria_current="page" if path == here else None))
+        for word, path in entries
+    ]
+    return tag("nav", tag("ul", links), aria_label="Console")
+
+
+def _is_within(path: str, of: str) -> bool:
+    return path == of or path.startswith(f"{of}/")
+
+
+def _signed_in(visit: Visit) -> Markup:
+    who = tag("span", tag("b", visit.who), " ", tag("span", visit.role.word, class_="role"))
+    return tag(
+        "div", who, form(visit, SIGN_OUT, tag("button", "Sign out", type="submit", class_="quiet")), class_="who"
+    )  # fmt: skip
+
+
+def facts(pairs: Sequence[tuple[object, object]]) -> Markup:
+    """Names with their values."""
+    return tag("dl", [joined(tag("dt", name), tag("dd", value)) for name, value in pairs], class_="facts")

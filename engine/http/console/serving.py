@@ -1,0 +1,153 @@
+"""Routes of the console. Each request goes through the engine and leaves one row, but for the static files."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from audit.markup import joined, tag
+from engine.admission.console_sessions import form_token
+from engine.errors import RequestError, UnauthenticatedError
+from engine.http import request_context
+from engine.http.console import PAGES, assets, layout, signing_in
+from engine.http.console.visit import Download, Handler, Reply, Role, SeeOther, Sheet, Visit
+from engine.models import Client, Trail
+
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # with less a browser would say the origin `null` of our own forms
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_KEPT = {"Cache-Control": "public, max-age=31536000, immutable"}
+
+_Route = Callable[[Request], Awaitable[Response]]
+
+
+def add_console(app: FastAPI) -> None:
+    """Every page's addresses, the static files, signing in and out."""
+    for page in PAGES:
+        app.get(page.path, include_in_schema=False)(_route(page.show, page.role))
+        if page.act:
+            app.post(page.path, include_in_schema=False)(
+                _route(page.act, max(page.role, page.act_role), is_act=True)
+            )
+    app.get(f"{assets.PREFIX}{{name}}", include_in_schema=False)(asset)
+    app.post(signing_in.SIGN_IN, include_in_schema=False)(sign_in)
+    app.post(layout.SIGN_OUT, include_in_schema=False)(sign_out)
+
+
+async def asset(name: str) -> Response:
+    found = assets.content_of(name)
+    if found is None:
+        raise HTTPException(404)
+    content, media_type = found
+    return Response(content, media_type=media_type, headers=_KEPT)
+
+
+async def sign_in(request: Request) -> Response:
+    """Exchange a key for a session."""
+    try:
+        secret, next_path, is_secure = await signing_in.signed_in(request)
+    except RequestError as failure:
+        if not hasattr(request.state, "is_on_record"):
+            raise  # it failed before it reached the engine, so its row is written where others are
+        return _rendered(signing_in.sheet(signing_in.HOME, failure), failure.status)
+    response = RedirectResponse(next_path, HTTPStatus.SEE_OTHER, HEADERS)
+    signing_in.set_cookie(response, secret, is_secure=is_secure)
+    return response
+
+
+async def sign_out(request: Request) -> Response:
+    async def end(visit: Visit) -> Reply:
+        visit.note(console="signed out")
+        await visit.house.console_sessions.end(signing_in.secret_of(request) or "")
+        return Sheet("Signed out", tag("p", tag("a", "Sign in again", href=signing_in.HOME)))
+
+    response = await _route(end, Role.AUDITOR, is_act=True, is_last=True)(request)
+    if response.status_code == HTTPStatus.OK:
+        signing_in.forget_cookie(response)
+    return response
+
+
+def _route(handler: Handler, role: Role, *, is_act: bool = False, is_last: bool = False) -> _Route:
+    async def answer(request: Request) -> Response:
+        house, secret = request_context.house(request), signing_in.secret_of(request)
+        visits: list[Visit] = []
+
+        async def work(client: Client, trail: Trail) -> Reply:
+            visits.append(await _visit(request, client, trail, secret or "", is_act=is_act))
+            visits[0].require(role)
+            reply = await handler(visits[0])
+            if isinstance(reply, SeeOther):
+                trail.http_status = HTTPStatus.SEE_OTHER.value
+            return reply
+
+        asked = replace(
+            request_context.asked(request, None, scopes=signing_in.AUDIT),
+            end_user=None,
+            identify=partial(house.console_sessions.holder, secret),
+        )
+        try:
+            reply = await house.engine.serve(asked, work)
+        except UnauthenticatedError as failure:
+            return _rendered(signing_in.sheet(_address(request)), failure.status)
+        except RequestError as failure:
+            return _rendered(_failed(failure), failure.status, visits[0] if visits else None)
+        return _response(reply, None if is_last else visits[0])
+
+    return answer
+
+
+async def _visit(request: Request, client: Client, trail: Trail, secret: str, *, is_act: bool) -> Visit:
+    """With the fields of the form, if it comes from a page of ours and from this session."""
+    fields = []
+    if is_act:
+        signing_in.check_origin(request.headers)
+        fields = await signing_in.form_fields(request)
+        signing_in.check_form(dict(fields), secret)
+    queries = request.query_params.multi_items()
+    return Visit(
+        client, Role.of(client), trail, request_context.house(request), form_token(secret), request.url.path,
+        request.path_params, dict(queries), queries, dict(fields), fields,
+    )  # fmt: skip
+
+
+def _response(reply: Reply, visit: Visit | None) -> Response:
+    if isinstance(reply, SeeOther):
+        return RedirectResponse(reply.path, HTTPStatus.SEE_OTHER, HEADERS)
+    if isinstance(reply, Download):
+        named = {"Content-Disposition": f'attachment; filename="{_file_name(reply.name)}"'}
+        return Response(reply.content, media_type=reply.media_type, headers=HEADERS | named)
+    return _rendered(reply, HTTPStatus.OK, visit)
+
+
+def _rendered(sheet: Sheet, status: int, visit: Visit | None = None) -> Response:
+    return HTMLResponse(layout.page(sheet, visit, _navigation(visit) if visit else ()), status, HEADERS)
+
+
+def _navigation(visit: Visit) -> list[layout.Entry]:
+    return [(page.navigation, page.path) for page in PAGES if page.navigation and page.role <= visit.role]
+
+
+def _failed(failure: RequestError) -> Sheet:
+    record = joined(" It is on record as ", tag("code", failure.query_id), ".") if failure.query_id else None
+    return Sheet(failure.title, tag("p", failure.detail, record, class_="alarm", role="alert"))
+
+
+def _address(request: Request) -> str:
+    """To come back to after signing in; of a POST what it shows, not what it does."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    return f"{request.url.path}{query}" if request.method == "GET" else signing_in.HOME
+
+
+def _file_name(name: str) -> str:
+    return "".join(each if each.isascii() and (each.isalnum() or each in "-_.") else "-" for each in name)
