@@ -68,6 +68,11 @@ Modules
         judgement        one request, judged
         memory           the last heads, on disk before they are signed
         server           HTTP
+    access/              who read which personal columns
+        access           the shape of one read (pure)
+        shown_columns    the personal columns that a SQL statement reads; PostgreSQL is the judge
+        relations        which tables and views hold personal columns (pure)
+        reporting        reports of a login that can write no record
     ledger/              the writer: a request opens with a durable record and closes with its row
         ledger           open, note, close; start with this one
         delegated_keys   keys in memory that sign rows, delegated by a key that is far away
@@ -78,6 +83,7 @@ Modules
         database_writer  connection of the writer, and the settings that a durable commit needs
         spool            write-ahead spool, while the database is unavailable
         orphans          closes requests of dead processes
+        reported_reads   records what auditors' logins reported that they read
         write_probe      readiness: whether a record could be written now
         partitions       makes the months of audit_logs ahead
     sealing/             gives rows their place in the month's Merkle tree

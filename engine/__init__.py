@@ -24,6 +24,7 @@ Modules
         signing          which keys sign
         audit_log        what writes, seals, checks, archives and erases the log
         books            what publishes books
+        access           the record of each read of personal columns
         drill            the drill of a restore
         packages         what makes evidence packages
         providers        the only file that names vendors

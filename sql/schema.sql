@@ -236,6 +236,15 @@ CREATE TABLE public.audit_origin (
 CREATE TABLE public.audit_pepper (
     pepper bytea NOT NULL
 );
+CREATE TABLE public.audit_reads_waiting (
+    read_id uuid DEFAULT gen_random_uuid() NOT NULL,
+    read_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    login text NOT NULL,
+    command text NOT NULL,
+    details jsonb NOT NULL,
+    records bigint,
+    has_ended boolean DEFAULT false NOT NULL
+);
 CREATE TABLE public.audit_row_keys (
     log_id uuid NOT NULL,
     query_id uuid NOT NULL,
@@ -421,6 +430,9 @@ ALTER TABLE public.audit_logs ADD CONSTRAINT audit_logs_pkey PRIMARY KEY (log_id
 ALTER TABLE public.audit_months ADD CONSTRAINT audit_months_pkey PRIMARY KEY (relation);
 ALTER TABLE public.audit_open ADD CONSTRAINT audit_open_pkey PRIMARY KEY (log_id);
 ALTER TABLE public.audit_pepper ADD CONSTRAINT audit_pepper_pepper_check CHECK ((octet_length(pepper) = 32));
+ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_pkey PRIMARY KEY (read_id);
+ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_command_check CHECK ((length(command) <= 100));
+ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_details_check CHECK ((octet_length((details)::text) <= 1000000));
 ALTER TABLE public.audit_row_keys ADD CONSTRAINT audit_row_keys_pkey PRIMARY KEY (log_id);
 ALTER TABLE public.audit_row_keys ADD CONSTRAINT audit_row_keys_key_check CHECK ((octet_length(key) = 32));
 ALTER TABLE public.books ADD CONSTRAINT books_pkey PRIMARY KEY (book_id);
@@ -660,6 +672,16 @@ BEGIN
     UPDATE audit_open SET trail = trail - audit_personal_columns() || '{"user_query_text": ""}', signature = signed
     WHERE log_id = emptied;
 END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_end_read(reported uuid, shown bigint)
+ RETURNS void
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    UPDATE audit_reads_waiting SET records = shown, has_ended = true
+    WHERE read_id = reported AND login = session_user AND NOT has_ended
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_end_requests(lines json, who text[])
@@ -1191,6 +1213,26 @@ BEGIN
 END
 $function$
 ;
+CREATE OR REPLACE FUNCTION public.audit_report_read(command text, details jsonb)
+ RETURNS uuid
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    reported uuid;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    IF (SELECT count(*) FROM audit_reads_waiting w WHERE w.login = session_user) >= 1000 THEN
+        RAISE EXCEPTION '1,000 reads of % wait for an engine that records them', session_user
+            USING ERRCODE = 'configuration_limit_exceeded';
+    END IF;
+    INSERT INTO audit_reads_waiting (login, command, details)
+    VALUES (session_user, audit_report_read.command, audit_report_read.details) RETURNING read_id INTO reported;
+    RETURN reported;
+END
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_say_held(what text)
  RETURNS void
  LANGUAGE plpgsql
@@ -1234,6 +1276,19 @@ AS $function$
     SELECT relation FROM public.audit_months m
     WHERE month IS NOT NULL AND EXISTS (SELECT FROM pg_class WHERE oid = m.relation)
       AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = m.relation AND NOT inhdetachpending)
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_take_reads(patience interval, most integer)
+ RETURNS SETOF public.audit_reads_waiting
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    DELETE FROM audit_reads_waiting WHERE read_id IN (
+        SELECT read_id FROM audit_reads_waiting
+        WHERE has_ended OR read_at < clock_timestamp() - patience
+        ORDER BY read_at LIMIT most FOR UPDATE SKIP LOCKED)
+    RETURNING *
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_to_erase(who text[], queries uuid[], since timestamp with time zone, until timestamp with time zone, passed_over uuid[], most integer)
@@ -1386,6 +1441,22 @@ $function$
 ;
 
 -- Views
+CREATE VIEW public.audit_access WITH (security_invoker=true) AS
+ SELECT COALESCE(((details ->> 'read_at'::text))::timestamp with time zone, "timestamp") AS read_at,
+    query_id,
+    ((details -> 'access'::text) ->> 'who'::text) AS who,
+    ((details -> 'access'::text) ->> 'role'::text) AS role,
+    key_id,
+    endpoint AS through,
+    client_address,
+    ((details -> 'access'::text) ->> 'filter'::text) AS asked_for,
+    ((details -> 'access'::text) ->> 'columns'::text) AS personal_columns,
+    (((details -> 'access'::text) ->> 'records'::text))::bigint AS records,
+    ((details -> 'access'::text) ->> 'basis'::text) AS basis,
+    ((details -> 'access'::text) ->> 'second'::text) AS second_person,
+    outcome
+   FROM public.audit_logs
+  WHERE ((details ->> 'access'::text) IS NOT NULL);
 CREATE VIEW public.audit_changes WITH (security_invoker=true) AS
  WITH seen AS (
          SELECT v.what,
@@ -1584,6 +1655,7 @@ ALTER FUNCTION public.audit_count_held_before(timestamp with time zone) OWNER TO
 ALTER FUNCTION public.audit_covers(text[],bytea[],uuid[],uuid,text,timestamp with time zone,timestamp with time zone,uuid,text,bytea,text,timestamp with time zone,date) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_disk_writers() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_empty_open(uuid,bytea) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_end_read(uuid,bigint) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_end_requests(json,text[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_erase(json) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_forget_sessions(text[],uuid[]) OWNER TO affidavit_owner;
@@ -1614,10 +1686,12 @@ ALTER FUNCTION public.audit_refuse_held_key() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_held_subject() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_held_turn() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_late() OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_report_read(text,jsonb) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_say_held(text) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_sessions() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_share_holds() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_tables() OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_take_reads(interval,integer) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_turns(text[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_unsealed_of(text[],uuid[],timestamp with time zone) OWNER TO affidavit_owner;
@@ -1646,6 +1720,7 @@ ALTER TABLE public.audit_months OWNER TO affidavit_owner;
 ALTER TABLE public.audit_open OWNER TO affidavit_owner;
 ALTER TABLE public.audit_origin OWNER TO affidavit_owner;
 ALTER TABLE public.audit_pepper OWNER TO affidavit_owner;
+ALTER TABLE public.audit_reads_waiting OWNER TO affidavit_owner;
 ALTER TABLE public.audit_row_keys OWNER TO affidavit_owner;
 ALTER TABLE public.audit_set_aside OWNER TO affidavit_owner;
 ALTER TABLE public.books OWNER TO affidavit_owner;
@@ -1660,6 +1735,7 @@ ALTER TABLE public.generation_chunks OWNER TO affidavit_owner;
 ALTER TABLE public.generation_terms OWNER TO affidavit_owner;
 ALTER TABLE public.generations OWNER TO affidavit_owner;
 ALTER TABLE public.source_citations OWNER TO affidavit_owner;
+ALTER VIEW public.audit_access OWNER TO affidavit_owner;
 ALTER VIEW public.audit_changes OWNER TO affidavit_owner;
 ALTER VIEW public.audit_citations OWNER TO affidavit_owner;
 ALTER VIEW public.audit_feedback OWNER TO affidavit_owner;
@@ -1679,6 +1755,7 @@ GRANT EXECUTE ON FUNCTION public.audit_count_held(uuid) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_count_held_before(timestamp with time zone) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_disk_writers() TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_end_read(uuid,bigint) TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_end_requests(json,text[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_erase(json) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) TO affidavit_archiver;
@@ -1699,9 +1776,11 @@ GRANT EXECUTE ON FUNCTION public.audit_make_month(date) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_open_of(text[],uuid[],timestamp with time zone) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_put_aside(json,uuid[],uuid) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_report_read(text,jsonb) TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_share_holds() TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_take_reads(interval,integer) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_turns(text[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_unsealed_of(text[],uuid[],timestamp with time zone) TO affidavit_archiver;
@@ -1709,6 +1788,7 @@ GRANT EXECUTE ON FUNCTION public.audit_write(json,json,uuid[],json) TO affidavit
 GRANT EXECUTE ON FUNCTION public.purge_old_chat_sessions(integer) TO affidavit_engine;
 GRANT INSERT ON TABLE public.api_key_uses TO affidavit_engine;
 GRANT SELECT ON TABLE public.api_keys TO affidavit_engine;
+GRANT SELECT ON TABLE public.audit_access TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_anchors TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_anchors TO affidavit_auditor;
 GRANT INSERT ON TABLE public.audit_anchors TO affidavit_sealer;
@@ -1785,6 +1865,9 @@ GRANT SELECT ON TABLE public.audit_origin TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_origin TO affidavit_sealer;
 GRANT SELECT ON TABLE public.audit_pepper TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_questions TO affidavit_auditor;
+GRANT SELECT (login) ON TABLE public.audit_reads_waiting TO affidavit_auditor;
+GRANT SELECT (read_at) ON TABLE public.audit_reads_waiting TO affidavit_auditor;
+GRANT SELECT (read_id) ON TABLE public.audit_reads_waiting TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_refusals TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_requests_by_day TO affidavit_auditor;
 GRANT DELETE ON TABLE public.audit_row_keys TO affidavit_archiver;
@@ -1854,6 +1937,7 @@ REVOKE EXECUTE ON FUNCTION public.audit_count_held_before(timestamp with time zo
 REVOKE EXECUTE ON FUNCTION public.audit_covers(text[],bytea[],uuid[],uuid,text,timestamp with time zone,timestamp with time zone,uuid,text,bytea,text,timestamp with time zone,date) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_disk_writers() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_end_read(uuid,bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_end_requests(json,text[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_erase(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) FROM PUBLIC;
@@ -1877,10 +1961,12 @@ REVOKE EXECUTE ON FUNCTION public.audit_open_of(text[],uuid[],timestamp with tim
 REVOKE EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_personal_columns() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_put_aside(json,uuid[],uuid) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_report_read(text,jsonb) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_say_held(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_sessions() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_share_holds() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_tables() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_take_reads(interval,integer) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_to_erase(text[],uuid[],timestamp with time zone,timestamp with time zone,uuid[],integer) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_turns(text[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_unsealed_of(text[],uuid[],timestamp with time zone) FROM PUBLIC;
@@ -1889,6 +1975,20 @@ REVOKE EXECUTE ON FUNCTION public.purge_old_chat_sessions(integer) FROM PUBLIC;
 
 -- Comments
 COMMENT ON COLUMN public.api_keys.revoked_at IS 'From then on the key is refused. In the future: it was rotated, and overlaps.';
+COMMENT ON VIEW public.audit_access IS 'Who read what: one row for each read of personal columns through a command, the console or the interface.';
+COMMENT ON COLUMN public.audit_access.read_at IS 'When it was asked for; the record of it is written before the first read.';
+COMMENT ON COLUMN public.audit_access.query_id IS 'Name of the read, as of a request.';
+COMMENT ON COLUMN public.audit_access.who IS 'Who read: the client of the API key, or the login of the database.';
+COMMENT ON COLUMN public.audit_access.role IS 'auditor, reviewer, lead or operator.';
+COMMENT ON COLUMN public.audit_access.key_id IS 'API key that was used; null for a command.';
+COMMENT ON COLUMN public.audit_access.through IS 'Command, or address of the page or the interface.';
+COMMENT ON COLUMN public.audit_access.client_address IS 'Address of the reader; null for a command.';
+COMMENT ON COLUMN public.audit_access.asked_for IS 'SQL statement, filter or record that was asked for.';
+COMMENT ON COLUMN public.audit_access.personal_columns IS 'Personal columns that were read, as a JSON list.';
+COMMENT ON COLUMN public.audit_access.records IS 'How many rows were shown; null if nobody knows, or if the read did not end well.';
+COMMENT ON COLUMN public.audit_access.basis IS 'Reason that was given.';
+COMMENT ON COLUMN public.audit_access.second_person IS 'Who approved it, if a second person had to.';
+COMMENT ON COLUMN public.audit_access.outcome IS 'recorded or served: it was shown; failed: it was not; abandoned: nobody knows.';
 COMMENT ON VIEW public.audit_changes IS 'What answers were made with over time: one row for each span in which a value stayed. Reads the whole log.';
 COMMENT ON COLUMN public.audit_changes.what IS 'model_requested, model_used, prompt, settings, code, and for each book calibration, embedder, index_generation.';
 COMMENT ON COLUMN public.audit_changes.book_id IS 'Book that it belongs to; null for what is the same for all books.';

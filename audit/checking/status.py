@@ -26,9 +26,8 @@ from audit.proof.row_signature import is_open_signed, is_row_signed
 from audit.vault import Vault
 
 NEAR_GATE = 0.02  # this close to the threshold, another calibration could have decided the other way
+READ_OVERDUE = timedelta(minutes=17)  # an engine takes over what has not ended after 15
 OVERDUE = timedelta(seconds=60)  # by then every request has ended, and its row is sealed and anchored
-
-_ENGINE = "affidavit_engine"
 
 # Rounded, because .62 - .60 is more than .02 in binary.
 _NEAR = f"(round(abs(best_score - threshold)::numeric, 6) <= {NEAR_GATE})"
@@ -86,6 +85,7 @@ _UNSEALED = """
 SELECT count(*), min(timestamp) FROM audit_logs l
 WHERE NOT EXISTS (SELECT FROM audit_leaves WHERE log_id = l.log_id)
 """
+_READS_WAITING = "SELECT count(*), min(read_at) FROM audit_reads_waiting"
 _ROWLESS = """
 SELECT to_char(month, 'YYYY-MM'), count(*), min(leaf_index) FROM audit_leaves a
 WHERE NOT EXISTS (SELECT FROM audit_logs WHERE log_id = a.log_id)
@@ -165,6 +165,7 @@ class Status:
     open_not_ours: list[str] = field(default_factory=list)  # open requests that it did not sign
     holds: int = 0  # in force
     erasures_waiting: int = 0  # for the end of a hold
+    reads_waiting: Backlog = Backlog(0, None)
 
 
 async def read_status(
@@ -193,7 +194,7 @@ async def read_status(
         partitions=names,
         months_ahead=sum(name > partition_name(today) for name in names),
         unsealed=Backlog(*(await read(AUDITOR, _UNSEALED))[1][0]),
-        open=Backlog(*(await read(_ENGINE, _OPEN))[1][0]),
+        open=Backlog(*(await read(AUDITOR, _OPEN))[1][0]),
         rowless=[(month, count, first) for month, count, first in (await read(AUDITOR, _ROWLESS))[1]],
         spool=spool_files(spool) if spool else [],
         months=months,
@@ -202,6 +203,7 @@ async def read_status(
         lost=await asyncio.to_thread(find_losses, [kept for kept in months if kept.overlaps(period)], vault),
         holds=holds,
         erasures_waiting=erasures_waiting,
+        reads_waiting=Backlog(*(await read(AUDITOR, _READS_WAITING))[1][0]),
         not_ours=not_ours,
         open_not_ours=open_not_ours,
     )
@@ -244,6 +246,12 @@ def gaps(status: Status, now: datetime) -> list[str]:
     found += _overdue(
         status.open, "requests are still open: their process hangs or has died; restart the engine", now
     )
+    found += _overdue(
+        status.reads_waiting,
+        "reads of auditors wait to be recorded: start an engine, which records them",
+        now,
+        READ_OVERDUE,
+    )
     for head in status.evidence:
         if (since := head["waiting_since"]) and now - since > OVERDUE:
             found.append(
@@ -281,6 +289,7 @@ def summary(status: Status) -> list[tuple[str, str]]:
         ("open", _since(status.open)),
         ("spool", spooled),
         ("log of heads", _published(status.heads)),
+        ("reads", f"{_since(status.reads_waiting)} to be recorded"),
         ("holds", f"{status.holds} in force, {status.erasures_waiting} erasures wait"),
     ]
 
@@ -329,8 +338,8 @@ def _gaps_of_spool(files: Sequence[SpoolFile], now: datetime) -> list[str]:
     ]
 
 
-def _overdue(waiting: Backlog, what: str, now: datetime) -> list[str]:
-    if waiting.oldest is None or now - waiting.oldest <= OVERDUE:
+def _overdue(waiting: Backlog, what: str, now: datetime, patience: timedelta = OVERDUE) -> list[str]:
+    if waiting.oldest is None or now - waiting.oldest <= patience:
         return []
     return [f"{waiting.count} {what} (the oldest since {_format_time(waiting.oldest)})"]
 

@@ -37,6 +37,7 @@ from audit.ledger.entry import Entry
 from audit.ledger.group_commit import GroupCommit, PendingWrite
 from audit.ledger.numbers import RecordNumbers
 from audit.ledger.orphans import UNACKNOWLEDGED, LivenessLock, Orphans
+from audit.ledger.reported_reads import ReportedReads
 from audit.ledger.spool import Spool
 from audit.ledger.write_probe import PROBE_CHARACTERS, Taker, WriteProbe
 from audit.proof.checkpoint import receipt_text
@@ -103,6 +104,7 @@ class Ledger:
         self._probe = WriteProbe(self._try_database, self._spool.probe if self._spool else None)
         self._alive = LivenessLock(pool.conninfo, self._owner)
         self._orphans = Orphans(self._owner, self._spool, key, public_keys)
+        self._reported = ReportedReads(key, clock)
         self._living: set[UUID] = set()
         self._doubtful: dict[Entry, Trail] = {}  # given up while the database was committing their end
         self._opened: set[UUID] = set()  # those whose open record is durable
@@ -221,7 +223,7 @@ class Ledger:
             numbers.opening.discard(number)
 
     async def maintain(self) -> int:
-        """Periodic maintenance: check durability, make months ahead, drain abandoned spools, close orphans."""
+        """Periodic maintenance: check durability, make months ahead, drain abandoned spools, record reported reads, close orphans."""
         async with self._pool.connection() as connection:
             self._check(await weaknesses(connection))
         await self._make_months()
@@ -236,6 +238,8 @@ class Ledger:
         if self.is_spooling:
             return 0  # the end of an apparent orphan may wait in the spool
         async with self._pool.connection() as connection:
+            if self._may_sign():
+                await self._reported.record(connection)
             return await self._orphans.close(connection, self._living)
 
     def has_record(self, log_id: UUID) -> bool:

@@ -24,10 +24,12 @@ import psycopg
 from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
+from audit.access.shown_columns import shown_columns
 from audit.archive.rows import RowKeys
 from audit.checking.evidence import EVER, Period
 from audit.definitions.comparison import Difference, differences
 from audit.errors import AuditError, MisleadingSchemaError, QueryError, UnansweredError
+from audit.proof.record import PERSONAL
 from audit.query import duckdb_session
 from audit.query.archived_rows import ArchivedMonth, ArchivedRows
 from audit.query.dialect import strip_schema
@@ -127,6 +129,16 @@ class TieredLog:
             raise
         finally:
             timer.cancel()
+
+    def shown_columns(self, statement: str) -> frozenset[str]:
+        """The personal columns that it reads, whichever tier has them."""
+        try:
+            with Session.connect(self.url) as connection:
+                return shown_columns(connection, strip_schema(statement))
+        except QueryError:  # it names the table of one month
+            return PERSONAL
+        except psycopg.Error as failure:
+            raise self._explained(failure) from failure
 
     def _end(self) -> None:
         self._is_late.set()

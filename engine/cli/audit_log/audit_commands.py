@@ -44,23 +44,25 @@ from engine.storage.database import Database
 if TYPE_CHECKING:  # Arrow takes longer to load than most commands take
     from audit.archive.archiver import Archiver, MonthOutcome
     from audit.archive.reader import ArchiveSource
+    from audit.query.tiers import QueryResult, TieredLog
 
 BASIS_WANTED = f"Give a reason of one line and at most {BASIS_CHARACTERS_MAX} characters, without a person's name: it is kept forever."
 NICE = 10  # a low priority for the archiver, so that the engine on the same machine gets the CPU first
 
 
 async def query(settings: Settings, arguments: Arguments) -> int:
-    """Run SQL over all tiers of the log, in the auditor's role, which can only read records."""
-    if arguments.personal != bool(arguments.basis):
-        say("Personal data is shown only for a recorded reason: give --personal and --basis TEXT together.")
+    """Run SQL over all tiers of the log, in the auditor's role, which can only read records.
+
+    A query that reads personal columns is itself a record, written before the first read.
+    """
+    if arguments.personal and not arguments.basis:
+        say("Personal data of archives is shown only for a recorded reason: give --basis TEXT too.")
         return output.WRONG_USAGE
     async with wiring.open_existing_database(settings) as database:
-        if arguments.personal:
-            await _record_access(database, arguments)
         period, is_open = output.period(arguments), arguments.personal
         with wiring.open_tiers(settings, database, period, is_open=is_open) as tiers:
             try:
-                found = await asyncio.to_thread(tiers.query, arguments.sql)
+                found = await _answered(settings, database, tiers, arguments)
             except QueryError as wrong:
                 say(str(wrong))
                 return output.WRONG_USAGE
@@ -78,13 +80,19 @@ async def query(settings: Settings, arguments: Arguments) -> int:
     return 0
 
 
-async def _record_access(database: Database, arguments: Arguments) -> None:
-    """Writes the operator event before the first read, so that an access that fails later is recorded too."""
-    details = {"sql": arguments.sql, "basis": arguments.basis}
+async def _answered(
+    settings: Settings, database: Database, tiers: "TieredLog", arguments: Arguments
+) -> "QueryResult":
+    columns = await asyncio.to_thread(tiers.shown_columns, arguments.sql)
+    if not columns and not arguments.personal:
+        return await asyncio.to_thread(tiers.query, arguments.sql)
     times = {"since": arguments.since, "until": arguments.until}
-    details |= {name: str(time) for name, time in times.items() if time}
-    async with wiring.operator_events_of(database).event("audit query", **details):
-        pass
+    about = {name: str(time) for name, time in times.items() if time}
+    access = wiring.access_of(database, arguments.sql, columns, arguments.basis)
+    async with wiring.recording_read(settings, database, "audit query", access, **about):
+        found = await asyncio.to_thread(tiers.query, arguments.sql)
+        access.records = len(found.rows)
+    return found
 
 
 async def status(settings: Settings, arguments: Arguments) -> int:
@@ -565,7 +573,7 @@ AUDIT_COMMANDS: dict[str, Command] = {
         (
             argument("sql", metavar="SQL", help="one SELECT statement"), FROM, TO,
             argument("--personal", action="store_true", help="show personal data of archived records too; needs --basis"),
-            argument("--basis", metavar="TEXT", help="the reason for --personal; it is recorded with the statement"),
+            argument("--basis", metavar="TEXT", help="the reason; it is recorded with the statement, and --personal needs it"),
             CSV, JSON,
         ),
     ),

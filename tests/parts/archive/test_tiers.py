@@ -593,8 +593,15 @@ def test_whoever_opens_what_is_personal_says_why_and_that_is_recorded_first(
         with psycopg.connect(log.sealed.url) as connection:
             return connection.execute(recorded.encode()).fetchall()
 
-    before, seen = len(rows()), list[int]()
-    vault = CountedVault(log.sealed.folder / "vault", on_read=lambda: seen.append(len(rows())))
+    def begun() -> int:
+        """Their records, from the moment on at which they are durable."""
+        with psycopg.connect(log.sealed.url) as connection:
+            opened = "SELECT count(*) FROM audit_open WHERE trail ->> 'endpoint' = 'affidavit audit query'"
+            ((count,),) = connection.execute(opened).fetchall()
+        return len(rows()) + int(count)
+
+    before, seen = begun(), list[int]()
+    vault = CountedVault(log.sealed.folder / "vault", on_read=lambda: seen.append(begun()))
     monkeypatch.setattr(audit_log, "vault_of", lambda _: vault)
     question = (
         "SELECT user_query_text FROM audit_logs WHERE timestamp < '2025-01-11' ORDER BY timestamp LIMIT 1"
@@ -602,10 +609,13 @@ def test_whoever_opens_what_is_personal_says_why_and_that_is_recorded_first(
     code, out, _ = command("query", question, "--personal", "--basis", "case 12", "--to", "2025-02-01")
     assert (code, "Was misst" in out) == (0, True)
     assert seen and set(seen) == {before + 1}, "nothing was read before it was recorded"
-    assert rows()[-1] == (
-        "recorded",
-        {"sql": question, "basis": "case 12", "until": "2025-02-01 00:00:00+00:00"},
-    )
+    outcome, details = rows()[-1]
+    access = details.pop("access")
+    assert (outcome, details) == ("recorded", {"until": "2025-02-01 00:00:00+00:00"})
+    assert access | {"who": ""} == {
+        "who": "", "role": "operator", "filter": question, "columns": ["user_query_text"], "records": 1, "basis": "case 12",
+        "second": None,
+    }  # fmt: skip
 
 
 def test_a_reading_that_cannot_be_recorded_does_not_happen(

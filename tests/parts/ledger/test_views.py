@@ -25,7 +25,7 @@ GENERATION = UUID(int=7)
 
 VIEWS = (
     "audit_requests_by_day", "audit_refusals", "audit_low_confidence", "audit_slow_requests", "audit_questions",
-    "audit_citations", "audit_changes", "audit_feedback",
+    "audit_citations", "audit_changes", "audit_feedback", "audit_access",
 )  # fmt: skip
 
 
@@ -177,6 +177,32 @@ def test_the_last_feedback_on_each_question(log: psycopg.Connection) -> None:
     assert rows == [
         (minute(2), refused.query_id, True, None, NOON, None, None, "Who?", "refused", "not_covered", None, None, "No."),
         (minute(3), answered.query_id, False, "outdated", NOON, "a", "one", "Why?", "answered", None, "low", 0.66, "So."),
+    ]  # fmt: skip
+
+
+# Seen red with every record that has details, and with the time of a reported read's record.
+def test_who_read_what(log: psycopg.Connection) -> None:
+    access = {
+        "who": "auditor_2026", "role": "auditor", "filter": "SELECT answer_text FROM audit_logs", "columns": ["answer_text"],
+        "records": 12, "basis": "case 12", "second": None,
+    }  # fmt: skip
+    command = asked(outcome="recorded", details={"access": access, "read_at": minute(-60).isoformat()})
+    command.endpoint = "affidavit audit query"
+    page = asked(
+        NEXT,
+        "served",
+        client_id="a",
+        key_id="k",
+        client_address="::1",
+        details={"access": access | {"records": None}},
+    )
+    page.endpoint = "/console/records"
+    others = [asked(details={"sql": "SELECT 1"}), asked(details=None), asked(details={"access": None})]
+    rows = seen(log, "SELECT * FROM audit_access ORDER BY read_at", command, page, *others)
+    who, what = ("auditor_2026", "auditor"), ("SELECT answer_text FROM audit_logs", '["answer_text"]')
+    assert rows == [
+        (minute(-60), command.query_id, *who, None, "affidavit audit query", None, *what, 12, "case 12", None, "recorded"),
+        (NEXT, page.query_id, *who, "k", "/console/records", "::1", *what, None, "case 12", None, "served"),
     ]  # fmt: skip
 
 

@@ -1,0 +1,34 @@
+"""The shape of an access: who read which personal columns, for what. Pure, so that commands and pages write the same."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from audit.proof.record import PERSONAL
+
+FILTER_CHARACTERS_MAX = 20_000  # of a statement; the rest is cut off, and the cut is said
+
+
+@dataclass(slots=True)
+class Access:
+    """One read of personal columns. `records` is known only afterwards."""
+
+    who: str
+    filter: str
+    columns: Collection[str] = field(default_factory=lambda: PERSONAL)
+    role: str | None = None
+    basis: str | None = None
+    second: str | None = None
+    records: int | None = None
+
+    def as_details(self) -> dict[str, Any]:
+        """The member `access` of a record's details, as the view `audit_access` reads it."""
+        return {
+            "who": self.who, "role": self.role, "filter": _cut(self.filter), "columns": sorted(self.columns),
+            "records": self.records, "basis": self.basis, "second": self.second,
+        }  # fmt: skip
+
+
+def _cut(text: str) -> str:
+    left = len(text) - FILTER_CHARACTERS_MAX
+    return text if left <= 0 else f"{text[:FILTER_CHARACTERS_MAX]} … and {left} characters more"

@@ -1,0 +1,87 @@
+-- Who read what: each read of personal columns is a record of the log, whose `details` say so under `access`.
+SET LOCAL ROLE affidavit_owner;
+
+CREATE VIEW audit_access WITH (security_invoker = true) AS
+SELECT coalesce((details ->> 'read_at')::timestamptz, timestamp) AS read_at,
+       query_id,
+       details -> 'access' ->> 'who' AS who,
+       details -> 'access' ->> 'role' AS role,
+       key_id,
+       endpoint AS through,
+       client_address,
+       details -> 'access' ->> 'filter' AS asked_for,
+       details -> 'access' ->> 'columns' AS personal_columns,
+       (details -> 'access' ->> 'records')::bigint AS records,
+       details -> 'access' ->> 'basis' AS basis,
+       details -> 'access' ->> 'second' AS second_person,
+       outcome
+FROM audit_logs WHERE details ->> 'access' IS NOT NULL;
+
+COMMENT ON VIEW audit_access IS 'Who read what: one row for each read of personal columns through a command, the console or the interface.';
+COMMENT ON COLUMN audit_access.read_at IS 'When it was asked for; the record of it is written before the first read.';
+COMMENT ON COLUMN audit_access.query_id IS 'Name of the read, as of a request.';
+COMMENT ON COLUMN audit_access.who IS 'Who read: the client of the API key, or the login of the database.';
+COMMENT ON COLUMN audit_access.role IS 'auditor, reviewer, lead or operator.';
+COMMENT ON COLUMN audit_access.key_id IS 'API key that was used; null for a command.';
+COMMENT ON COLUMN audit_access.through IS 'Command, or address of the page or the interface.';
+COMMENT ON COLUMN audit_access.client_address IS 'Address of the reader; null for a command.';
+COMMENT ON COLUMN audit_access.asked_for IS 'SQL statement, filter or record that was asked for.';
+COMMENT ON COLUMN audit_access.personal_columns IS 'Personal columns that were read, as a JSON list.';
+COMMENT ON COLUMN audit_access.records IS 'How many rows were shown; null if nobody knows, or if the read did not end well.';
+COMMENT ON COLUMN audit_access.basis IS 'Reason that was given.';
+COMMENT ON COLUMN audit_access.second_person IS 'Who approved it, if a second person had to.';
+COMMENT ON COLUMN audit_access.outcome IS 'recorded or served: it was shown; failed: it was not; abandoned: nobody knows.';
+
+GRANT SELECT ON audit_access TO affidavit_auditor;
+
+-- A login with an auditor's rights alone can neither insert nor sign a record. It leaves its reads here, under the login that
+-- the server knows, and a running engine writes them into the log. Nobody but these functions may touch the table.
+CREATE TABLE audit_reads_waiting (
+    read_id  uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    read_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    login    text NOT NULL,
+    command  text NOT NULL CHECK (length(command) <= 100),
+    details  jsonb NOT NULL CHECK (octet_length(details::text) <= 1000000),
+    records  bigint,
+    has_ended boolean NOT NULL DEFAULT false
+);
+ALTER TABLE audit_reads_waiting ALTER COLUMN details SET STATISTICS 0, ALTER COLUMN command SET STATISTICS 0;
+GRANT SELECT (read_id, read_at, login) ON audit_reads_waiting TO affidavit_auditor;  -- how many wait, and since when
+
+-- Before the read. The limit keeps one login from filling the disk; whoever meets it does not read.
+CREATE FUNCTION audit_report_read(command text, details jsonb) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE
+    reported uuid;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    IF (SELECT count(*) FROM audit_reads_waiting w WHERE w.login = session_user) >= 1000 THEN
+        RAISE EXCEPTION '1,000 reads of % wait for an engine that records them', session_user
+            USING ERRCODE = 'configuration_limit_exceeded';
+    END IF;
+    INSERT INTO audit_reads_waiting (login, command, details)
+    VALUES (session_user, audit_report_read.command, audit_report_read.details) RETURNING read_id INTO reported;
+    RETURN reported;
+END
+$$;
+
+-- After the read: how many rows it showed, once, and only of one's own.
+CREATE FUNCTION audit_end_read(reported uuid, shown bigint) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+    UPDATE audit_reads_waiting SET records = shown, has_ended = true
+    WHERE read_id = reported AND login = session_user AND NOT has_ended
+$$;
+
+-- For the engine, which writes their records in the same transaction: those that have ended, or that will not end any more.
+CREATE FUNCTION audit_take_reads(patience interval, most integer) RETURNS SETOF audit_reads_waiting
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+    DELETE FROM audit_reads_waiting WHERE read_id IN (
+        SELECT read_id FROM audit_reads_waiting
+        WHERE has_ended OR read_at < clock_timestamp() - patience
+        ORDER BY read_at LIMIT most FOR UPDATE SKIP LOCKED)
+    RETURNING *
+$$;
+
+REVOKE EXECUTE ON FUNCTION audit_report_read, audit_end_read, audit_take_reads FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION audit_report_read, audit_end_read TO affidavit_auditor;
+GRANT EXECUTE ON FUNCTION audit_take_reads TO affidavit_engine;

@@ -1,0 +1,237 @@
+"""What an auditor's login reads is in the log, although that login can write none of it: once, under its own name."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import errors
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from audit.checking.status import gaps
+from audit.proof.keys import SigningKey
+from engine import settings as settings_file
+from engine import wiring
+from engine.cli import main
+from engine.storage.database import Database
+from tests.conftest import ROOT
+from tests.databases import migrated_database
+from tests.logs.recorded import make_months
+
+ALICE, BOB = "auditor_alice", "auditor_bob"
+QUESTIONS = "SELECT user_query_text FROM audit_logs"
+ACCESS: dict[str, Any] = {
+    "access": {"who": "somebody else", "filter": "f", "columns": ["details"], "records": 9}
+}
+
+
+@pytest.fixture(scope="module")
+def log(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A log of its own, the folder of its operators, and two logins of auditors."""
+    folder = tmp_path_factory.mktemp("operators")
+    SigningKey.create(folder / "signing.key")
+    with migrated_database(database) as made, psycopg.connect(made.url, autocommit=True) as superuser:
+        make_months(superuser, [wiring.now().date()])
+        for login in (ALICE, BOB):
+            superuser.execute(f"CREATE ROLE {login} LOGIN IN ROLE affidavit_auditor".encode())
+        yield Database(made.url, settings_file.load({"DATABASE_URL": made.url}, data_dir=folder))
+    with psycopg.connect(database.url, autocommit=True) as superuser:
+        for login in (ALICE, BOB):
+            superuser.execute(f"DROP ROLE {login}".encode())
+
+
+@pytest.fixture(autouse=True)
+def empty(log: Database) -> None:
+    with psycopg.connect(log.url) as superuser:
+        superuser.execute("DELETE FROM audit_reads_waiting")
+
+
+def as_login(log: Database, login: str) -> psycopg.Connection:
+    return psycopg.connect(make_conninfo(log.url, user=login), autocommit=True)
+
+
+def accesses(log: Database) -> list[dict[str, Any]]:
+    with psycopg.connect(log.url, row_factory=dict_row) as superuser:
+        return superuser.execute("SELECT * FROM audit_access ORDER BY read_at").fetchall()
+
+
+def waiting(log: Database) -> int:
+    with psycopg.connect(log.url) as superuser:
+        ((count,),) = superuser.execute("SELECT count(*) FROM audit_reads_waiting").fetchall()
+    return int(count)
+
+
+async def drain(log: Database) -> None:
+    """As any engine that starts."""
+    async with wiring.open_ledger(log):
+        pass
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(log: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command of an auditor, on a machine that has no key."""
+
+    def run(login: str, *words: str) -> tuple[int, str, str]:
+        url = make_conninfo(log.url, user=login)
+        settings = settings_file.load({"DATABASE_URL": url}, data_dir=tmp_path)
+        given = main.parser().parse_args(["audit", *words])
+        code = asyncio.run(given.run(settings, given))
+        return code, *capsys.readouterr()
+
+    return run
+
+
+# Seen red without the report: the query was answered, and no row said so.
+def test_what_an_auditors_login_reads_becomes_a_signed_record(log: Database, run: Run) -> None:
+    before = len(accesses(log))
+    assert run(ALICE, "query", QUESTIONS, "--basis", "case 12", "--json") == (0, "[]\n", "")
+    asyncio.run(drain(log))
+    *others, row = accesses(log)
+    assert len(others) == before
+    assert [row[name] for name in ("who", "role", "through", "asked_for", "records", "basis", "outcome")] == [
+        ALICE, "auditor", "affidavit audit query", QUESTIONS, 0, "case 12", "recorded",
+    ]  # fmt: skip
+    assert json.loads(row["personal_columns"]) == ["user_query_text"]
+    assert waiting(log) == 0
+    with psycopg.connect(log.url) as superuser:
+        signed = superuser.execute("SELECT signature FROM audit_logs WHERE query_id = %s", (row["query_id"],))
+        assert signed.fetchone() != (None,)
+
+
+def test_a_count_leaves_no_record(log: Database, run: Run) -> None:
+    assert run(ALICE, "query", "SELECT outcome, count(*) FROM audit_logs GROUP BY 1")[0] == 0
+    assert waiting(log) == 0
+
+
+# Seen red with the report after the query.
+def test_a_read_that_cannot_be_reported_does_not_happen(log: Database, run: Run) -> None:
+    with psycopg.connect(log.url, autocommit=True) as superuser:
+        superuser.execute("REVOKE EXECUTE ON FUNCTION audit_report_read FROM affidavit_auditor")
+        try:
+            with pytest.raises(Exception, match="permission denied for function audit_report_read"):
+                run(ALICE, "query", QUESTIONS)
+        finally:
+            superuser.execute("GRANT EXECUTE ON FUNCTION audit_report_read TO affidavit_auditor")
+
+
+# Seen red with current_user for session_user, which is the owner of the function.
+def test_nobody_reports_in_anothers_name(log: Database) -> None:
+    with as_login(log, BOB) as bob:
+        bob.execute("SELECT audit_report_read('audit query', %s)", (Jsonb(ACCESS),))
+        with pytest.raises(errors.InsufficientPrivilege):
+            bob.execute("SET SESSION AUTHORIZATION auditor_alice")
+    with psycopg.connect(log.url) as superuser:
+        superuser.execute("UPDATE audit_reads_waiting SET has_ended = true")
+    asyncio.run(drain(log))
+    assert (accesses(log)[-1]["who"], accesses(log)[-1]["records"]) == (BOB, None)
+
+
+# Seen red with audit_end_read without the login, and without "once".
+def test_nobody_changes_or_takes_back_what_waits(log: Database) -> None:
+    with as_login(log, BOB) as bob, as_login(log, ALICE) as alice:
+        ((read_id,),) = bob.execute(
+            "SELECT audit_report_read('audit query', %s)", (Jsonb(ACCESS),)
+        ).fetchall()
+        for statement in (
+            "DELETE FROM audit_reads_waiting", "UPDATE audit_reads_waiting SET login = 'x'", "TRUNCATE audit_reads_waiting",
+            "INSERT INTO audit_reads_waiting (login, command, details) VALUES ('x', 'y', '{}')",
+            "SELECT details FROM audit_reads_waiting", "SELECT audit_take_reads('0 s', 10)", "DROP TABLE audit_reads_waiting",
+        ):  # fmt: skip
+            for login in (alice, bob):
+                with pytest.raises(errors.InsufficientPrivilege):
+                    login.execute(statement.encode())
+        alice.execute("SELECT audit_end_read(%s, 1)", (read_id,))
+        bob.execute("SELECT audit_end_read(%s, 2)", (read_id,))
+        bob.execute("SELECT audit_end_read(%s, 3)", (read_id,))
+    with psycopg.connect(log.url) as superuser:
+        assert superuser.execute("SELECT login, records FROM audit_reads_waiting").fetchall() == [(BOB, 2)]
+
+
+def test_one_login_does_not_fill_the_disk(log: Database) -> None:
+    with as_login(log, BOB) as bob:
+        with pytest.raises(errors.CheckViolation):
+            bob.execute("SELECT audit_report_read('audit query', %s)", (Jsonb({"access": "x" * 1_000_000}),))
+        report = "SELECT audit_report_read('audit query', '{}') FROM generate_series(1, %s)"
+        bob.execute(report, (1000,))
+        with pytest.raises(errors.ConfigurationLimitExceeded):
+            bob.execute(report, (1,))
+    with as_login(log, ALICE) as alice:
+        alice.execute(report, (1,))
+
+
+def test_a_read_that_did_not_end_is_recorded_as_such(log: Database) -> None:
+    with as_login(log, BOB) as bob:
+        bob.execute("SELECT audit_report_read('audit query', %s)", (Jsonb(ACCESS),))
+    asyncio.run(drain(log))
+    assert waiting(log) == 1, "it may still run"
+    with psycopg.connect(log.url) as superuser:
+        superuser.execute("UPDATE audit_reads_waiting SET read_at = read_at - interval '16 minutes'")
+    asyncio.run(drain(log))
+    assert (waiting(log), accesses(log)[0]["outcome"]) == (0, "abandoned")
+
+
+async def test_status_says_how_many_wait(log: Database) -> None:
+    with as_login(log, BOB) as bob:
+        bob.execute("SELECT audit_report_read('audit query', %s)", (Jsonb(ACCESS),))
+    with psycopg.connect(log.url) as superuser:
+        superuser.execute("UPDATE audit_reads_waiting SET read_at = read_at - interval '1 hour'")
+    found = await wiring.status_of(log.settings, log)
+    assert found.reads_waiting.count == 1
+    assert [
+        gap for gap in gaps(found, wiring.now()) if gap.startswith("1 reads of auditors wait to be recorded")
+    ]
+
+
+DRAIN = """
+import asyncio, sys
+from pathlib import Path
+from engine import settings, wiring
+from engine.storage.database import Database
+given = settings.load({"DATABASE_URL": sys.argv[1]}, data_dir=Path(sys.argv[2]))
+async def run():
+    while True:
+        async with wiring.open_ledger(Database(sys.argv[1], given)):
+            pass
+        print("done", flush=True)
+asyncio.run(run())
+"""
+
+
+# Seen red with the record written after the transaction that takes the report (some were lost), and before it (some were twice).
+@pytest.mark.campaign
+def test_each_report_becomes_one_record_through_kills(log: Database) -> None:
+    before, sent = len(accesses(log)), list[str]()
+    command = [sys.executable, "-c", DRAIN, log.url, str(log.settings.data_dir)]
+    for round_ in range(8):
+        with (
+            subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=dict(os.environ)) as engine,
+            as_login(log, ALICE) as alice,
+        ):
+            assert engine.stdout
+            engine.stdout.readline()  # it runs
+            for _ in range(40):
+                sent.append(str(uuid4()))
+                details = {"access": {"filter": sent[-1], "columns": []}}
+                ((read_id,),) = alice.execute(
+                    "SELECT audit_report_read('audit query', %s)", (Jsonb(details),)
+                ).fetchall()
+                alice.execute("SELECT audit_end_read(%s, %s)", (read_id, round_))
+                if len(sent) % 40 == 5 * round_:
+                    engine.send_signal(signal.SIGKILL)
+            engine.kill()
+    asyncio.run(drain(log))
+    found = [row["asked_for"] for row in accesses(log)[before:]]
+    assert sorted(found) == sorted(sent)
