@@ -135,6 +135,29 @@ Modules
         files            a file, standard output
         formats          JSON lines, CSV, OCSF (pure)
         position         what was delivered so far
+    charts/              charts of the log over any period
+        rollups/         counts of sealed rows by day
+            rollup       what is counted, and its digest: the one definition (pure)
+            fact         what is counted of one record (pure)
+            buckets      histograms, and percentiles from them (pure)
+            sealed_facts  reads it, from the database or from an archive
+            stored       the tables of rollups
+            keeping      makes what is missing
+            checking     recomputes them from the sealed rows
+        figures/         charts as data
+            catalogue    every chart under its name
+            choice       period and filter (pure)
+            chart        a chart as data: picture, table, words (pure)
+            chart_log    reads rollups, and counts what is in none yet
+            by_day       charts along the days
+            totals       charts of a whole period
+            changes      the time line of what answers were made with
+        drawing/         charts as SVG (pure)
+            drawn        as SVG, CSV and table
+            columns      columns and lines
+            bars         bars, ranges, time lines
+            sheet        what every picture has
+            axes         scales and their ticks
     holding/             legal holds: what they cover is not erased until two people release it
         hold             what a hold covers, and the signed lines of holds (pure)
         doubts           holds that are not as the log says (pure)

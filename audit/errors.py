@@ -48,6 +48,7 @@ AuditError
 ├── ExportError                   a month is not what was sealed, or not all of it
 ├── DeliveryError                 a stream of rows cannot go on without a gap or a double
 ├── UnmadeError                   an evidence package cannot be made, or not go on
+├── RollupError                   sealed rows cannot be counted: one is missing, or too many are in no rollup yet
 ├── MonthNotReadyError            a month cannot take its next step towards the archive yet
 └── WorkerEndedError              a worker process ended, or was killed at its deadline, before it replied
 """
@@ -206,6 +207,9 @@ class DeliveryError(AuditError): ...
 
 
 class UnmadeError(AuditError): ...
+
+
+class RollupError(AuditError): ...
 
 
 class MonthNotReadyError(AuditError): ...

@@ -25,6 +25,7 @@ Modules
         audit_log        what writes, seals, checks, archives and erases the log
         books            what publishes books
         access           the record of each read of personal columns
+        charts           rollups and charts
         drill            the drill of a restore
         packages         what makes evidence packages
         providers        the only file that names vendors
@@ -107,6 +108,7 @@ Modules
             signing_in   keys for cookies; where a form may come from
             assets       static files, named by their content
             coverage     which months the log has, and what is wrong with it
+            charts       charts of sealed records, and their CSV
         records/         what a client may do with its own records
             feedback     POST /v1/feedback
             erasures     POST /v1/erasures
@@ -152,6 +154,7 @@ Modules
         key_commands     affidavit keys …, sessions …
         audit_log/       the commands `affidavit audit …`
             audit_commands  status, query, seal, verify, prove, archive …
+            chart_commands  chart, rollup
             erasure_commands  erase, retention, pii
             hold_commands  hold
             evidence_commands  package

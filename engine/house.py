@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from psycopg_pool import AsyncConnectionPool
 
+from audit.charts.figures.catalogue import DrawCharts
 from audit.checking.prover import Prover
 from audit.checking.status import LogGauges, Status
 from audit.erasure.erase import Eraser
@@ -65,6 +66,7 @@ class House:
     console_sessions: ConsoleSessions
     console_pool: AsyncConnectionPool  # what the console's pages read with: the auditor's role, each statement limited in time
     read_status: Callable[[], Awaitable[Status]]
+    charts: DrawCharts
 
     def turn(self, token: str | None, *, may_begin_anew: bool = False) -> Turn | None:
         """The next turn of a conversation, if conversations are switched on."""

@@ -74,6 +74,7 @@ _NOT_IN_FINGERPRINT: dict[str, bool | set[str]] = {
     "export": True,
     "witness": True,
     "time_stamps": True,
+    "prices": True,
 }
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -83,6 +84,7 @@ Count = Annotated[int, Field(ge=1)]
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(?::[1-9][0-9]{0,4})?")
 _ADDRESS = re.compile(r"https?://[^\s/@?#]+(/[^\s?#]*)?")
 _HEADERS = re.compile(r"\s*[\w.-]+=[^\s,]+\s*(,\s*[\w.-]+=[^\s,]+\s*)*", re.ASCII)
+_PRICE = re.compile(r"\S+ \d+(\.\d+)? \d+(\.\d+)?", re.ASCII)
 _OWN_PORT = {"http": ":80", "https": ":443"}  # browsers leave it out
 
 RETENTION_DAYS_MIN = 183  # six months, the legal minimum
@@ -367,6 +369,26 @@ class PageTable(Table):
     enabled: bool
 
 
+def _are_prices(lines: tuple[str, ...]) -> tuple[str, ...]:
+    for line in lines:
+        if not _PRICE.fullmatch(line):
+            raise ValueError(
+                f'{line!r} is not a price: write "MODEL 1.00 5.00", with what a million tokens cost, read and written'
+            )
+    return lines
+
+
+class PricesTable(Table):
+    tokens: Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_are_prices)]
+    currency: Annotated[str, Field(min_length=1, max_length=8)]
+
+    @property
+    def by_model(self) -> dict[str, tuple[float, float]]:
+        """Of a million tokens, read and written."""
+        parts = (line.split() for line in self.tokens)
+        return {model: (float(read), float(written)) for model, read, written in parts}
+
+
 class Settings(Table):
     data_dir: Annotated[Path, AfterValidator(_absolute)]
     providers: Providers
@@ -391,6 +413,7 @@ class Settings(Table):
     traces: TracesTable
     export: ExportTable
     time_stamps: TimeStamps
+    prices: PricesTable
     page: PageTable
 
     def fingerprint(self) -> str:

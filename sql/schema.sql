@@ -245,6 +245,31 @@ CREATE TABLE public.audit_reads_waiting (
     records bigint,
     has_ended boolean DEFAULT false NOT NULL
 );
+CREATE TABLE public.audit_rollup_counts (
+    month date NOT NULL,
+    first_leaf bigint NOT NULL,
+    day date NOT NULL,
+    measure text NOT NULL,
+    book_id text,
+    client_id text,
+    outcome text,
+    value text,
+    bucket integer,
+    count bigint NOT NULL,
+    total bigint NOT NULL,
+    first_at timestamp with time zone,
+    last_at timestamp with time zone
+);
+CREATE TABLE public.audit_rollups (
+    month date NOT NULL,
+    first_leaf bigint NOT NULL,
+    tree_size bigint NOT NULL,
+    root bytea NOT NULL,
+    version integer NOT NULL,
+    erased bigint NOT NULL,
+    digest bytea NOT NULL,
+    made_at timestamp with time zone NOT NULL
+);
 CREATE TABLE public.audit_row_keys (
     log_id uuid NOT NULL,
     query_id uuid NOT NULL,
@@ -433,6 +458,13 @@ ALTER TABLE public.audit_pepper ADD CONSTRAINT audit_pepper_pepper_check CHECK (
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_pkey PRIMARY KEY (read_id);
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_command_check CHECK ((length(command) <= 100));
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_details_check CHECK ((octet_length((details)::text) <= 1000000));
+ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_pkey PRIMARY KEY (month, first_leaf);
+ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_check CHECK ((tree_size > first_leaf));
+ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_digest_check CHECK ((octet_length(digest) = 32));
+ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_erased_check CHECK ((erased >= 0));
+ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_first_leaf_check CHECK ((first_leaf >= 0));
+ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_month_check CHECK ((EXTRACT(day FROM month) = (1)::numeric));
+ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_root_check CHECK ((octet_length(root) = 32));
 ALTER TABLE public.audit_row_keys ADD CONSTRAINT audit_row_keys_pkey PRIMARY KEY (log_id);
 ALTER TABLE public.audit_row_keys ADD CONSTRAINT audit_row_keys_key_check CHECK ((octet_length(key) = 32));
 ALTER TABLE public.books ADD CONSTRAINT books_pkey PRIMARY KEY (book_id);
@@ -463,6 +495,7 @@ ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_pkey PRIMARY
 ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_message_id_position_key UNIQUE (message_id, "position");
 ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_position_check CHECK (("position" > 0));
 ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_relevance_score_check CHECK (((relevance_score >= (0)::double precision) AND (relevance_score <= (1)::double precision)));
+ALTER TABLE public.audit_rollup_counts ADD CONSTRAINT audit_rollup_counts_month_first_leaf_fkey FOREIGN KEY (month, first_leaf) REFERENCES public.audit_rollups(month, first_leaf) ON DELETE CASCADE;
 ALTER TABLE public.books ADD CONSTRAINT books_live_generation_fkey FOREIGN KEY (live_generation) REFERENCES public.generations(generation_id);
 ALTER TABLE public.calibrations ADD CONSTRAINT calibrations_book_id_fkey FOREIGN KEY (book_id) REFERENCES public.books(book_id);
 ALTER TABLE public.chat_messages ADD CONSTRAINT chat_messages_session_id_fkey FOREIGN KEY (session_id) REFERENCES public.chat_sessions(id) ON DELETE CASCADE;
@@ -487,6 +520,8 @@ CREATE INDEX audit_logs_query_id ON ONLY public.audit_logs USING btree (query_id
 CREATE INDEX audit_logs_timestamp ON ONLY public.audit_logs USING btree ("timestamp");
 CREATE UNIQUE INDEX audit_origin_one ON public.audit_origin USING btree ((true));
 CREATE UNIQUE INDEX audit_pepper_one ON public.audit_pepper USING btree ((true));
+CREATE INDEX audit_rollup_counts_measure ON public.audit_rollup_counts USING btree (measure, day);
+CREATE INDEX audit_rollup_counts_rollup ON public.audit_rollup_counts USING btree (month, first_leaf);
 CREATE INDEX audit_row_keys_month ON public.audit_row_keys USING btree (month);
 CREATE INDEX audit_row_keys_query_id ON public.audit_row_keys USING btree (query_id);
 CREATE INDEX audit_row_keys_subject ON public.audit_row_keys USING btree (subject);
@@ -1233,6 +1268,27 @@ BEGIN
 END
 $function$
 ;
+CREATE OR REPLACE FUNCTION public.audit_rollup_rows(of_month date, first_leaf bigint, end_leaf bigint)
+ RETURNS TABLE(leaf_index bigint, sealed_at timestamp with time zone, log_id uuid, is_whole boolean, "timestamp" timestamp with time zone, is_question boolean, book_id text, client_id text, outcome text, reason text, best_score double precision, threshold double precision, retrieval_latency_ms integer, generation_latency_ms integer, total_latency_ms integer, tokens_input integer, tokens_output integer, model_requested text, model_used text, prompt_sha256 text, settings_sha256 text, code_version text, calibration_id text, embedder text, index_generation text, repeat_count integer, chapter text)
+ LANGUAGE sql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    SELECT s.leaf_index, s.sealed_at, s.log_id, l.leaf_hash IS NOT DISTINCT FROM s.leaf_hash, l.timestamp,
+           l.source_mode IS NOT NULL, l.book_id, l.client_id, l.outcome, l.reason, l.best_score, l.threshold,
+           l.retrieval_latency_ms, l.generation_latency_ms, l.total_latency_ms, l.tokens_input, l.tokens_output,
+           l.model_requested, l.model_used, l.prompt_sha256, l.settings_sha256, l.code_version, l.calibration_id, l.embedder,
+           l.index_generation::text, l.repeat_count,
+           CASE WHEN jsonb_typeof(l.citations) = 'array' THEN (
+               SELECT c ->> 'chapter' FROM jsonb_array_elements(l.citations) AS c
+               ORDER BY c -> 'score' DESC NULLS LAST, c -> 'n' LIMIT 1) END
+    FROM audit_leaves s LEFT JOIN audit_logs l ON l.log_id = s.log_id
+        AND l.timestamp >= of_month::timestamp AT TIME ZONE 'UTC'
+        AND l.timestamp < (of_month + interval '1 month') AT TIME ZONE 'UTC'
+    WHERE s.month = of_month AND s.leaf_index >= $2 AND s.leaf_index < $3
+    ORDER BY s.leaf_index
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_say_held(what text)
  RETURNS void
  LANGUAGE plpgsql
@@ -1687,6 +1743,7 @@ ALTER FUNCTION public.audit_refuse_held_subject() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_held_turn() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_refuse_late() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_report_read(text,jsonb) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_rollup_rows(date,bigint,bigint) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_say_held(text) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_sessions() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_share_holds() OWNER TO affidavit_owner;
@@ -1721,6 +1778,8 @@ ALTER TABLE public.audit_open OWNER TO affidavit_owner;
 ALTER TABLE public.audit_origin OWNER TO affidavit_owner;
 ALTER TABLE public.audit_pepper OWNER TO affidavit_owner;
 ALTER TABLE public.audit_reads_waiting OWNER TO affidavit_owner;
+ALTER TABLE public.audit_rollup_counts OWNER TO affidavit_owner;
+ALTER TABLE public.audit_rollups OWNER TO affidavit_owner;
 ALTER TABLE public.audit_row_keys OWNER TO affidavit_owner;
 ALTER TABLE public.audit_set_aside OWNER TO affidavit_owner;
 ALTER TABLE public.books OWNER TO affidavit_owner;
@@ -1777,6 +1836,8 @@ GRANT EXECUTE ON FUNCTION public.audit_open_of(text[],uuid[],timestamp with time
 GRANT EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_put_aside(json,uuid[],uuid) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_report_read(text,jsonb) TO affidavit_auditor;
+GRANT EXECUTE ON FUNCTION public.audit_rollup_rows(date,bigint,bigint) TO affidavit_auditor;
+GRANT EXECUTE ON FUNCTION public.audit_rollup_rows(date,bigint,bigint) TO affidavit_sealer;
 GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_share_holds() TO affidavit_archiver;
@@ -1817,6 +1878,8 @@ GRANT SELECT ON TABLE public.audit_erasure_requests TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_erasure_requests TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_erasures TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_erasures TO affidavit_auditor;
+GRANT SELECT (log_id) ON TABLE public.audit_erasures TO affidavit_sealer;
+GRANT SELECT (month) ON TABLE public.audit_erasures TO affidavit_sealer;
 GRANT SELECT ON TABLE public.audit_feedback TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_head_anchors TO affidavit_auditor;
 GRANT INSERT ON TABLE public.audit_head_anchors TO affidavit_sealer;
@@ -1870,6 +1933,13 @@ GRANT SELECT (read_at) ON TABLE public.audit_reads_waiting TO affidavit_auditor;
 GRANT SELECT (read_id) ON TABLE public.audit_reads_waiting TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_refusals TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_requests_by_day TO affidavit_auditor;
+GRANT SELECT ON TABLE public.audit_rollup_counts TO affidavit_auditor;
+GRANT INSERT ON TABLE public.audit_rollup_counts TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_rollup_counts TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_rollups TO affidavit_auditor;
+GRANT DELETE ON TABLE public.audit_rollups TO affidavit_sealer;
+GRANT INSERT ON TABLE public.audit_rollups TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_rollups TO affidavit_sealer;
 GRANT DELETE ON TABLE public.audit_row_keys TO affidavit_archiver;
 GRANT INSERT ON TABLE public.audit_row_keys TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_row_keys TO affidavit_archiver;
@@ -1962,6 +2032,7 @@ REVOKE EXECUTE ON FUNCTION public.audit_open_to_empty(text[],uuid[]) FROM PUBLIC
 REVOKE EXECUTE ON FUNCTION public.audit_personal_columns() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_put_aside(json,uuid[],uuid) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_report_read(text,jsonb) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_rollup_rows(date,bigint,bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_say_held(text) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_sessions() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_share_holds() FROM PUBLIC;
@@ -2158,6 +2229,29 @@ COMMENT ON COLUMN public.audit_requests_by_day.clients IS 'How many different cl
 COMMENT ON COLUMN public.audit_requests_by_day.spooled IS 'How many records waited in a spool because the database was away.';
 COMMENT ON COLUMN public.audit_requests_by_day.median_ms IS 'Half of them took at most so many milliseconds.';
 COMMENT ON COLUMN public.audit_requests_by_day.slowest_ms IS 'The slowest took so many milliseconds.';
+COMMENT ON TABLE public.audit_rollup_counts IS 'Counts of sealed records by day; no personal column is in it.';
+COMMENT ON COLUMN public.audit_rollup_counts.month IS 'Month of the rollup that it belongs to.';
+COMMENT ON COLUMN public.audit_rollup_counts.first_leaf IS 'First leaf of the rollup that it belongs to.';
+COMMENT ON COLUMN public.audit_rollup_counts.day IS 'Day of the records, in UTC.';
+COMMENT ON COLUMN public.audit_rollup_counts.measure IS 'What is counted: requests, questions, gate, chapters, latency, tokens_input, tokens_output, seal_lag, anchor_lag, or what answers were made with.';
+COMMENT ON COLUMN public.audit_rollup_counts.book_id IS 'Book that was asked.';
+COMMENT ON COLUMN public.audit_rollup_counts.client_id IS 'Who asked; null for chapters, so that a count of them names nobody.';
+COMMENT ON COLUMN public.audit_rollup_counts.outcome IS 'How the requests ended.';
+COMMENT ON COLUMN public.audit_rollup_counts.value IS 'Reason of a refusal, stage of a latency, model, chapter, or the version that was in use.';
+COMMENT ON COLUMN public.audit_rollup_counts.bucket IS 'Number of the bucket, in a histogram.';
+COMMENT ON COLUMN public.audit_rollup_counts.count IS 'How many.';
+COMMENT ON COLUMN public.audit_rollup_counts.total IS 'Sum of what was measured: milliseconds or tokens; of requests, how many records they are.';
+COMMENT ON COLUMN public.audit_rollup_counts.first_at IS 'First record of the day with it, for what answers were made with.';
+COMMENT ON COLUMN public.audit_rollup_counts.last_at IS 'Last record of the day with it.';
+COMMENT ON TABLE public.audit_rollups IS 'Which sealed leaves have been counted, and under which signed head: one row for each counting.';
+COMMENT ON COLUMN public.audit_rollups.month IS 'Month of the leaves.';
+COMMENT ON COLUMN public.audit_rollups.first_leaf IS 'First leaf that was counted; it is where the one before ended.';
+COMMENT ON COLUMN public.audit_rollups.tree_size IS 'Size of the anchored head; the leaf before it is the last that was counted.';
+COMMENT ON COLUMN public.audit_rollups.root IS 'Root of that head.';
+COMMENT ON COLUMN public.audit_rollups.version IS 'Version of the rules by which was counted.';
+COMMENT ON COLUMN public.audit_rollups.erased IS 'How many of the records were erased before: the chapters that they cite are not counted.';
+COMMENT ON COLUMN public.audit_rollups.digest IS 'SHA-256 over this row and its counts.';
+COMMENT ON COLUMN public.audit_rollups.made_at IS 'When it was made.';
 COMMENT ON VIEW public.audit_slow_requests IS 'Requests that took 2,500 milliseconds or more, half of what a reader is promised.';
 COMMENT ON COLUMN public.audit_slow_requests."timestamp" IS 'When it was asked.';
 COMMENT ON COLUMN public.audit_slow_requests.query_id IS 'Name of the request.';

@@ -31,7 +31,7 @@ def line_of(bundle: Bundle, texts: Mapping[str, str] | None = None) -> bytes:
     cells = [row["timestamp"][:7], str(bundle.leaf_index)]
     for name in COLUMNS:
         value = None if name in hidden else row.get(name)
-        cells.append("" if value is None else _cell(value, known.get(name)))
+        cells.append("" if value is None else cell(value, known.get(name)))
     cells.append(" ".join(sorted(bundle.commitments or ())))
     return (",".join(cells) + "\r\n").encode()
 
@@ -54,7 +54,8 @@ def first_difference(found: bytes, records: Iterable[bytes]) -> int:
     return 0
 
 
-def _cell(value: object, spelled: str | None) -> str:
+def cell(value: object, spelled: str | None = None) -> str:
+    """A field of CSV. What a spreadsheet would calculate begins with an apostrophe."""
     if type(value) is str:
         text = f"'{value}" if value and value[0] in _CALCULATED else value
     else:

@@ -10,6 +10,7 @@ from audit.errors import AuditError
 from engine import logs
 from engine import settings as settings_file
 from engine.cli.audit_log.audit_commands import AUDIT_COMMANDS
+from engine.cli.audit_log.chart_commands import CHART_COMMANDS
 from engine.cli.audit_log.erasure_commands import ERASURE_COMMANDS
 from engine.cli.audit_log.evidence_commands import EVIDENCE_COMMANDS
 from engine.cli.audit_log.export_commands import EXPORT_COMMANDS
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Command] = {
     **EVALUATION_COMMANDS,
     **KEY_COMMANDS,
     **AUDIT_COMMANDS,
+    **CHART_COMMANDS,
     **ERASURE_COMMANDS,
     **EXPORT_COMMANDS,
     **HOLD_COMMANDS,

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from audit.charts.drawing.axes import Axis as Axis  # noqa: PLC0414  part of what a caller names
+from audit.charts.drawing.axes import Scale, scale_of, tick_text
+
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 28, 72, 52  # room for labels around the plot
 LEGEND_Y, LEGEND_LINE, TITLE_Y = 44, 16, 22
 LETTER_WIDTH = 6.6  # of the legend's font, roughly: the legend is placed by it
-TICKS = 5  # as many as can be read at a glance
 SERIES_MAX = 6  # colours that can be told apart
 
 _STYLE = """
@@ -29,17 +31,6 @@ _STYLE = """
 """
 _WIDE, _HIGH = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)  # where an axis starts and ends
 _DASHES = ("none", "7 4", "2 3", "10 3 2 3", "1 4", "14 4")
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """An axis. Without limits it covers the data; a share is shown in per cent."""
-
-    label: str
-    low: float | None = None
-    high: float | None = None
-    log: bool = False
-    share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,39 +51,13 @@ class Mark:
     y: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """A linear or logarithmic scale: maps values of an axis to coordinates."""
-
-    axis: Axis
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def at(self, value: float) -> float:
-        low, high, here = self._own(self.low), self._own(self.high), self._own(value)
-        return self.start + (self.end - self.start) * min(1.0, max(0.0, (here - low) / (high - low)))
-
-    def ticks(self) -> list[float]:
-        if self.axis.log:
-            first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high) + 1e-9)
-            return [10.0**power for power in range(first, last + 1)]
-        step = _step(self.high - self.low)
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [number * step for number in range(first, last + 1)]
-
-    def _own(self, value: float) -> float:
-        return math.log10(max(value, self.low)) if self.axis.log else value
-
-
 def line_chart(
     title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, marks: Sequence[Mark] = ()
 ) -> str:
     """Lines over two axes. `description` is read aloud by screen readers."""
     points = [point for item in series for point in item.points]
-    across = _scale(x, [point[0] for point in points], *_WIDE)
-    up = _scale(y, [point[1] for point in points], *_HIGH)
+    across = scale_of(x, [point[0] for point in points], *_WIDE)
+    up = scale_of(y, [point[1] for point in points], *_HIGH)
     lines = [_line(number, item, across, up) for number, item in enumerate(series)]
     return _picture(
         title, description, [*_axes(across, up), *lines, *_marks(marks, across, up)],
@@ -105,10 +70,10 @@ def histogram(
 ) -> str:  # fmt: skip
     """The distribution of each group, in shares of the group, because groups differ in size."""
     values = [value for group in groups.values() for value in group]
-    across = _scale(x, values, *_WIDE)
+    across = scale_of(x, values, *_WIDE)
     counted = [_shares(group, across, bars) for group in groups.values()]
     y = Axis("share of the questions", low=0, share=True)
-    up = _scale(y, [share for shares in counted for share in shares], *_HIGH)
+    up = scale_of(y, [share for shares in counted for share in shares], *_HIGH)
     drawn = [_bars(number, shares, across, up) for number, shares in enumerate(counted)]
     return _picture(
         title, description, [*_axes(across, up), *drawn, *_marks(marks, across, up)],
@@ -141,16 +106,16 @@ def _legend(names: Sequence[str]) -> Iterator[str]:
         x += width + 20
 
 
-def _axes(across: _Scale, up: _Scale) -> Iterator[str]:
+def _axes(across: Scale, up: Scale) -> Iterator[str]:
     left, right, bottom, top = across.start, across.end, up.start, up.end
     for tick in across.ticks():
         x = across.at(tick)
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{top}"/>'
-        yield _text(x, bottom + 18, _number(tick, across.axis), "middle")
+        yield _text(x, bottom + 18, tick_text(tick, across.axis), "middle")
     for tick in up.ticks():
         y = up.at(tick)
         yield f'<line class="grid" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield _text(left - 8, y + 4, _number(tick, up.axis), "end")
+        yield _text(left - 8, y + 4, tick_text(tick, up.axis), "end")
     yield f'<path class="axis" d="M{left} {top}V{bottom}H{right}"/>'
     yield _text((left + right) / 2, bottom + 40, across.axis.label, "middle")
     middle = (top + bottom) / 2
@@ -158,7 +123,7 @@ def _axes(across: _Scale, up: _Scale) -> Iterator[str]:
     yield f'<text x="14" y="{middle}" text-anchor="middle"{turned}>{escape(up.axis.label)}</text>'
 
 
-def _line(number: int, item: Series, across: _Scale, up: _Scale) -> str:
+def _line(number: int, item: Series, across: Scale, up: Scale) -> str:
     places = [(f"{across.at(x):.1f}", f"{up.at(y):.1f}") for x, y in item.points if math.isfinite(x + y)]
     if not places:
         return ""
@@ -167,7 +132,7 @@ def _line(number: int, item: Series, across: _Scale, up: _Scale) -> str:
     return f'<path fill="none" {_stroke(number)} d="M{path}"/>{"".join(dots)}'
 
 
-def _bars(number: int, shares: Sequence[float], across: _Scale, up: _Scale) -> str:
+def _bars(number: int, shares: Sequence[float], across: Scale, up: Scale) -> str:
     """Draws one outline for all bars, so that overlapping groups stay visible."""
     width = (across.end - across.start) / len(shares)
     steps = "".join(f"V{up.at(share):.1f}h{width:.2f}" for share in shares)
@@ -175,7 +140,7 @@ def _bars(number: int, shares: Sequence[float], across: _Scale, up: _Scale) -> s
     return f'<path fill="{_colour(number)}" fill-opacity=".25" {_stroke(number, 1.5)} d="{outline}"/>'
 
 
-def _marks(marks: Sequence[Mark], across: _Scale, up: _Scale) -> Iterator[str]:
+def _marks(marks: Sequence[Mark], across: Scale, up: Scale) -> Iterator[str]:
     """Draws the markers, each label on the side that has room."""
     for mark in marks:
         x = across.at(mark.x)
@@ -190,46 +155,13 @@ def _marks(marks: Sequence[Mark], across: _Scale, up: _Scale) -> Iterator[str]:
             yield _text(x + side, y + 18, mark.label, anchor)
 
 
-def _scale(axis: Axis, values: Sequence[float], start: float, end: float) -> _Scale:
-    return _Scale(axis, *_limits(axis, values), start, end)
-
-
-def _limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
-    """The limits of the axis, or of the data widened to whole ticks; never an empty range."""
-    usable = [value for value in values if math.isfinite(value) and (value > 0 or not axis.log)] or [1.0]
-    low = min(usable) if axis.low is None else axis.low
-    high = max(usable) if axis.high is None else axis.high
-    if axis.log:
-        low = 10 ** math.floor(math.log10(low)) if axis.low is None else low
-        high = 10 ** math.ceil(math.log10(high)) if axis.high is None else high
-        return low, high if high > low else low * 10
-    if high <= low:
-        high = low + 1
-    step = _step(high - low)
-    low = math.floor(low / step) * step if axis.low is None else low
-    return low, math.ceil(high / step - 1e-9) * step if axis.high is None else high
-
-
-def _step(width: float) -> float:
-    """1, 2 or 5 times a power of ten."""
-    rough = width / TICKS
-    power = 10 ** math.floor(math.log10(rough))
-    return float(power * next(times for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9)))
-
-
-def _shares(values: Sequence[float], across: _Scale, bars: int) -> list[float]:
+def _shares(values: Sequence[float], across: Scale, bars: int) -> list[float]:
     """The share of each bar. Values beyond the axis count in its first or last bar."""
     counts = [0] * bars
     for value in values:
         part = (across.at(value) - across.start) / (across.end - across.start)
         counts[min(bars - 1, int(part * bars))] += 1
     return [count / max(1, len(values)) for count in counts]
-
-
-def _number(value: float, axis: Axis) -> str:
-    if axis.share:
-        return f"{value * 100:.3g} %"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"  # noqa: PLR2004  three digits are read at once
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:

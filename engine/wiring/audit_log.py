@@ -537,6 +537,11 @@ def open_sealed_rows(
         yield SealedRows(connection, partial(_archived_rows, connection, vault_of(settings), keys), since)
 
 
+def sealed_rows_of(connection: psycopg.Connection, vault: Vault) -> Callable[[date], Iterator[Row]]:
+    """Reads archived months, without their personal columns."""
+    return partial(_archived_rows, connection, vault, _no_keys)
+
+
 def _no_keys(_: Sequence[str]) -> Mapping[str, bytes]:
     return {}
 

@@ -38,7 +38,7 @@ from engine.settings import PROMPT, Settings
 from engine.spans import Tracer
 from engine.storage import database as databases
 from engine.storage.database import AUDITOR, Database
-from engine.wiring import audit_log, providers, signing
+from engine.wiring import audit_log, charts, providers, signing
 from engine.wiring.books import gate_of
 from engine.wiring.providers import closed_by, now
 from ingest.indexing import IndexRepair
@@ -101,6 +101,8 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         await asyncio.to_thread(signing.row_key, database)  # now, before anything waits for it
         engine, sealer = await _open_engine(settings, database, pool, library, watched, tokens, stack)
         stamper = await _start_stamper(settings, database, stack)
+        if settings.audit.seal_in_serve:
+            await enter(charts.keeping_rollups(settings, database))
         sessions = Sessions(pool, settings.sessions.purge_days, uuid4)
         tracer = _tracer(settings, stack)
         house = House(
@@ -128,6 +130,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             console_sessions=ConsoleSessions(pool),
             console_pool=await enter(_console_pool(database)),
             read_status=partial(audit_log.status_of, settings, database),
+            charts=charts.charts_of(settings, database),
         )
         await watched.start()
         await house.parts()

@@ -159,6 +159,7 @@ async def seal(settings: Settings, arguments: Arguments) -> int:
         wiring.open_existing_database(settings, say) as database,
         wiring.sealing(settings, database),
         wiring.stamping(settings, database),
+        wiring.keeping_rollups(settings, database),
     ):
         say("Sealing. Press Ctrl-C to seal the remaining records and exit.")
         await asyncio.Event().wait()

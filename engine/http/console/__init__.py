@@ -20,9 +20,11 @@ Each request leaves one row (endpoint: the page's `path`); `visit.note(…)` add
 seconds that a request has; what takes longer is started by a POST and shown by a page with `refresh_s`.
 """
 
-from engine.http.console import coverage
+from engine.http.console import charts, coverage
 from engine.http.console.visit import ConsolePage
 
 PAGES = (
     ConsolePage("/console", coverage.show, navigation="Coverage"),
+    ConsolePage("/console/charts", charts.show, navigation="Charts"),
+    ConsolePage("/console/charts/{name}", charts.download),
 )  # fmt: skip

@@ -24,7 +24,10 @@ def page(sheet: Sheet, visit: Visit | None = None, navigation: Sequence[Entry] =
         tag("meta", http_equiv="refresh", content=sheet.refresh_s) if sheet.refresh_s else None,
         tag("title", sheet.title, " · Affidavit"),
         tag("link", rel="icon", href=assets.address_of("seal.svg")),
-        tag("link", rel="stylesheet", href=assets.address_of("console.css")),
+        [
+            tag("link", rel="stylesheet", href=assets.address_of(name))
+            for name in ("chart.css", "console.css")
+        ],
     )
     body = (
         tag("a", "Skip to the content", href="#content", class_="skip"),

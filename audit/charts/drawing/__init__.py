@@ -1,0 +1,1 @@
+"""Charts as SVG, as a table and as CSV. Pure."""

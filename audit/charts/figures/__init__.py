@@ -1,0 +1,1 @@
+"""Charts as data, made of counts."""

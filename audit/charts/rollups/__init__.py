@@ -1,0 +1,1 @@
+"""Counts of sealed rows by day, with what proves them."""

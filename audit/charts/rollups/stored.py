@@ -1,0 +1,103 @@
+"""The tables of rollups: reads them, writes one, and says which leaves are in none."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import date, datetime
+
+import psycopg
+from psycopg import errors
+
+from audit.charts.rollups.rollup import Count, CountKey, Counts, Rollup, digest_of
+
+_MONTHS = """
+WITH RECURSIVE months AS (
+    SELECT min(month) AS month FROM public.audit_checkpoints
+    UNION ALL
+    SELECT (SELECT min(c.month) FROM public.audit_checkpoints c WHERE c.month > m.month) FROM months m WHERE m.month IS NOT NULL
+)
+SELECT month, (SELECT max(tree_size) FROM public.audit_checkpoints c WHERE c.month = m.month)
+FROM months m WHERE month IS NOT NULL ORDER BY month
+"""
+_ROLLUPS = """
+SELECT month, first_leaf, tree_size, root, version, erased, digest FROM public.audit_rollups ORDER BY month, first_leaf
+"""
+_COUNTS = """
+SELECT day, measure, book_id, client_id, outcome, value, bucket, count, total, first_at, last_at
+FROM public.audit_rollup_counts WHERE month = %s AND first_leaf = %s
+"""
+_HEAD = """
+SELECT c.tree_size, c.note FROM public.audit_checkpoints c JOIN public.audit_anchors a USING (month, tree_size)
+WHERE month = %s AND tree_size > %s ORDER BY tree_size DESC LIMIT 1
+"""
+_ERASED = """
+SELECT count(DISTINCT log_id) FROM public.audit_erasures e JOIN public.audit_leaves s USING (month, log_id)
+WHERE month = %s AND leaf_index >= %s AND leaf_index < %s
+"""
+_INSERT = "INSERT INTO public.audit_rollups VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+_COPY = "COPY public.audit_rollup_counts FROM STDIN"
+_DELETE = "DELETE FROM public.audit_rollups WHERE month = %s AND first_leaf = %s"
+_NEWEST = "SELECT max(made_at) FROM public.audit_rollups"
+
+
+def sealed_sizes(connection: psycopg.Connection) -> dict[date, int]:
+    """How many leaves of each month are sealed."""
+    return dict(connection.execute(_MONTHS).fetchall())
+
+
+def rollups(connection: psycopg.Connection) -> list[Rollup]:
+    return [Rollup(*row) for row in connection.execute(_ROLLUPS, binary=True)]
+
+
+def counts_in(connection: psycopg.Connection, rollup: Rollup) -> Counts:
+    found = connection.execute(_COUNTS, (rollup.month, rollup.first_leaf), binary=True)
+    return {CountKey(*row[:7]): Count(*row[7:]) for row in found}
+
+
+def made_last_at(connection: psycopg.Connection) -> datetime | None:
+    found = connection.execute(_NEWEST).fetchone()
+    return found[0] if found else None
+
+
+def anchored_head(connection: psycopg.Connection, month: date, above: int) -> tuple[int, str] | None:
+    """The newest head of the month that is in the vault too, and its note, if it is larger."""
+    return connection.execute(_HEAD, (month, above)).fetchone()
+
+
+def erased_in(connection: psycopg.Connection, month: date, begin: int, end: int) -> int:
+    found = connection.execute(_ERASED, (month, begin, end)).fetchone()
+    return int(found[0]) if found else 0
+
+
+def uncovered(size: int, covered: list[Rollup]) -> Iterator[tuple[int, int]]:
+    """The ranges of a month's leaves that no rollup has."""
+    at = 0
+    for rollup in covered:
+        if at < rollup.first_leaf:
+            yield at, rollup.first_leaf
+        at = max(at, rollup.tree_size)
+    if at < size:
+        yield at, size
+
+
+def uncovered_count(connection: psycopg.Connection) -> int:
+    ends: dict[date, int] = {rollup.month: rollup.tree_size for rollup in rollups(connection)}
+    return sum(size - ends.get(month, 0) for month, size in sealed_sizes(connection).items())
+
+
+def put(
+    connection: psycopg.Connection, rollup: Rollup, counts: Mapping[CountKey, Count], at: datetime
+) -> bool:
+    """Write it in place of one of the same leaves. False if another process wrote it first: the primary key decides."""
+    made = replace(rollup, digest=digest_of(rollup, counts))
+    place = (made.month, made.first_leaf)
+    with suppress(errors.UniqueViolation), connection.transaction():
+        connection.execute(_DELETE, place)
+        connection.execute(
+            _INSERT, (*place, made.tree_size, made.root, made.version, made.erased, made.digest, at)
+        )
+        with connection.cursor().copy(_COPY) as copy:
+            for key, count in counts.items():
+                copy.write_row((*place, *key, count.count, count.total, count.first_at, count.last_at))
+        return True
+    return False

@@ -1,0 +1,110 @@
+"""Factories of rollups and of charts."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+
+from audit.charts.figures.catalogue import DrawCharts, chart_of
+from audit.charts.figures.chart import Chart
+from audit.charts.figures.chart_log import ChartLog
+from audit.charts.figures.choice import ChartChoice
+from audit.charts.rollups.checking import RollupCheck
+from audit.charts.rollups.keeping import RollupKeeper
+from engine.settings import Settings
+from engine.storage.database import AUDITOR, Database, reading
+from engine.wiring.audit_log import sealed_rows_of
+from engine.wiring.providers import now, vault_of
+from engine.wiring.signing import known_keys
+
+SEALER = "affidavit_sealer"
+LOOK_S = 300.0  # whether a rollup is due
+PAUSE_S = 0.05  # after some thousand rows
+DRAWN_AT_ONCE = 2  # pages: more would keep readers waiting
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def open_rollup_keeper(settings: Settings, database: Database) -> Iterator[RollupKeeper]:
+    with reading(database.url, SEALER) as connection:
+        connection.autocommit = True
+        yield RollupKeeper(connection, sealed_rows_of(connection, vault_of(settings)), now)
+
+
+@contextmanager
+def open_rollup_check(settings: Settings, database: Database) -> Iterator[RollupCheck]:
+    keys = known_keys(database)
+    with reading(database.url, AUDITOR) as connection:
+        connection.autocommit = True
+        yield RollupCheck(connection, sealed_rows_of(connection, vault_of(settings)), keys)
+
+
+@contextmanager
+def open_chart_log(
+    settings: Settings, database: Database, choice: ChartChoice, within_s: float | None = None
+) -> Iterator[ChartLog]:
+    """`within_s` limits each statement."""
+    with reading(database.url, AUDITOR) as connection:
+        connection.autocommit = True
+        limit_ms = f"{(within_s or settings.audit.query_s) * 1000:.0f}"
+        connection.execute("SELECT set_config('statement_timeout', %s, false)", (limit_ms,))
+        yield ChartLog(connection, sealed_rows_of(connection, vault_of(settings)), choice)
+
+
+def charts_of(settings: Settings, database: Database) -> DrawCharts:
+    """Charts for the console's pages: beside the readers' connections, and only some at once."""
+    at_once = asyncio.Semaphore(DRAWN_AT_ONCE)
+
+    def made(choice: ChartChoice, names: Sequence[str]) -> list[Chart]:
+        with open_chart_log(settings, database, choice, settings.budget.total_s) as log:
+            prices = settings.prices
+            return [chart_of(name, log, prices.by_model, prices.currency) for name in names]
+
+    async def draw(choice: ChartChoice, names: Sequence[str]) -> list[Chart]:
+        async with at_once:
+            return await asyncio.to_thread(made, choice, names)
+
+    return draw
+
+
+@contextlib.asynccontextmanager
+async def keeping_rollups(settings: Settings, database: Database) -> AsyncIterator[None]:
+    """A background task that makes the rollups of a day once it is over, until the end of the block."""
+    is_over = threading.Event()
+    task = asyncio.create_task(_keep(settings, database, is_over))
+    try:
+        yield
+    finally:
+        is_over.set()
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _keep(settings: Settings, database: Database, is_over: threading.Event) -> None:
+    """A failure is said once: charts then read the rows themselves, and the next round tries again."""
+    trouble = ""
+    while True:
+        said = trouble
+        try:
+            await asyncio.to_thread(_make_if_due, settings, database, is_over)
+            trouble = ""
+        except Exception as failure:  # noqa: BLE001  every failure is retried; a driver's message could repeat a row
+            trouble = type(failure).__name__
+        if trouble and trouble != said:
+            log.warning("No rollup was made (%s). It is tried again; no chart needs it.", trouble)
+        await asyncio.sleep(LOOK_S)
+
+
+def _make_if_due(settings: Settings, database: Database, is_over: threading.Event) -> None:
+    """A thread cannot be cancelled: at the end of the process it gives up at its next pause, which are there for readers."""
+
+    def go_on(*_: object) -> None:
+        if is_over.wait(PAUSE_S):
+            raise InterruptedError
+
+    with open_rollup_keeper(settings, database) as keeper:
+        if keeper.is_due():
+            keeper.make(go_on)
