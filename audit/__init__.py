@@ -158,6 +158,15 @@ Modules
             bars         bars, ranges, time lines
             sheet        what every picture has
             axes         scales and their ticks
+    review/              a sample of questions that nobody chose, judged by people
+        sample           draws it from a stated population and a later head (pure)
+        rubric           what reviewers say, and which verdicts count (pure)
+        intervals        how sure a share is: Wilson, MOVER (pure)
+        kappa            how far two reviewers agree: Cohen's kappa (pure)
+        report           what the verdicts say (pure)
+        drawing          the report as text and HTML (pure)
+        sampling         states a population, draws and checks samples
+        reviews          queues, verdicts
     holding/             legal holds: what they cover is not erased until two people release it
         hold             what a hold covers, and the signed lines of holds (pure)
         doubts           holds that are not as the log says (pure)

@@ -21,6 +21,7 @@ AuditError
 │   ├── UnknownVersionError       a record of a schema version that this program does not know
 │   ├── ArchiveError              not an archive of ours, or not what was sealed
 │   ├── PackageError              not an evidence package in the one form that it has
+│   ├── SampleError               not a sample's file, or not a population that a sample can be drawn from
 │   └── TimeStampError            not a time stamp of this text by a pinned authority
 ├── AuthorityError                the time stamp authority does not answer, or refuses: retry later
 ├── VaultError                    the vault failed or refused; its objects are unchanged
@@ -42,6 +43,8 @@ AuditError
 ├── HeldError                     a hold covers what was to be erased, ended or dropped: nothing was
 ├── HoldRefusedError              a hold cannot be released like this
 ├── HoldUnavailableError          the database does not answer now, so no hold was changed
+├── ReviewRefusedError            a verdict cannot be given like this, or not by this person
+├── ReviewUnavailableError        the database does not answer now, so no verdict was given
 ├── QueryError                    an auditor's SQL is refused or wrong
 ├── UnansweredError               an auditor's SQL may be right, but what it needs cannot be read now
 │   └── MisleadingSchemaError     the database could answer with other rows than `verify` checks
@@ -114,6 +117,9 @@ class ArchiveError(FormatError): ...
 
 
 class PackageError(FormatError): ...
+
+
+class SampleError(FormatError): ...
 
 
 class TimeStampError(FormatError): ...
@@ -189,6 +195,12 @@ class HoldRefusedError(AuditError): ...
 
 
 class HoldUnavailableError(AuditError): ...
+
+
+class ReviewRefusedError(AuditError): ...
+
+
+class ReviewUnavailableError(AuditError): ...
 
 
 class QueryError(AuditError): ...

@@ -28,6 +28,7 @@ Modules
         charts           rollups and charts
         drill            the drill of a restore
         packages         what makes evidence packages
+        reviews          what samples questions and takes verdicts on them
         providers        the only file that names vendors
     storage/             where data lives on this machine
         database         connections to PostgreSQL, each in one role
@@ -157,6 +158,7 @@ Modules
             chart_commands  chart, rollup
             erasure_commands  erase, retention, pii
             hold_commands  hold
+            review_commands  sample, review
             evidence_commands  package
             export_commands  export
         doctor           affidavit doctor: checks of an installation

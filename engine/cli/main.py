@@ -15,6 +15,7 @@ from engine.cli.audit_log.erasure_commands import ERASURE_COMMANDS
 from engine.cli.audit_log.evidence_commands import EVIDENCE_COMMANDS
 from engine.cli.audit_log.export_commands import EXPORT_COMMANDS
 from engine.cli.audit_log.hold_commands import HOLD_COMMANDS
+from engine.cli.audit_log.review_commands import REVIEW_COMMANDS
 from engine.cli.book_commands import BOOK_COMMANDS
 from engine.cli.doctor import DOCTOR_COMMANDS
 from engine.cli.evaluation_commands import EVALUATION_COMMANDS
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Command] = {
     **ERASURE_COMMANDS,
     **EXPORT_COMMANDS,
     **HOLD_COMMANDS,
+    **REVIEW_COMMANDS,
     **EVIDENCE_COMMANDS,
     **DOCTOR_COMMANDS,
     "completion": Command(
@@ -56,6 +58,7 @@ _GROUPS = {
     "keys": "API keys",
     "audit": "the audit log",
     "audit hold": "legal holds",
+    "audit review": "the review of a sample",
     "sessions": "conversations",
     "index": "the search index",
     "vault": "the vault",

@@ -318,7 +318,7 @@ def archiver_of(
         vault=vault_of(settings),
         key=head_key(database),
         public_keys=partial(known_keys, database, ARCHIVER),
-        seal=partial(_try_seal, settings, database),
+        seal=partial(try_seal, settings, database),
         event=operator_events_of(database).event,
         folder=settings.data_dir / "archiving",
         warm=timedelta(days=settings.audit.warm_days),
@@ -330,7 +330,7 @@ def archiver_of(
     )
 
 
-async def _try_seal(settings: Settings, database: Database) -> bool:
+async def try_seal(settings: Settings, database: Database) -> bool:
     """Seals the committed rows. False if this login lacks the right to."""
     try:
         async with open_sealer(settings, database) as sealer:
