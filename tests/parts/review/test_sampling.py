@@ -1,0 +1,191 @@
+"""Nobody chooses a sample: not its seed, not its population, and not afterwards."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from audit.anchored import month_anchors, read
+from audit.errors import SampleError
+from audit.review.sample import Sample, draw, read_sample, seed_of, state
+from audit.review.sampling import Sampling
+from engine.storage.database import Database
+from tests.logs.reviewing import ALL, make_present, reviewing, sampled, sampling, stated
+from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, sealed_log
+from tests.second_draw import redraw
+
+UNTIL = datetime(2025, 2, 10, 12, 6, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+async def whole(database: Database, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SealedLog]:
+    """Besides the 17 answers: two refusals, and what is no question."""
+    async with sealed_log(database, tmp_path_factory.mktemp("sampled")) as made:
+        make_present(made)
+        made.write(FEBRUARY, 12, 13, outcome="refused", reason="not_covered", confidence_level=None)
+        made.write(FEBRUARY, 14, outcome="served", source_mode=None)
+        made.write(FEBRUARY, 15, outcome="failed")
+        assert await made.seal() == {}
+        made.keep()
+        yield made
+
+
+@pytest.fixture
+def log(whole: SealedLog) -> Iterator[SealedLog]:
+    yield whole
+    whole.restore()
+
+
+def population(log: SealedLog) -> dict[str, list[str | None]]:
+    """Read by another query than the sampler's."""
+    with psycopg.connect(log.url) as connection:
+        found = connection.execute(
+            "SELECT log_id::text, reason, confidence_level, book_id FROM audit_logs"
+            " WHERE outcome IN ('answered', 'refused') AND source_mode IS NOT NULL"
+        )
+        return {log_id: stratum for log_id, *stratum in found}
+
+
+def doubts(log: SealedLog, sample: Sample) -> list[str]:
+    with sampling(log) as reader:
+        return reader.doubts(sample)
+
+
+async def test_anybody_draws_the_same_sample(log: SealedLog) -> None:
+    sample = await sampled(log)
+    assert len(sample.records) == 6
+    assert redraw(sample.file(), population(log)) == sample.as_json()["records"]
+    assert doubts(log, read_sample(sample.file())) == []
+    assert log.inspect().verdict == "VALID"
+
+
+async def test_only_sealed_questions_of_the_period_are_drawn(log: SealedLog) -> None:
+    log.write(FEBRUARY, 16)  # it is not sealed
+    sample = await sampled(
+        log, replace(ALL, since=datetime(2025, 2, 10, 12, 3, tzinfo=UTC), until=UNTIL, size=60)
+    )
+    assert {str(each.log_id) for each in sample.records} == {
+        log.log_id(FEBRUARY, place) for place in (3, 4, 5)
+    }
+    assert [head["month"] for head in sample.statement["heads"]] == ["2025-02"]
+
+
+async def test_there_is_no_seed_before_the_population_is_in_an_anchored_head(log: SealedLog) -> None:
+    sample_id = await stated(log)
+    with sampling(log) as reader:
+        assert reader.draw(sample_id) is None
+        assert await log.seal() == {}
+        first = reader.draw(sample_id)
+    log.write(FEBRUARY, 16)
+    await stated(log)
+    assert await log.seal() == {}
+    with sampling(log) as reader:
+        assert reader.draw(sample_id) == first, "A later head is another seed: the first one counts"
+
+
+# Seen red with a check that took any head of the vault: with 19 heads there were 19 samples to choose from.
+async def test_a_seed_from_before_the_population_is_refused(log: SealedLog) -> None:
+    sample = await sampled(log)
+    chain = month_anchors(log.vault, FEBRUARY).chain()
+    with sampling(log) as reader:
+        chosen = drawn_with(reader, sample, read(log.vault, chain.key(8)).decode())
+    assert chosen.records != sample.records
+    assert any("chosen" in doubt for doubt in doubts(log, chosen))
+
+
+async def test_a_seed_from_a_later_head_is_refused(log: SealedLog) -> None:
+    sample = await sampled(log)
+    month = make_present(log)
+    await stated(log)
+    assert await log.seal() == {}
+    chain = month_anchors(log.vault, month).chain()
+    with sampling(log) as reader:
+        chosen = drawn_with(reader, sample, read(log.vault, chain.key(chain.sizes[-1])).decode())
+    assert any("chosen" in doubt for doubt in doubts(log, chosen))
+
+
+def drawn_with(reader: Sampling, sample: Sample, head: str) -> Sample:
+    """As somebody draws who prefers this head."""
+    records = reader._records(ALL, reader._newest_heads(replace(ALL, until=datetime(2025, 3, 1, tzinfo=UTC))))
+    return draw(sample.sample_id, sample.statement, sample.leaf_index, head, records)
+
+
+@pytest.mark.parametrize("change", ["seed", "records", "statement", "place", "size"])
+async def test_a_file_that_is_not_what_the_log_gives_is_named(log: SealedLog, change: str) -> None:
+    sample = await sampled(log)
+    changed = {
+        "seed": replace(sample, seed=seed_of("another")),
+        "records": replace(sample, records=sample.records[::-1]),
+        "statement": replace(sample, statement=sample.statement | {"to": "2030-01-01T00:00:00.000000Z"}),
+        "place": replace(sample, leaf_index=sample.leaf_index + 1),
+        "size": replace(sample, statement=sample.statement | {"size": 7}),
+    }[change]
+    assert doubts(log, changed) != []
+
+
+# Seen red without the digest in the statement: after an answer's confidence had been raised, --check drew from the new strata and
+# named other records, but not that the population had changed.
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "UPDATE audit_logs SET confidence_level = 'high' WHERE log_id = %(log_id)s",
+        "UPDATE audit_logs SET outcome = 'failed' WHERE log_id = %(log_id)s",
+        "DELETE FROM audit_logs WHERE log_id = %(log_id)s",
+        "UPDATE audit_logs SET book_id = NULL WHERE log_id = %(log_id)s",
+    ],
+)
+async def test_no_row_of_the_population_changes_in_silence(log: SealedLog, attack: str) -> None:
+    sample = await sampled(log)
+    drawn = {str(each.log_id) for each in sample.records}
+    others = [log.log_id(JANUARY, place) for place in range(5) if log.log_id(JANUARY, place) not in drawn]
+    log.attack(attack, log_id=others[0])
+    assert any("does not have the population" in doubt for doubt in doubts(log, sample))
+    assert log.inspect().verdict in {"TAMPERED", "MISSING"}
+
+
+async def test_a_population_on_record_cannot_be_stated_anew(log: SealedLog) -> None:
+    """A superuser who changes the statement does not change the digest in its reason."""
+    sample_id = await stated(log)
+    assert await log.seal() == {}
+    log.attack(
+        """UPDATE audit_logs SET details = jsonb_set(details, '{statement,size}', '9') WHERE log_id = %(log_id)s""",
+        log_id=sample_id,
+    )
+    with sampling(log) as reader, pytest.raises(SampleError, match="erased or changed"):
+        reader.draw(sample_id)
+
+
+async def test_a_head_that_the_vault_does_not_have_is_named(log: SealedLog) -> None:
+    sample = await sampled(log)
+    heads = [head | {"root": "00" * 32} for head in sample.statement["heads"]]
+    forged = replace(sample, statement=sample.statement | {"heads": heads})
+    assert any("The vault has no head" in doubt for doubt in doubts(log, forged))
+
+
+async def test_a_sample_that_is_on_record_is_not_recorded_again(log: SealedLog) -> None:
+    sample = await sampled(log)
+    async with reviewing(log) as reviews:
+        await reviews.keep(sample)
+        assert [each.sample_id for each in await reviews.samples()] == [sample.sample_id]
+
+
+def test_an_unknown_sample_is_not_drawn(log: SealedLog) -> None:
+    with sampling(log) as reader, pytest.raises(SampleError, match="no sample"):
+        reader.draw(uuid4())
+
+
+def test_a_stratum_too_many_is_said_before_anything_is_on_record(log: SealedLog) -> None:
+    with sampling(log) as reader, pytest.raises(SampleError, match="2 strata"):
+        reader.state(replace(ALL, size=1))
+
+
+def test_the_statement_names_heads_counts_and_digest(log: SealedLog) -> None:
+    with sampling(log) as reader:
+        statement = reader.state(ALL)
+        heads = reader._newest_heads(ALL)
+        again = state(ALL, statement["origin"], heads, reader._records(ALL, heads))
+    assert statement == again
+    assert [count for _, count in statement["counts"]] == [2, 17]
