@@ -110,6 +110,7 @@ Modules
             assets       static files, named by their content
             coverage     which months the log has, and what is wrong with it
             charts       charts of sealed records, and their CSV
+            reviews      samples that people judge: queue, form, report
         records/         what a client may do with its own records
             feedback     POST /v1/feedback
             erasures     POST /v1/erasures

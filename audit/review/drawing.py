@@ -164,7 +164,7 @@ def _x(share: float) -> float:
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> Markup:
     head = tag("tr", [tag("th", name, scope="col") for name in columns])
     body = [tag("tr", [_cell(value) for value in row]) for row in rows]
-    return tag("div", tag("table", tag("thead", head), tag("tbody", body)), class_="wide")
+    return tag("div", tag("table", tag("thead", head), tag("tbody", body)), class_="table wide", tabindex=0)
 
 
 def _cell(value: str | int) -> Markup:
@@ -172,7 +172,7 @@ def _cell(value: str | int) -> Markup:
 
 
 def _note(words: str) -> Markup:
-    return tag("p", words, class_="note")
+    return tag("p", words, class_="note small")
 
 
 def _percent(share: float | None) -> str:

@@ -124,6 +124,8 @@ def standing_of(verdicts: Sequence[Judgement]) -> Standing:
 
 def marks_of(details: Mapping[str, Any]) -> Marks:
     """As a row's details have them. `ValueError` if they are not a judgement by this rubric."""
-    marks = Marks(*(str(details.get(item)) for item in ITEMS), comment=str(details.get("comment") or ""))
+    marks = Marks(
+        **{item: str(details.get(item)) for item in ITEMS}, comment=str(details.get("comment") or "")
+    )
     marks.check()
     return marks

@@ -46,7 +46,7 @@ def sampling(log: SealedLog) -> Iterator[Sampling]:
 async def reviewing(log: SealedLog) -> AsyncIterator[Reviews]:
     async with (
         log.open_ledger() as ledger,
-        open_lazily(log.url, AUDITOR, size_max=2, wait_s=5) as pool,
+        open_lazily(log.url, AUDITOR, size_max=6, wait_s=5) as pool,
     ):
         yield Reviews(pool, OperatorEvents(lambda: nullcontext(ledger), now, uuid4).event)
 

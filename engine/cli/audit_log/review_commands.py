@@ -164,8 +164,7 @@ async def _reviewing(settings: Settings, arguments: Arguments) -> AsyncIterator[
 
 
 def _marks(arguments: Arguments) -> Marks:
-    given = (getattr(arguments, item) for item in ITEMS)
-    return Marks(*given, comment=arguments.comment)
+    return Marks(**{item: getattr(arguments, item) for item in ITEMS}, comment=arguments.comment)
 
 
 def _print_record(record: RecordToJudge, person: Person) -> None:

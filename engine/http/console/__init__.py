@@ -21,10 +21,12 @@ seconds that a request has; what takes longer is started by a POST and shown by 
 """
 
 from engine.http.console import charts, coverage
+from engine.http.console import coverage, reviews
 from engine.http.console.visit import ConsolePage
 
 PAGES = (
     ConsolePage("/console", coverage.show, navigation="Coverage"),
     ConsolePage("/console/charts", charts.show, navigation="Charts"),
     ConsolePage("/console/charts/{name}", charts.download),
+    *reviews.PAGES,
 )  # fmt: skip

@@ -25,7 +25,7 @@ GENERATION = UUID(int=7)
 
 VIEWS = (
     "audit_requests_by_day", "audit_refusals", "audit_low_confidence", "audit_slow_requests", "audit_questions",
-    "audit_citations", "audit_changes", "audit_feedback", "audit_access",
+    "audit_citations", "audit_changes", "audit_feedback", "audit_access", "audit_reviews",
 )  # fmt: skip
 
 

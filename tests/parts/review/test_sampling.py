@@ -86,7 +86,7 @@ async def test_there_is_no_seed_before_the_population_is_in_an_anchored_head(log
         assert reader.draw(sample_id) == first, "A later head is another seed: the first one counts"
 
 
-# Seen red with a check that took any head of the vault: with 19 heads there were 19 samples to choose from.
+# Seen red with a check that only asked whether there is such a head.
 async def test_a_seed_from_before_the_population_is_refused(log: SealedLog) -> None:
     sample = await sampled(log)
     chain = month_anchors(log.vault, FEBRUARY).chain()
@@ -126,8 +126,7 @@ async def test_a_file_that_is_not_what_the_log_gives_is_named(log: SealedLog, ch
     assert doubts(log, changed) != []
 
 
-# Seen red without the digest in the statement: after an answer's confidence had been raised, --check drew from the new strata and
-# named other records, but not that the population had changed.
+# Seen red without the comparison with the digest that was stated.
 @pytest.mark.parametrize(
     "attack",
     [

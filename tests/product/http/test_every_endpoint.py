@@ -32,6 +32,8 @@ IN_PATHS = {
     "{chunk_id}": "0" * 64,
     "{name}": "no-file-of-the-console",
     "{query_id}": str(uuid4()),
+    "{record}": str(uuid4()),
+    "{sample}": str(uuid4()),
     "{session_id}": str(uuid4()),
 }
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY")

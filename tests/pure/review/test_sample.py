@@ -51,7 +51,7 @@ FIXED = [
 ]
 
 
-# Seen red with strata in the order of Python's sort of the tuples' repr, and with a digest over the bytes of the id.
+# Seen red with a digest over the bytes of the id in place of its characters.
 @settings(max_examples=150)
 @given(populations, st.integers(1, 90), st.text(min_size=1, max_size=5))
 def test_whoever_writes_the_draw_from_its_specification_draws_the_same(
@@ -100,7 +100,7 @@ def test_a_file_whose_bytes_were_changed_is_refused() -> None:
         read_sample(drawn(FIXED).file().replace(b'"size":12', b'"size": 12'))
 
 
-# Seen red without the comparison of digests: the record whose confidence had been raised was drawn in its new stratum.
+# Seen red without the comparison of digests.
 @pytest.mark.parametrize("change", ["stratum", "removed", "added"])
 def test_a_changed_population_is_never_drawn_from(change: str) -> None:
     statement = state(WISH, "log", HEADS, FIXED)
