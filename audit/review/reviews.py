@@ -104,6 +104,7 @@ class Queue:
     sample: Sample
     standings: Mapping[UUID, Standing]
     erased: frozenset[UUID]
+    log_ids: frozenset[UUID]  # of the sample
 
     def for_person(self, person: Person) -> list[tuple[UUID, Task]]:
         """What this person can do now, in the order of the sample."""
@@ -112,6 +113,9 @@ class Queue:
         ]
 
     def task(self, log_id: UUID, person: Person) -> Task | None:
+        """None: nothing for this person, who then may not read it here either."""
+        if log_id not in self.log_ids:
+            return None
         standing = self.standings.get(log_id, Standing())
         if standing.has_judged(person.name) or log_id in self.erased or person.role == "auditor":
             return None
@@ -238,7 +242,8 @@ async def _queue(connection: psycopg.AsyncConnection, sample_id: UUID | None) ->
         verdicts[row["record"]].append(_verdict(row))
     log_ids = [record.log_id for record in sample.records]
     erased = frozenset(row["log_id"] for row in await _fetch(connection, _ERASED, (log_ids,)))
-    return Queue(sample, {log_id: standing_of(found) for log_id, found in verdicts.items()}, erased)
+    standings = {log_id: standing_of(found) for log_id, found in verdicts.items()}
+    return Queue(sample, standings, erased, frozenset(log_ids))
 
 
 async def _fetch(connection: psycopg.AsyncConnection, statement: str, values: Any) -> list[dict[str, Any]]:
@@ -248,14 +253,14 @@ async def _fetch(connection: psycopg.AsyncConnection, statement: str, values: An
 
 def _check(queue: Queue, person: Person, log_id: UUID, task: Task) -> None:
     _require(person, "lead" if task == "adjudicate" else "reviewer")
-    if log_id not in {record.log_id for record in queue.sample.records}:
+    if log_id not in queue.log_ids:
         raise ReviewRefusedError(f"The record {log_id} is not in the sample {queue.sample.sample_id}.")
     if log_id in queue.erased:
         raise ReviewRefusedError("The record was erased: there is nothing left to judge.")
     standing = queue.standings.get(log_id, Standing())
     if standing.has_judged(person.name):
         raise ReviewRefusedError(
-            f"{person.name} has judged this record, and a verdict stays: only the adjudication of a lead supersedes it."
+            f"{person.name} has judged this record, and a verdict stays: only the adjudication of a lead replaces it."
         )
     if queue.task(log_id, person) != task:
         raise ReviewRefusedError(_NOT_NOW[task, standing.state])

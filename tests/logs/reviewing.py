@@ -14,7 +14,7 @@ from audit.review.rubric import Marks
 from audit.review.sample import STRATA, Sample, Wish, reason_of
 from audit.review.sampling import STATING, Sampling
 from engine.admission.operator_events import OperatorEvents
-from engine.storage.database import AUDITOR, open_lazily, reading
+from engine.storage.database import AUDITOR, reading
 from engine.wiring import now
 from tests.logs.recorded import make_months
 from tests.logs.sealed_log import SealedLog
@@ -43,10 +43,11 @@ def sampling(log: SealedLog) -> Iterator[Sampling]:
 
 
 @asynccontextmanager
-async def reviewing(log: SealedLog) -> AsyncIterator[Reviews]:
+async def reviewing(log: SealedLog, connections: int = 1) -> AsyncIterator[Reviews]:
+    """With so many connections from the start, so that as many can act at once."""
     async with (
         log.open_ledger() as ledger,
-        open_lazily(log.url, AUDITOR, size_max=6, wait_s=5) as pool,
+        log.database.pool(AUDITOR, connections, has_autocommit=True, size_min=connections) as pool,
     ):
         yield Reviews(pool, OperatorEvents(lambda: nullcontext(ledger), now, uuid4).event)
 

@@ -121,7 +121,7 @@ async def show_next(settings: Settings, arguments: Arguments) -> int:
 
 
 async def give(settings: Settings, arguments: Arguments) -> int:
-    """Give your verdict on a record of a sample. It is sealed in the log, and stays: only an adjudication supersedes it."""
+    """Give your verdict on a record of a sample. It is sealed in the log, and stays: only an adjudication replaces it."""
     async with _reviewing(settings, arguments) as (reviews, person):
         await reviews.give(person, arguments.record, _marks(arguments), arguments.sample)
     say("The verdict is on record.")

@@ -154,7 +154,7 @@ def _others(record: RecordToJudge) -> Markup:
     headings = ("Reviewer", *map(_words, ITEMS), "Comment")
     return joined(
         tag("h2", "What two reviewers said"),
-        layout.table(headings, rows, "They differ; your verdict supersedes both"),
+        layout.table(headings, rows, "They differ; your verdict replaces both"),
     )
 
 
