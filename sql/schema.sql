@@ -517,6 +517,7 @@ CREATE INDEX audit_head_entries_month ON public.audit_head_entries USING btree (
 CREATE INDEX audit_logs_answer_id ON ONLY public.audit_logs USING btree (answer_id);
 CREATE INDEX audit_logs_end_user ON ONLY public.audit_logs USING btree (end_user) WHERE (end_user IS NOT NULL);
 CREATE INDEX audit_logs_query_id ON ONLY public.audit_logs USING btree (query_id);
+CREATE INDEX audit_logs_reviews ON ONLY public.audit_logs USING btree (endpoint, "timestamp") WHERE (endpoint = ANY (ARRAY['affidavit audit sample draw'::text, 'affidavit audit review give'::text, 'affidavit audit review adjudicate'::text]));
 CREATE INDEX audit_logs_timestamp ON ONLY public.audit_logs USING btree ("timestamp");
 CREATE UNIQUE INDEX audit_origin_one ON public.audit_origin USING btree ((true));
 CREATE UNIQUE INDEX audit_pepper_one ON public.audit_pepper USING btree ((true));
@@ -1657,6 +1658,80 @@ CREATE VIEW public.audit_requests_by_day WITH (security_invoker=true) AS
    FROM public.audit_logs
   WHERE (endpoint <> 'heartbeat'::text)
   GROUP BY ((("timestamp" AT TIME ZONE 'UTC'::text))::date), outcome;
+CREATE VIEW public.audit_reviews WITH (security_invoker=true) AS
+ WITH given AS (
+         SELECT audit_logs."timestamp" AS given_at,
+            audit_logs.log_id AS verdict_id,
+            audit_logs.client_id AS reviewer,
+            audit_logs.endpoint,
+            audit_logs.details,
+                CASE
+                    WHEN (audit_logs.reason ~~ 'sample % record %'::text) THEN (split_part(audit_logs.reason, ' '::text, 2))::uuid
+                    ELSE NULL::uuid
+                END AS sample_id,
+                CASE
+                    WHEN (audit_logs.reason ~~ 'sample % record %'::text) THEN (split_part(audit_logs.reason, ' '::text, 4))::uuid
+                    ELSE NULL::uuid
+                END AS record_id
+           FROM public.audit_logs
+          WHERE ((audit_logs.endpoint = ANY (ARRAY['affidavit audit review give'::text, 'affidavit audit review adjudicate'::text])) AND (audit_logs.outcome = 'recorded'::text))
+        ), numbered AS (
+         SELECT given.given_at,
+            given.verdict_id,
+            given.reviewer,
+            given.endpoint,
+            given.details,
+            given.sample_id,
+            given.record_id,
+            row_number() OVER (PARTITION BY given.sample_id, given.record_id, given.reviewer ORDER BY given.given_at, given.verdict_id) AS number
+           FROM given
+        ), shown AS (
+         SELECT numbered.sample_id,
+            numbered.record_id,
+            (count(*) >= 2) AS is_shown
+           FROM numbered
+          WHERE ((numbered.endpoint = 'affidavit audit review give'::text) AND (numbered.number = 1))
+          GROUP BY numbered.sample_id, numbered.record_id
+        )
+ SELECT n.sample_id,
+    n.record_id,
+    n.given_at,
+    n.verdict_id,
+    n.reviewer,
+        CASE n.endpoint
+            WHEN 'affidavit audit review give'::text THEN 'review'::text
+            ELSE 'adjudication'::text
+        END AS kind,
+        CASE
+            WHEN s.is_shown THEN (n.details ->> 'grounded'::text)
+            ELSE NULL::text
+        END AS grounded,
+        CASE
+            WHEN s.is_shown THEN (n.details ->> 'answers'::text)
+            ELSE NULL::text
+        END AS answers,
+        CASE
+            WHEN s.is_shown THEN (n.details ->> 'harmful'::text)
+            ELSE NULL::text
+        END AS harmful,
+        CASE
+            WHEN s.is_shown THEN (n.details ->> 'personal_data'::text)
+            ELSE NULL::text
+        END AS personal_data,
+        CASE
+            WHEN s.is_shown THEN (n.details ->> 'comment'::text)
+            ELSE NULL::text
+        END AS comment,
+    q.query_id,
+    q."timestamp" AS asked_at,
+    q.book_id,
+    q.outcome,
+    q.reason,
+    q.confidence_level
+   FROM ((numbered n
+     JOIN shown s USING (sample_id, record_id))
+     LEFT JOIN public.audit_logs q ON ((q.log_id = n.record_id)))
+  WHERE (n.number = 1);
 CREATE VIEW public.audit_slow_requests WITH (security_invoker=true) AS
  SELECT "timestamp",
     query_id,
@@ -1802,6 +1877,7 @@ ALTER VIEW public.audit_low_confidence OWNER TO affidavit_owner;
 ALTER VIEW public.audit_questions OWNER TO affidavit_owner;
 ALTER VIEW public.audit_refusals OWNER TO affidavit_owner;
 ALTER VIEW public.audit_requests_by_day OWNER TO affidavit_owner;
+ALTER VIEW public.audit_reviews OWNER TO affidavit_owner;
 ALTER VIEW public.audit_slow_requests OWNER TO affidavit_owner;
 
 -- Rights
@@ -1933,6 +2009,7 @@ GRANT SELECT (read_at) ON TABLE public.audit_reads_waiting TO affidavit_auditor;
 GRANT SELECT (read_id) ON TABLE public.audit_reads_waiting TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_refusals TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_requests_by_day TO affidavit_auditor;
+GRANT SELECT ON TABLE public.audit_reviews TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_rollup_counts TO affidavit_auditor;
 GRANT INSERT ON TABLE public.audit_rollup_counts TO affidavit_sealer;
 GRANT SELECT ON TABLE public.audit_rollup_counts TO affidavit_sealer;
@@ -2229,6 +2306,24 @@ COMMENT ON COLUMN public.audit_requests_by_day.clients IS 'How many different cl
 COMMENT ON COLUMN public.audit_requests_by_day.spooled IS 'How many records waited in a spool because the database was away.';
 COMMENT ON COLUMN public.audit_requests_by_day.median_ms IS 'Half of them took at most so many milliseconds.';
 COMMENT ON COLUMN public.audit_requests_by_day.slowest_ms IS 'The slowest took so many milliseconds.';
+COMMENT ON VIEW public.audit_reviews IS 'What people found of sampled questions: one row for each verdict; its values once two people gave theirs.';
+COMMENT ON COLUMN public.audit_reviews.sample_id IS 'Sample that the record is in: the log_id of the row that stated its population.';
+COMMENT ON COLUMN public.audit_reviews.record_id IS 'Record that was judged: its log_id.';
+COMMENT ON COLUMN public.audit_reviews.given_at IS 'When the verdict was given.';
+COMMENT ON COLUMN public.audit_reviews.verdict_id IS 'Record of the verdict: its log_id.';
+COMMENT ON COLUMN public.audit_reviews.reviewer IS 'Who gave it.';
+COMMENT ON COLUMN public.audit_reviews.kind IS 'review: one of two blind ones; adjudication: a lead decided where these differ.';
+COMMENT ON COLUMN public.audit_reviews.grounded IS 'yes, partly or no: whether the book says it.';
+COMMENT ON COLUMN public.audit_reviews.answers IS 'yes, partly or no: whether it answers the question.';
+COMMENT ON COLUMN public.audit_reviews.harmful IS 'no or yes.';
+COMMENT ON COLUMN public.audit_reviews.personal_data IS 'no or yes: whether question or answer are about a person.';
+COMMENT ON COLUMN public.audit_reviews.comment IS 'What the reviewer added.';
+COMMENT ON COLUMN public.audit_reviews.query_id IS 'Name of the judged request; null if its month is archived.';
+COMMENT ON COLUMN public.audit_reviews.asked_at IS 'When it was asked.';
+COMMENT ON COLUMN public.audit_reviews.book_id IS 'Book that was asked.';
+COMMENT ON COLUMN public.audit_reviews.outcome IS 'How it ended: answered or refused.';
+COMMENT ON COLUMN public.audit_reviews.reason IS 'Why it was refused, if it was.';
+COMMENT ON COLUMN public.audit_reviews.confidence_level IS 'high, medium or low, of an answer.';
 COMMENT ON TABLE public.audit_rollup_counts IS 'Counts of sealed records by day; no personal column is in it.';
 COMMENT ON COLUMN public.audit_rollup_counts.month IS 'Month of the rollup that it belongs to.';
 COMMENT ON COLUMN public.audit_rollup_counts.first_leaf IS 'First leaf of the rollup that it belongs to.';

@@ -20,8 +20,7 @@ Each request leaves one row (endpoint: the page's `path`); `visit.note(…)` add
 seconds that a request has; what takes longer is started by a POST and shown by a page with `refresh_s`.
 """
 
-from engine.http.console import charts, coverage
-from engine.http.console import coverage, reviews
+from engine.http.console import charts, coverage, reviews
 from engine.http.console.visit import ConsolePage
 
 PAGES = (
