@@ -111,6 +111,11 @@ Modules
         quotations       cuts recorded quotations again
         status           status report, and gauges for metrics
         month_tiers      which storage tier holds each month
+    coverage/            what the log covers, for people
+        months           how much of each month is sealed, anchored, witnessed, archived, missing, erased, held
+        picture          months and tiers as SVG (pure)
+        recent           read in the background, and kept for a moment
+        verifications    runs of `audit verify`, and what a run's record says
     definitions/         what a reader's query goes through: as it was shipped, or not
         listing          the definitions as PostgreSQL has them, and their digests
         outsiders        what stands beside them and changes what is seen

@@ -29,6 +29,8 @@ Modules
         drill            the drill of a restore
         packages         what makes evidence packages
         reviews          what samples questions and takes verdicts on them
+        verification     verifies the whole log, for the command and for the console
+        verifying        the process in which it does so for the console
         providers        the only file that names vendors
     storage/             where data lives on this machine
         database         connections to PostgreSQL, each in one role

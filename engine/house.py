@@ -11,7 +11,9 @@ from psycopg_pool import AsyncConnectionPool
 
 from audit.charts.figures.catalogue import DrawCharts
 from audit.checking.prover import Prover
-from audit.checking.status import LogGauges, Status
+from audit.checking.status import LogGauges
+from audit.coverage.recent import RecentCoverage
+from audit.coverage.verifications import Verifier
 from audit.erasure.erase import Eraser
 from audit.ledger import partitions
 from engine.admission.console_sessions import ConsoleSessions
@@ -65,8 +67,9 @@ class House:
     seals: Callable[[], str]
     console_sessions: ConsoleSessions
     console_pool: AsyncConnectionPool  # what the console's pages read with: the auditor's role, each statement limited in time
-    read_status: Callable[[], Awaitable[Status]]
     charts: DrawCharts
+    coverage: RecentCoverage
+    verifier: Verifier
 
     def turn(self, token: str | None, *, may_begin_anew: bool = False) -> Turn | None:
         """The next turn of a conversation, if conversations are switched on."""

@@ -400,6 +400,18 @@ CREATE TABLE public.source_citations (
     excerpt text NOT NULL,
     "position" integer NOT NULL
 );
+CREATE TABLE public.verification_runs (
+    run_id uuid NOT NULL,
+    begun_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    asked_by text,
+    what text,
+    done bigint DEFAULT 0 NOT NULL,
+    total bigint DEFAULT 0 NOT NULL,
+    seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    ended_at timestamp with time zone,
+    log_id uuid,
+    logged_at timestamp with time zone
+);
 
 -- Constraints
 ALTER TABLE public.api_key_uses ADD CONSTRAINT api_key_uses_pkey PRIMARY KEY (key_id, day);
@@ -495,6 +507,7 @@ ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_pkey PRIMARY
 ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_message_id_position_key UNIQUE (message_id, "position");
 ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_position_check CHECK (("position" > 0));
 ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_relevance_score_check CHECK (((relevance_score >= (0)::double precision) AND (relevance_score <= (1)::double precision)));
+ALTER TABLE public.verification_runs ADD CONSTRAINT verification_runs_pkey PRIMARY KEY (run_id);
 ALTER TABLE public.audit_rollup_counts ADD CONSTRAINT audit_rollup_counts_month_first_leaf_fkey FOREIGN KEY (month, first_leaf) REFERENCES public.audit_rollups(month, first_leaf) ON DELETE CASCADE;
 ALTER TABLE public.books ADD CONSTRAINT books_live_generation_fkey FOREIGN KEY (live_generation) REFERENCES public.generations(generation_id);
 ALTER TABLE public.calibrations ADD CONSTRAINT calibrations_book_id_fkey FOREIGN KEY (book_id) REFERENCES public.books(book_id);
@@ -1869,6 +1882,7 @@ ALTER TABLE public.generation_chunks OWNER TO affidavit_owner;
 ALTER TABLE public.generation_terms OWNER TO affidavit_owner;
 ALTER TABLE public.generations OWNER TO affidavit_owner;
 ALTER TABLE public.source_citations OWNER TO affidavit_owner;
+ALTER TABLE public.verification_runs OWNER TO affidavit_owner;
 ALTER VIEW public.audit_access OWNER TO affidavit_owner;
 ALTER VIEW public.audit_changes OWNER TO affidavit_owner;
 ALTER VIEW public.audit_citations OWNER TO affidavit_owner;
@@ -2072,6 +2086,10 @@ GRANT SELECT ON TABLE public.schema_migrations TO affidavit_auditor;
 GRANT SELECT ON TABLE public.schema_migrations TO affidavit_engine;
 GRANT INSERT ON TABLE public.source_citations TO affidavit_engine;
 GRANT SELECT ON TABLE public.source_citations TO affidavit_engine;
+GRANT SELECT ON TABLE public.verification_runs TO affidavit_auditor;
+GRANT INSERT ON TABLE public.verification_runs TO affidavit_engine;
+GRANT SELECT ON TABLE public.verification_runs TO affidavit_engine;
+GRANT UPDATE ON TABLE public.verification_runs TO affidavit_engine;
 
 -- Functions that not everybody may call
 REVOKE EXECUTE ON FUNCTION audit_guard.refuse_drop() FROM PUBLIC;

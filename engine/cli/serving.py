@@ -43,7 +43,7 @@ from engine.http.metrics import Figures
 from engine.settings import Settings
 from engine.storage.database import Database
 from engine.terminal import hangup
-from engine.wiring import Reloading
+from engine.wiring import FROM_ENVIRONMENT, Reloading
 
 STOP_S = 6  # a question takes five seconds at most; a client that has not read its answer by then is cut off
 LAST_ROWS_S = 1.0  # for the requests that are cut off then: their rows take half a second
@@ -58,11 +58,6 @@ HEARTBEAT_S = 1.0
 TURNED_AWAY_MAX = 256  # connections that the supervisor answers at once while no worker is ready
 HUNG_S = 30.0  # a worker without a heartbeat for so long missed every deadline: it is killed and restarted
 SHUTDOWN_S = 25.0  # for a graceful shutdown: idle connections, requests, their rows, a last seal
-
-# What a worker does not get with the settings: the vault's and the database's own variables, and the way to the network.
-FROM_ENVIRONMENT = (
-    "AWS_", "PG", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-)  # fmt: skip
 
 # Between the supervisor and a worker
 READY = b"ready"  # it can serve, and waits until it is told to

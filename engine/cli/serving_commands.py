@@ -40,7 +40,7 @@ async def up(settings: Settings, arguments: Arguments) -> int:
         await wiring.make_months_ahead(database, wiring.now().date())
         await _ensure_book(settings, database)
         is_ready = asyncio.Event()
-        environment = worker.environment(*serving.FROM_ENVIRONMENT)
+        environment = worker.environment(*wiring.FROM_ENVIRONMENT)
         second_book = manual.publishing(settings, is_ready, environment)
         async with _demo_key(settings, database) as secret, second_book:
 

@@ -53,6 +53,7 @@ from engine.wiring.drill import drill_restore
 from engine.wiring.house import has_database, open_database, open_existing_database, open_house
 from engine.wiring.packages import open_making
 from engine.wiring.providers import (
+    FROM_ENVIRONMENT,
     LIMITERS,
     S3,
     collector_sink,
@@ -72,8 +73,10 @@ from engine.wiring.reviews import (
     state_population,
 )
 from engine.wiring.signing import count_signed_since, delegations_of, head_key, pin_key, signers_of
+from engine.wiring.verification import record_verification, verified
 
 __all__ = [
+    "FROM_ENVIRONMENT",
     "LIMITERS",
     "S3",
     "SAMPLE_BOOK",
@@ -133,6 +136,7 @@ __all__ = [
     "origin_of",
     "person_named",
     "pin_key",
+    "record_verification",
     "recording_read",
     "reloaded",
     "sealing",
@@ -147,6 +151,7 @@ __all__ = [
     "trace_exporter_of",
     "vault_at",
     "vault_of",
+    "verified",
     "warnings_at_start",
     "watch_of",
     "weaknesses_of",

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
@@ -13,6 +14,8 @@ from uuid import uuid4
 
 from psycopg_pool import AsyncConnectionPool
 
+from audit.coverage.months import read_coverage
+from audit.coverage.recent import Coverage, RecentCoverage
 from audit.ledger import partitions
 from audit.ledger.ledger import Ledger
 from audit.sealing.sealer import Sealer
@@ -25,7 +28,7 @@ from engine.admission.proxies import TrustedProxies
 from engine.admission.public_tokens import PublicTokens, TokenKeyring
 from engine.admission.sessions import Sessions
 from engine.answer import Engine, Rules
-from engine.errors import ConfigurationError
+from engine.errors import ConfigurationError, DatabaseUnavailableError, StatementError
 from engine.grounding.verify import NOT_STATED, SENTINEL, Instructions
 from engine.house import NO_QUORUM, READY, SEALING_STOPPED, House, check_books
 from engine.outage.cached_library import CachedKeyring, CachedLibrary
@@ -41,6 +44,7 @@ from engine.storage.database import AUDITOR, Database
 from engine.wiring import audit_log, charts, providers, signing
 from engine.wiring.books import gate_of
 from engine.wiring.providers import closed_by, now
+from engine.wiring.verification import BackgroundVerifier
 from ingest.indexing import IndexRepair
 from ingest.registry import Registry
 from ingest.watched_index import WatchedIndex
@@ -105,6 +109,8 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             await enter(charts.keeping_rollups(settings, database))
         sessions = Sessions(pool, settings.sessions.purge_days, uuid4)
         tracer = _tracer(settings, stack)
+        events = OperatorEvents(lambda: nullcontext(engine.ledger), now, uuid4)
+        console_pool = await enter(_console_pool(database))
         house = House(
             engine=engine,
             library=library,
@@ -124,12 +130,13 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             tallies=partial(_tallies, pool, engine.ledger, sealer, stamper, tracer),
             sessions=sessions if settings.sessions.enabled else None,
             eraser=await enter(audit_log.open_eraser_within(database, audit_log.ERASING_S)),
-            operator_events=OperatorEvents(lambda: nullcontext(engine.ledger), now, uuid4),
+            operator_events=events,
             tracer=tracer,
             seals=partial(_seals, sealer),
             console_sessions=ConsoleSessions(pool),
-            console_pool=await enter(_console_pool(database)),
-            read_status=partial(audit_log.status_of, settings, database),
+            console_pool=console_pool,
+            coverage=closed_by(stack, RecentCoverage(partial(_coverage, settings, database), time.monotonic)),
+            verifier=closed_by(stack, BackgroundVerifier(database, pool, console_pool, events)),
             charts=charts.charts_of(settings, database),
         )
         await watched.start()
@@ -143,6 +150,16 @@ def _console_pool(database: Database) -> AbstractAsyncContextManager[AsyncConnec
     return databases.open_lazily(
         database.url, AUDITOR, size_max=CONSOLE_CONNECTIONS, wait_s=budget.audit_s, within_s=budget.total_s
     )
+
+
+async def _coverage(settings: Settings, database: Database) -> Coverage:
+    at = now()
+    try:
+        status = await audit_log.status_of(settings, database)
+        months = await read_coverage(database.read, status, at - timedelta(days=settings.audit.hot_days))
+    except (ConfigurationError, StatementError) as failure:
+        raise DatabaseUnavailableError from failure
+    return Coverage(at, months, status)
 
 
 def _seals(sealer: Sealer | None) -> str:

@@ -25,6 +25,11 @@ from engine.spans import OURS, Exporter
 
 S3 = "s3://"
 
+# What a process of ours does not get with the settings: the vault's and the database's own variables, and the way to the network.
+FROM_ENVIRONMENT = (
+    "AWS_", "PG", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
+
 
 def _provider(module: str, factory: str) -> Callable[..., Any]:
     """A lazy import: every command imports this file, and only the chosen vendor's library is worth loading."""

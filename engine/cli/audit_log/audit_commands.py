@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from audit import auditor
 from audit.checking.evidence import StoredEvidence
-from audit.checking.inspection import inspect
 from audit.checking.month_tiers import tier_rows
 from audit.checking.quotations import check_quotations
-from audit.checking.stamp_check import check_stamps
 from audit.checking.status import broken_histories, gaps, spool_files, summary
-from audit.definitions.comparison import check_with
+from audit.coverage import verifications
 from audit.erasure.target import ErasureTarget, check_basis
 from audit.errors import HistoryWholeError, KeyFileError, QueryError, UnansweredError, UnprovenError
 from audit.heads.head import log_keys
@@ -268,23 +266,18 @@ async def verify(settings: Settings, arguments: Arguments) -> int:
 
         vault, place = _archive_of(settings, arguments.archive)
         return await _check_in_thread(partial(verify_archive, vault, place, None, keys, None), arguments)
-    rules = wiring.stamp_rules_of(settings)
+    period, begun_at = output.period(arguments), wiring.now()
     async with wiring.open_existing_database(settings) as database:
-        watch = await wiring.watch_of(settings, database)  # before the log is read: it grows meanwhile
+        watch = await wiring.watch_of(settings, database)
 
-        def checked(evidence: StoredEvidence, show: Progress) -> Report:
-            report = inspect(evidence, keys, show, watch)
-            if evidence.has_vault:
-                check_stamps(evidence.vault, rules, evidence.newest_head(), evidence.now, report)
-            return report
+        async def record(report: Report) -> None:
+            seconds = (wiring.now() - begun_at).total_seconds()
+            said = verifications.about(report, arguments.since, arguments.until, seconds)
+            if unrecorded := await wiring.record_verification(database, said, begun_at):
+                say(unrecorded)
 
-        return await _check_stored(
-            database,
-            arguments,
-            lambda evidence, show: check_with(
-                evidence.connection, wiring.shipped_definitions(), lambda: checked(evidence, show)
-            ),
-        )
+        check = partial(wiring.verified, database, keys, watch, period)
+        return await _check_in_thread(check, arguments, record)
 
 
 async def break_history(settings: Settings, arguments: Arguments) -> int:
@@ -507,7 +500,11 @@ async def _with_archiver(
     return 0 if all(outcome.is_well for outcome in outcomes) else output.FOUND_SOMETHING
 
 
-async def _check_in_thread(work: Callable[[Progress], Report], arguments: Arguments) -> int:
+async def _check_in_thread(
+    work: Callable[[Progress], Report],
+    arguments: Arguments,
+    record: Callable[[Report], Awaitable[None]] | None = None,
+) -> int:
     """Runs a check in a thread, so that Ctrl-C interrupts it. An interrupted check has no verdict, so its exit code is not 0."""
     show, stop = _cancellable_progress()
     began_s = time.monotonic()
@@ -519,6 +516,8 @@ async def _check_in_thread(work: Callable[[Progress], Report], arguments: Argume
     finally:
         stop.set()
     exit_code = _print_verdict(report, arguments)
+    if record:
+        await record(report)
     if file := getattr(arguments, "metrics", None):
         _write_metrics(file, report, time.monotonic() - began_s)
     return exit_code

@@ -25,6 +25,7 @@ from engine.http.console.visit import ConsolePage
 
 PAGES = (
     ConsolePage("/console", coverage.show, navigation="Coverage"),
+    ConsolePage(coverage.VERIFICATION, coverage.show_verification, act=coverage.verify),
     ConsolePage("/console/charts", charts.show, navigation="Charts"),
     ConsolePage("/console/charts/{name}", charts.download),
     *reviews.PAGES,

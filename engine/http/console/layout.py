@@ -58,6 +58,12 @@ def table(headings: Sequence[object], rows: Sequence[Sequence[object]], caption:
     return tag("div", inner, class_="table", tabindex="0", role="region", aria_label=_words(caption))
 
 
+def figure(name: str, caption: object, drawn: Markup) -> Markup:
+    """A picture, which scrolls within itself like a table."""
+    inner = tag("div", drawn, class_="table", tabindex="0", role="region", aria_label=name)
+    return tag("figure", tag("figcaption", caption), inner)
+
+
 def _words(caption: object) -> str | None:
     return caption if isinstance(caption, str) else "Table"
 

@@ -124,6 +124,7 @@ ALLOWED = {
     "generations": {
         ENGINE: "SELECT INSERT UPDATE(calibration,index_checked_at,index_digest,published_at,state) DELETE", AUDITOR: "SELECT",
     },
+    "verification_runs": {ENGINE: "SELECT INSERT UPDATE", AUDITOR: "SELECT"},
     "source_citations": {ENGINE: "SELECT INSERT"},
     "schema_migrations": {ENGINE: "SELECT", AUDITOR: "SELECT"},
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 
@@ -21,9 +22,9 @@ async def key_of(database: Database, *scopes: str, client: str = "an auditor") -
 
 
 @asynccontextmanager
-async def browser_at(house: House, base: str = HERE) -> AsyncIterator[httpx.AsyncClient]:
+async def browser_at(house: House, base: str = HERE, **parts: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Its forms come from the console's own pages."""
-    async with application(house) as (_, client):
+    async with application(house, **parts) as (_, client):
         client.base_url = httpx.URL(base)
         client.headers["Origin"] = base
         yield client
@@ -34,8 +35,8 @@ async def sign_in(client: httpx.AsyncClient, key: str, **fields: str) -> httpx.R
 
 
 @asynccontextmanager
-async def signed_in(house: House, key: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with browser_at(house) as client:
+async def signed_in(house: House, key: str, **parts: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with browser_at(house, **parts) as client:
         assert (await sign_in(client, key)).status_code == 303
         yield client
 

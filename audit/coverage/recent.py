@@ -1,0 +1,58 @@
+"""The coverage as it was lately. On a long log it takes longer to count than a page may take, so it is read in the background."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from audit.checking.status import Status
+from audit.coverage.months import MonthCoverage
+
+FRESH_S = 15.0
+PATIENCE_S = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The months and the state of the log, as they were at a moment."""
+
+    at: datetime
+    months: list[MonthCoverage]
+    status: Status
+
+
+class RecentCoverage:
+    """One reading at a time, whoever asks."""
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[Coverage]],
+        monotonic: Callable[[], float],
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._read = read
+        self._monotonic = monotonic
+        self._patience_s = patience_s
+        self._newest: Coverage | None = None
+        self._read_at = -FRESH_S
+        self._reading: asyncio.Task[None] | None = None
+
+    async def get(self) -> Coverage | None:
+        """The newest; None while the first reading takes longer than a page can wait. Its failure is the caller's."""
+        if self._newest is None or self._monotonic() - self._read_at > FRESH_S:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read_again())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience_s):
+                    await asyncio.shield(self._reading)
+        return self._newest
+
+    async def close(self) -> None:
+        if self._reading:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
+    async def _read_again(self) -> None:
+        self._newest = await self._read()
+        self._read_at = self._monotonic()

@@ -1,0 +1,160 @@
+"""Verifies the whole log: for the command, and for the console in a process of its own, so that no reader waits for it."""
+
+import asyncio
+import json
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool
+
+from audit import worker
+from audit.checking.evidence import Period
+from audit.checking.inspection import inspect
+from audit.checking.stamp_check import check_stamps
+from audit.coverage.verifications import COMMAND, Run
+from audit.definitions.comparison import check_with
+from audit.errors import AuditError, WorkerEndedError
+from audit.heads.inspection import Watch
+from audit.progress import Progress
+from audit.proof.keys import PublicKey
+from audit.proof.verdict import Report
+from engine.admission.operator_events import OperatorEvents
+from engine.errors import AffidavitError
+from engine.storage.database import AUDITOR, Database, borrowed
+from engine.wiring.audit_log import (
+    open_evidence,
+    operator_events_of,
+    shipped_definitions,
+    stamp_rules_of,
+)
+from engine.wiring.providers import FROM_ENVIRONMENT
+
+PROCESS = "engine.wiring.verifying"
+SILENT_S = 30.0  # a run whose process has said nothing for so long is over
+TOLD_EVERY_S = 1.0
+RUN_S = 24 * 3600.0
+
+_BEGIN = """
+INSERT INTO verification_runs (run_id, asked_by)
+SELECT %s, %s WHERE NOT EXISTS (
+    SELECT FROM verification_runs WHERE ended_at IS NULL AND seen_at > now() - make_interval(secs => %s))
+"""
+_TELL = "UPDATE verification_runs SET seen_at = now(), what = %s, done = %s, total = %s WHERE run_id = %s"
+_END = "UPDATE verification_runs SET seen_at = now(), ended_at = now(), log_id = %s, logged_at = %s WHERE run_id = %s"
+_ENDED = "INSERT INTO verification_runs (run_id, begun_at, ended_at, log_id, logged_at) VALUES (%s, %s, now(), %s, %s)"
+# The one that is under way, else the last that ended. A dead one is neither.
+_NEWEST = """
+SELECT r.begun_at, r.asked_by, r.ended_at IS NULL, r.what, r.done, r.total, r.ended_at, r.log_id::text,
+       (SELECT details FROM audit_logs l WHERE l.log_id = r.log_id AND l.timestamp = r.logged_at)
+FROM verification_runs r WHERE r.ended_at IS NOT NULL OR r.seen_at > now() - make_interval(secs => %s)
+ORDER BY r.ended_at IS NULL DESC, r.begun_at DESC LIMIT 1
+"""
+
+_IS_ALIVE = """
+SELECT EXISTS (SELECT FROM audit_logs WHERE endpoint = 'heartbeat' AND timestamp > now() - interval '3 minutes')
+"""
+
+Told = tuple[str, int, int]
+
+
+def verified(
+    database: Database, keys: list[PublicKey], watch: Watch, period: Period, show: Progress
+) -> Report:
+    """Everything that can be verified of this period. `watch` was read before: the log grows meanwhile."""
+    rules = stamp_rules_of(database.settings)
+    with open_evidence(database.settings, database, period) as evidence:
+
+        def checked() -> Report:
+            report = inspect(evidence, keys, show, watch)
+            if evidence.has_vault:
+                check_stamps(evidence.vault, rules, evidence.newest_head(), evidence.now, report)
+            return report
+
+        return check_with(evidence.connection, shipped_definitions(), checked)
+
+
+async def record_verification(database: Database, said: dict[str, Any], begun_at: datetime) -> str:
+    """Leaves the record of a run by command, and says why if it could not. Where no engine runs it leaves none: the next
+    verdict would be that a record is not sealed."""
+    try:
+        _, ((is_alive,),) = await database.read(AUDITOR, _IS_ALIVE)
+        if not is_alive:
+            return ""
+        async with operator_events_of(database).event(COMMAND, **said) as trail:
+            pass
+        async with database.pool("affidavit_engine", 1) as pool, borrowed(pool) as connection:
+            await connection.execute(_ENDED, (uuid4(), begun_at, trail.log_id, trail.timestamp))
+    except (AffidavitError, AuditError, psycopg.Error, OSError, TimeoutError):
+        return "The verdict is not on record: this login, or this machine, cannot write the log."
+    return ""
+
+
+@dataclass(slots=True)
+class BackgroundVerifier:
+    """One run at a time, among all processes of the log."""
+
+    database: Database
+    pool: AsyncConnectionPool  # of the engine
+    reading: AsyncConnectionPool  # of the auditor
+    events: OperatorEvents
+    _running: asyncio.Task[None] | None = None
+    _told: Told | None = None
+
+    async def start(self, client_id: str, key_id: str | None) -> bool:
+        run_id = uuid4()
+        async with borrowed(self.pool) as connection:
+            begun = await connection.execute(_BEGIN, (run_id, client_id, SILENT_S))
+        if not begun.rowcount:
+            return False
+        self._running = asyncio.create_task(self._run(run_id, client_id, key_id))
+        return True
+
+    async def newest(self) -> Run | None:
+        async with borrowed(self.reading) as connection:
+            row = await (await connection.execute(_NEWEST, (SILENT_S,))).fetchone()
+        return Run(*row) if row else None
+
+    async def close(self) -> None:
+        if self._running:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+
+    async def _run(self, run_id: UUID, client_id: str, key_id: str | None) -> None:
+        telling = asyncio.create_task(self._tell(run_id))
+        try:
+            said = await _verified_elsewhere(self.database, self._hear)
+        finally:
+            telling.cancel()
+            self._told = None
+        async with self.events.event(COMMAND, client_id=client_id, key_id=key_id, **said) as trail:
+            pass
+        async with borrowed(self.pool) as connection:
+            await connection.execute(_END, (trail.log_id, trail.timestamp, run_id))
+
+    def _hear(self, notice: bytes) -> None:
+        what, done, total = notice.decode().rsplit(" ", 2)
+        self._told = (what, int(done), int(total))
+
+    async def _tell(self, run_id: UUID) -> None:
+        while True:
+            with suppress(AffidavitError):
+                async with borrowed(self.pool) as connection:
+                    await connection.execute(_TELL, (*(self._told or ("", 0, 0)), run_id))
+            await asyncio.sleep(TOLD_EVERY_S)
+
+
+async def _verified_elsewhere(database: Database, hear: Callable[[bytes], object]) -> dict[str, Any]:
+    process = worker.Worker(worker.command(PROCESS), env=worker.environment(*FROM_ENVIRONMENT))
+    asking = asyncio.to_thread(process.request, b"", pickle.dumps(database), deadline_s=RUN_S, hear=hear)
+    try:
+        return json.loads((await asking)[1])  # type: ignore[no-any-return]
+    except WorkerEndedError:
+        return {"verdict": None, "failed": "The process that verified ended before it was done."}
+    finally:
+        process.end()
