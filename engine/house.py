@@ -13,7 +13,7 @@ from audit.charts.figures.catalogue import DrawCharts
 from audit.checking.prover import Prover
 from audit.checking.status import LogGauges
 from audit.coverage.recent import RecentCoverage
-from audit.coverage.verifications import Verifier
+from audit.coverage.verifications import LogVerifier
 from audit.erasure.erase import Eraser
 from audit.ledger import partitions
 from engine.admission.console_sessions import ConsoleSessions
@@ -69,7 +69,7 @@ class House:
     console_pool: AsyncConnectionPool  # what the console's pages read with: the auditor's role, each statement limited in time
     charts: DrawCharts
     coverage: RecentCoverage
-    verifier: Verifier
+    verifier: LogVerifier
 
     def turn(self, token: str | None, *, may_begin_anew: bool = False) -> Turn | None:
         """The next turn of a conversation, if conversations are switched on."""

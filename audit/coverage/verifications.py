@@ -15,7 +15,7 @@ FINDINGS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class VerificationRun:
     """A verification. While it is under way it has no verdict."""
 
     begun_at: datetime
@@ -35,13 +35,13 @@ class Run:
         return (self.details or {}).get("verdict")
 
 
-class Verifier(Protocol):
+class LogVerifier(Protocol):
     """Starts verifications in the background, and knows the last one."""
 
     async def start(self, client_id: str, key_id: str | None) -> bool:
         """False if one is running: two would only slow each other down."""
 
-    async def newest(self) -> Run | None: ...
+    async def newest(self) -> VerificationRun | None: ...
 
 
 def about(report: Report, since: datetime | None, until: datetime | None, seconds: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from audit import worker
 from audit.checking.evidence import Period
 from audit.checking.inspection import inspect
 from audit.checking.stamp_check import check_stamps
-from audit.coverage.verifications import COMMAND, Run
+from audit.coverage.verifications import COMMAND, VerificationRun
 from audit.definitions.comparison import check_with
 from audit.errors import AuditError, WorkerEndedError
 from audit.heads.inspection import Watch
@@ -115,10 +115,10 @@ class BackgroundVerifier:
         self._running = asyncio.create_task(self._run(run_id, client_id, key_id))
         return True
 
-    async def newest(self) -> Run | None:
+    async def newest(self) -> VerificationRun | None:
         async with borrowed(self.reading) as connection:
             row = await (await connection.execute(_NEWEST, (SILENT_S,))).fetchone()
-        return Run(*row) if row else None
+        return VerificationRun(*row) if row else None
 
     async def close(self) -> None:
         if self._running:

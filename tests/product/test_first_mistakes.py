@@ -42,7 +42,7 @@ BOOKS_COLUMNS = ("book_id", "title", "language", "published_at", "passages")
         ("ingest docs --book My_Book", "Did you mean my-book?"),
         ("ingest https://example.com/book --book x", "is an address, and only files are read. Save its pages"),
         ("ingest docs --book x --language german", "'german' is not a language code such as en, de or ur"),
-        ("keys create --client x --scope aks", "'aks' is no scope. Did you mean ask? They are: ask, audit, erase, admin"),
+        ("keys create --client x --scope aks", "'aks' is no scope. Did you mean ask? They are: ask, audit, review, lead, erase, admin"),
         ("audit query x --from yesterday", "'yesterday' is not a date or a time; write 2026-11-19 or"),
         ("audit query x --to 2026-13-01", "'2026-13-01' is not a date or a time"),
         ("audit archive --before yesterday", "'yesterday' is not a month; write it as 2026-11"),

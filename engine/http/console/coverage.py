@@ -8,7 +8,7 @@ from audit.checking.status import broken_histories, gaps, summary
 from audit.coverage.months import MonthCoverage
 from audit.coverage.picture import LANES, picture
 from audit.coverage.recent import Coverage
-from audit.coverage.verifications import Run
+from audit.coverage.verifications import VerificationRun
 from audit.markup import Markup, joined, tag
 from audit.proof.verdict import PROVEN, WHOLE, Verdict
 from engine.http.console import layout
@@ -81,7 +81,7 @@ def _alarms(coverage: Coverage, now: datetime) -> Markup:
     )
 
 
-def _last_verification(visit: Visit, run: Run | None) -> Markup:
+def _last_verification(visit: Visit, run: VerificationRun | None) -> Markup:
     button = layout.form(visit, VERIFICATION, tag("button", "Verify now", type="submit", class_="primary"))
     if run is None:
         said = tag(
@@ -95,7 +95,7 @@ def _last_verification(visit: Visit, run: Run | None) -> Markup:
     return tag("section", tag("h2", "Last verification"), said, button, class_="panel")
 
 
-def _verdict(run: Run) -> Markup:
+def _verdict(run: VerificationRun) -> Markup:
     details = run.details or {}
     verdict = run.verdict
     kind = "good" if verdict in WHOLE | PROVEN else "unsure" if verdict in _UNSURE else "bad"
@@ -134,7 +134,7 @@ def _findings(details: Mapping[str, Any]) -> Markup:
     )
 
 
-def _progress(run: Run) -> Markup:
+def _progress(run: VerificationRun) -> Markup:
     words = f"{run.done:,} of {run.total:,} {run.what}" if run.total else "It has begun."
     bar = tag("progress", words, value=run.done, max=run.total or 1, aria_label="Progress")
     began = f"Begun at {run.begun_at:%H:%M:%S} UTC, asked for by {run.asked_by}."
