@@ -12,7 +12,8 @@ CONFIDENCE = "Confidence was not among the strata of this sample, so it does not
 METHODS = (
     "An error is an answer or a refusal that people did not find grounded, to the point and harmless. Intervals are at 95 %: Wilson's in"
     " a stratum; for weighted shares MOVER over these, each stratum with its weight in the population. Kappa is Cohen's, with the"
-    " interval of Fleiss, Cohen and Everitt; it is undefined if everybody always said the same."
+    " interval of Fleiss, Cohen and Everitt; it is undefined if everybody always said the same, and"
+    " has no interval if two agree on everything or one of them always said the same."
 )
 _NAME_WIDTH, _NAME_LETTERS, _LINE, _PLOT, _RIGHT = 260, 38, 26, 420, 24
 
@@ -91,6 +92,8 @@ def agreement_words(found: Agreement) -> str:
 def kappa_words(found: Agreement) -> str:
     if found.kappa is None:
         return "undefined"
+    if found.low is None:
+        return f"{found.kappa:.2f} (no interval)"
     return f"{found.kappa:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
@@ -99,8 +102,14 @@ def stratum_words(stratum: Stratum) -> str:
     return " · ".join("-" if value is None else value for value in stratum)
 
 
+def moment_words(time: str | None) -> str | None:
+    """A time at midnight is a day."""
+    return time.removesuffix("T00:00:00.000000Z") if time else None
+
+
 def _summary(report: ReviewReport) -> list[str]:
-    since, until = report.since or "the beginning", report.until or "the head"
+    since = moment_words(report.since) or "the beginning"
+    until = moment_words(report.until) or "the head"
     left = [
         f"{count} {words}"
         for count, words in (
@@ -162,13 +171,26 @@ def _x(share: float) -> float:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> Markup:
-    head = tag("tr", [tag("th", name, scope="col") for name in columns])
+    numbers = [isinstance(value, int) for value in rows[0]]
+    head = [
+        tag("th", name, scope="col", class_="number" if is_number else None)
+        for name, is_number in zip(columns, numbers, strict=True)
+    ]
     body = [tag("tr", [_cell(value) for value in row]) for row in rows]
-    return tag("div", tag("table", tag("thead", head), tag("tbody", body)), class_="table wide", tabindex=0)
+    return tag(
+        "div",
+        tag("table", tag("thead", tag("tr", head)), tag("tbody", body)),
+        class_="table wide",
+        tabindex=0,
+    )
 
 
 def _cell(value: str | int) -> Markup:
-    return tag("td", f"{value:,}", class_="number") if isinstance(value, int) else tag("td", value)
+    return (
+        tag("td", f"{value:,}", class_="number")
+        if isinstance(value, int)
+        else tag("td", value, class_="whole")
+    )
 
 
 def _note(words: str) -> Markup:

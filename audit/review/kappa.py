@@ -6,10 +6,15 @@ from math import sqrt
 
 from audit.review.intervals import Z
 
+_NOTHING = 1e-12  # what rounding leaves of 0
+
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """On one item. `kappa` is None where chance alone explains everything: nobody has judged, or all said the same."""
+    """On one item. `kappa` is None where chance alone explains everything: nobody has judged, or all said the same.
+
+    There is no interval where the large-sample variance is 0, as when two agree on all: few records would look like certainty.
+    """
 
     records: int
     observed: float | None
@@ -32,7 +37,10 @@ def agreement(pairs: Sequence[tuple[str, str]]) -> Agreement:
     if len(values) == 1:
         return Agreement(count, observed, None)
     kappa = (observed - by_chance) / (1 - by_chance)
-    half = Z * sqrt(_variance(joint, first, second, kappa, by_chance) / count)
+    variance = _variance(joint, first, second, kappa, by_chance)
+    if variance < _NOTHING:
+        return Agreement(count, observed, kappa)
+    half = Z * sqrt(variance / count)
     return Agreement(count, observed, kappa, max(-1.0, kappa - half), min(1.0, kappa + half))
 
 

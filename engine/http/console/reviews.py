@@ -16,7 +16,7 @@ from engine.http.console.visit import ConsolePage, Reply, SeeOther, Sheet, Visit
 from engine.http.console.visit import Role as ConsoleRole
 
 REVIEWS = "/console/reviews"
-HOW = "Draw one with `affidavit audit sample --size 60 --from … --to …`: nobody chooses its records, and anybody can draw it again."
+HOW = "affidavit audit sample --size 60 --from 2026-11-01 --to 2026-12-01"
 BLIND = "You judge blind: nobody sees your verdict before the second reviewer gave theirs. It is sealed in the log, and stays."
 _ROLES: Mapping[ConsoleRole, Role] = {
     ConsoleRole.AUDITOR: "auditor", ConsoleRole.REVIEWER: "reviewer", ConsoleRole.LEAD: "lead"
@@ -29,8 +29,8 @@ async def show_samples(visit: Visit) -> Reply:
         samples = await _reviews(visit).samples()
     rows = [
         (
-            tag("a", str(each.sample_id), href=_address(each.sample_id), class_="mono"), each.statement["from"] or "the beginning",
-            each.statement["to"] or "the head", len(each.records), ", ".join(each.statement["strata"]),
+            tag("a", str(each.sample_id), href=_address(each.sample_id), class_="mono"), drawing.moment_words(each.statement["from"]) or "the beginning",
+            drawing.moment_words(each.statement["to"]) or "the head", len(each.records), ", ".join(each.statement["strata"]),
         )
         for each in samples
     ]  # fmt: skip
@@ -40,7 +40,13 @@ async def show_samples(visit: Visit) -> Reply:
         if rows
         else tag("p", "There is no sample yet.")
     )
-    return Sheet("Reviews", joined(listed, tag("p", HOW, class_="small")))
+    how = tag(
+        "p",
+        tag("code", HOW),
+        " draws one: nobody chooses its records, and anybody can draw it again.",
+        class_="small",
+    )
+    return Sheet("Reviews", joined(listed, how))
 
 
 async def show_sample(visit: Visit) -> Reply:
@@ -103,16 +109,20 @@ async def judge(visit: Visit) -> Reply:
 
 
 def _records(queue: Queue, person: Person) -> Markup:
-    """Without what anybody said: only how far each record is."""
+    """Without what anybody said, and of what is still judged without its stratum: that would tell the confidence."""
     rows = [
         (
             tag("a", str(log_id), href=_address(queue.sample.sample_id, log_id), class_="mono") if queue.task(log_id, person)
             else tag("span", str(log_id), class_="mono"),
-            drawing.stratum_words(stratum), _state(queue, log_id),
+            _state(queue, log_id), drawing.stratum_words(stratum) if _is_over(queue, log_id) else "",
         )
         for log_id, stratum in queue.sample.records
     ]  # fmt: skip
-    return layout.table(("Record", "Stratum", "State"), rows, "Records of the sample, in its order")
+    return layout.table(("Record", "State", "Stratum"), rows, "Records of the sample, in its order")
+
+
+def _is_over(queue: Queue, log_id: UUID) -> bool:
+    return log_id in queue.erased or queue.standings.get(log_id, Standing()).state == "final"
 
 
 def _state(queue: Queue, log_id: UUID) -> str:
@@ -134,9 +144,18 @@ def _said(record: RecordToJudge) -> Markup:
         tag("h2", "Question"), tag("p", record.question or "", class_="said"), selected,
         tag("h2", "Answer" if record.outcome == "answered" else "Refusal"), tag("p", record.answer or "", class_="said"),
         tag("h2", "Quoted") if record.citations else None,
-        [joined(tag("blockquote", each.get("excerpt")), tag("p", _place(each), class_="small")) for each in record.citations],
+        [_quote(each) for each in record.citations],
         layout.facts(about),
     )  # fmt: skip
+
+
+def _quote(citation: Mapping[str, Any]) -> Markup:
+    return tag(
+        "div",
+        tag("blockquote", citation.get("excerpt")),
+        tag("p", _place(citation), class_="small"),
+        class_="quote",
+    )
 
 
 def _place(citation: Mapping[str, Any]) -> str:
@@ -176,8 +195,11 @@ def _choice(item: str, allowed: tuple[str, ...]) -> Markup:
     options = [
         tag("label", tag("input", type="radio", name=item, value=value, required=True), value, class_="option") for value in allowed
     ]  # fmt: skip
-    asked = tag("legend", _words(item).capitalize(), tag("span", QUESTIONS[item], class_="small"))
-    return tag("fieldset", asked, tag("div", options, class_="actions"))
+    asked = tag("p", QUESTIONS[item], class_="small", id=f"about-{item}")
+    legend = tag("legend", _words(item).capitalize())
+    return tag(
+        "fieldset", legend, asked, tag("div", options, class_="actions"), aria_describedby=f"about-{item}"
+    )
 
 
 def _words(item: str) -> str:

@@ -107,6 +107,8 @@ async def test_two_judge_blind_and_a_lead_decides(
             assert "two differ" not in other.text
         assert (await judge(lin, address, RIGHT)).status_code == 303
         assert "two differ" in (await aud.get(place(sample))).text
+        listed = (await aud.get(place(sample))).text.partition("<h2>Records</h2>")[2]
+        assert "not_covered" not in listed, "A stratum would tell who still judges what the confidence is"
 
         decides = (await kay.get(address)).text
         assert "What two reviewers said" in decides
