@@ -134,6 +134,16 @@ Modules
         dialect          SQL allowlist and dialect translation (pure)
         duckdb_session   DuckDB session, locked down, and its one view over all tiers
         archived_rows    archived months as an Arrow dataset
+    reports/             what the log shows of each control, as HTML, JSON and OSCAL
+        measuring        asks each control's query and judges what it counted; start with this one
+        repeating        compares a report with what is measured anew (pure)
+        forms            the forms of a report, and the data that each carries (pure)
+        page             as one static page (pure)
+        oscal            as assessment results of OSCAL (pure)
+        document         a report as a value and as JSON (pure)
+        judgement        met, not met, not measured, not applicable (pure)
+        as_of            a period as of stated heads, and the whole text of a query over it (pure)
+        pack             packs of controls, which packs/ declares as data (pure)
     export/              a stream of sealed rows to other systems
         following        delivers what is new, each row once and in order
         sealed_rows      rows of sealed leaves, from the database or the archive

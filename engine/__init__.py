@@ -31,6 +31,7 @@ Modules
         reviews          what samples questions and takes verdicts on them
         verification     verifies the whole log, for the command and for the console
         verifying        the process in which it does so for the console
+        reports          what makes reports
         providers        the only file that names vendors
     storage/             where data lives on this machine
         database         connections to PostgreSQL, each in one role
@@ -163,6 +164,7 @@ Modules
             hold_commands  hold
             review_commands  sample, review
             evidence_commands  package
+            report_commands  report
             export_commands  export
         doctor           affidavit doctor: checks of an installation
         serving          server processes and their supervisor

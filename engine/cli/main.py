@@ -15,6 +15,7 @@ from engine.cli.audit_log.erasure_commands import ERASURE_COMMANDS
 from engine.cli.audit_log.evidence_commands import EVIDENCE_COMMANDS
 from engine.cli.audit_log.export_commands import EXPORT_COMMANDS
 from engine.cli.audit_log.hold_commands import HOLD_COMMANDS
+from engine.cli.audit_log.report_commands import REPORT_COMMANDS
 from engine.cli.audit_log.review_commands import REVIEW_COMMANDS
 from engine.cli.book_commands import BOOK_COMMANDS
 from engine.cli.doctor import DOCTOR_COMMANDS
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Command] = {
     **HOLD_COMMANDS,
     **REVIEW_COMMANDS,
     **EVIDENCE_COMMANDS,
+    **REPORT_COMMANDS,
     **DOCTOR_COMMANDS,
     "completion": Command(
         complete,

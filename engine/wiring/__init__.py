@@ -65,6 +65,7 @@ from engine.wiring.providers import (
     vault_of,
 )
 from engine.wiring.reload import Reloading, reloaded
+from engine.wiring.reports import open_measuring
 from engine.wiring.reviews import (
     draw_when_anchored,
     open_reviews,
@@ -120,7 +121,7 @@ __all__ = [
     "open_keys",
     "open_ledger",
     "open_making",
-    "open_prover",
+    "open_measuring", "open_prover",
     "open_registry",
     "open_repair",
     "open_reviews",

@@ -1,0 +1,275 @@
+"""`affidavit audit report`: what it says of a log, and that anybody can repeat it."""
+
+import json
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from audit.checking.evidence import Period
+from audit.ledger.partitions import month_start
+from audit.proof.canonical import canonical_json
+from audit.proof.keys import SigningKey
+from audit.proof.record import Trail
+from audit.query.tiers import QueryLimits, TieredLog
+from audit.reports.as_of import AsOf
+from audit.reports.document import ControlReport, MeasuredControl
+from audit.reports.forms import FORMS
+from audit.reports.measuring import Measuring
+from audit.reports.pack import PACKS, pack_of
+from audit.reports.repeating import differences, read_report
+from engine import wiring
+from engine.storage.database import AUDITOR, Database, as_role
+from tests.command_line import affidavit
+from tests.databases import migrated_database
+from tests.logs.archiving import archiver_of
+from tests.logs.recorded import make_months, write
+from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, quiet, whole_trail
+
+SINCE, UNTIL = datetime(2025, 1, 1, tzinfo=UTC), datetime(2025, 3, 1, tzinfo=UTC)
+PERIOD = ("--from", "2025-01-01", "--to", "2025-03-01")
+HOSTILE = '<script>alert(1)</script>"\u202e=cmd'
+AMPLE = QueryLimits(seconds=300.0, bytes_max=2**30)
+
+
+def rows_of_a_process(month: date, *, lost: int = 0) -> list[Trail]:
+    """Nine requests between two heartbeats; one of its numbers was never written, as the heartbeat says, and `lost` is gone."""
+    writer, at = uuid4(), datetime(month.year, month.month, 12, 12, tzinfo=UTC)
+    beats = {1: {"through": 0, "unrecorded": []}, 11: {"through": 10, "unrecorded": [[5, 5]]}}
+    made = []
+    for number in range(1, 12):
+        if number in {5, lost}:
+            continue
+        beat = beats.get(number)
+        about: dict[str, Any] = (
+            {"outcome": "recorded", "endpoint": "heartbeat", "source_mode": None} if beat else {}
+        )
+        if number == 3:
+            about = {"outcome": "refused", "reason": "not_covered"}
+        if number == 4:
+            about = {"outcome": "failed", "error_type": "timeout", "total_latency_ms": 5400}
+        if number == 6:
+            about = {
+                "endpoint": "affidavit keys create",
+                "outcome": "recorded",
+                "client_id": HOSTILE,
+                "source_mode": None,
+            }
+        made.append(
+            whole_trail(
+                month, number, timestamp=at + timedelta(seconds=number), writer=writer, sequence=number, heartbeat=beat,
+                **({"prompt_sha256": HOSTILE, "spooled": False} | about),
+            )
+        )  # fmt: skip
+    return made
+
+
+@pytest.fixture(scope="module")
+async def log(database: Database, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SealedLog]:
+    """January is whole; in February a record is gone. Both were sealed long after their requests, and anchored at once."""
+    folder = tmp_path_factory.mktemp("reported")
+    with migrated_database(database) as empty:
+        made = SealedLog(empty, folder, SigningKey.create(folder / "signing.key"))
+        with psycopg.connect(made.url) as connection:
+            make_months(connection, (JANUARY, FEBRUARY, wiring.now().date().replace(day=1)))
+            write(connection, *rows_of_a_process(JANUARY), key=made.key)
+            write(connection, *rows_of_a_process(FEBRUARY, lost=7), key=made.key)
+        assert await made.seal() == {}
+        made.keep()
+        yield made
+
+
+def measured(log: SealedLog, pack: str, period: AsOf | None = None, event: str = "") -> ControlReport:
+    period = period or AsOf.settled(SINCE, UNTIL, wiring.now())
+    months = Period(*map(month_start, period.months))
+    tiers = TieredLog(as_role(log.url, AUDITOR), log.vault, wiring.shipped_definitions(), AMPLE, months)
+    return Measuring(tiers, "test", quiet).measure(pack_of(pack), period, event or str(uuid4()))
+
+
+def control(report: ControlReport, name: str) -> MeasuredControl:
+    return next(each for each in report.controls if each.control.id == name)
+
+
+def repeated(log: SealedLog, content: bytes) -> list[str]:
+    stated = read_report(content)
+    return differences(stated, measured(log, stated.pack.id, stated.period, str(stated.event)))
+
+
+def reported(log: SealedLog, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return affidavit("audit", "report", *arguments, data_dir=log.folder, DATABASE_URL=log.url)
+
+
+STATUSES = {
+    "operation-numbered": "not met", "operation-signed": "met", "operation-unsealed": "met",
+    "operation-sealed-in-time": "not met", "operation-anchored-in-time": "met", "operation-outages": "met",
+    "operation-refusals": "met", "operation-five-seconds": "not met", "operation-verified": "not measured",
+    "retention-rows": "met", "retention-months": "met", "retention-archives": "not applicable",
+    "retention-erasures": "not applicable", "retention-holds": "not applicable", "retention-handed-over": "not applicable",
+    "retention-period": "not measured", "retention-write-once": "not measured", "retention-backup": "not measured",
+    "incident-failures": "met", "incident-history": "met", "incident-forged": "met", "incident-changed": "met",
+    "incident-rollback": "met", "incident-revocations": "not applicable", "incident-response": "not measured",
+    "change-named": "met", "change-models": "met", "change-prompts": "met", "change-editions": "met",
+    "change-settings": "met", "change-signing-keys": "met", "change-api-keys": "met", "change-schema": "met",
+    "change-documentation": "not measured",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pack", [pack for pack in PACKS if pack != "review"])
+def test_each_control_is_judged_by_what_the_log_holds(log: SealedLog, pack: str) -> None:
+    found = {each.control.id: each.judged.status for each in measured(log, pack).controls}
+    assert found == {name: status for name, status in STATUSES.items() if name.startswith(f"{pack}-")}
+
+
+def test_a_number_that_is_gone_is_missing_and_one_that_was_never_written_is_not(log: SealedLog) -> None:
+    numbered = control(measured(log, "operation"), "operation-numbered")
+    assert (numbered.judged.counted, numbered.judged.violations) == (20, 1)
+    assert sorted(row[1:] for row in numbered.rows) == [(10, 8, 1, 1), (10, 9, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("pack", "day"), [*((pack, "2025-01-20") for pack in PACKS), ("incident", "2024-05-01")]
+)
+def test_a_period_without_a_record_is_not_measured_and_never_met(log: SealedLog, pack: str, day: str) -> None:
+    since = datetime.fromisoformat(day).replace(tzinfo=UTC)
+    report = measured(log, pack, AsOf.settled(since, since + timedelta(days=1), wiring.now()))
+    assert {each.judged.status for each in report.controls} == {"not measured"}
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_a_repeated_report_is_the_same_to_the_last_byte_in_every_form(log: SealedLog, pack: str) -> None:
+    report = measured(log, pack)
+    anew = measured(log, pack, replace(report.as_of, heads=()), report.event)
+    assert {
+        form: differences(read_report(write_form(report)), anew) for form, write_form in FORMS.items()
+    } == {form: [] for form in FORMS}
+
+
+CHANGES = {
+    "an outcome": (
+        "UPDATE audit_logs SET outcome = 'answered', reason = NULL WHERE outcome = 'refused' AND timestamp < '2025-02-01'",
+        "operation", "operation-refusals: counted: the file says 2, measured anew it is 1",
+    ),
+    "a hash": (
+        "UPDATE audit_logs SET leaf_hash = decode(repeat('00', 32), 'hex') WHERE sequence = 4 AND timestamp < '2025-02-01'",
+        "incident", 'incident-changed: status: the file says "met", measured anew it is "not met"',
+    ),
+    "a row that is gone": (
+        "DELETE FROM audit_logs WHERE sequence = 4 AND timestamp < '2025-02-01'",
+        "retention", 'retention-rows: row: only in the log: ["2025-01",10,9,1]',
+    ),
+    "a head": (
+        "DELETE FROM audit_checkpoints WHERE month = '2025-02-01'",
+        "change", "head: the file says ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_repeated_report_names_what_was_changed_since(log: SealedLog, name: str) -> None:
+    statement, pack, words = CHANGES[name]
+    content = measured(log, pack).to_bytes()
+    try:
+        log.attack(statement)
+        assert any(each.startswith(words) for each in repeated(log, content)), repeated(log, content)
+    finally:
+        log.restore()
+
+
+FORGERIES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a status": lambda said: said["controls"][0].update(status="met"),
+    "a figure": lambda said: said["controls"][0].update(violations=0),
+    "a row": lambda said: said["controls"][1]["rows"].pop(),
+    "a query": lambda said: said["controls"][0].update(query="SELECT 1 AS counted, 0 AS violations"),
+    "a control that is gone": lambda said: said["controls"].pop(0),
+    "no controls": lambda said: said.update(controls={}),
+    "a head": lambda said: said["heads"].pop(),
+    "another log": lambda said: said.update(origin="affidavit/of-somebody-else"),
+}
+
+
+@pytest.fixture(scope="module")
+def operation(log: SealedLog) -> ControlReport:
+    return measured(log, "operation")
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_report_is_found_by_repeating_it(operation: ControlReport, name: str) -> None:
+    said = operation.as_json()
+    FORGERIES[name](said)
+    assert differences(read_report(canonical_json(said) + b"\n"), operation) != []
+
+
+@pytest.mark.parametrize("form", ["html", "oscal"])
+def test_a_page_that_shows_other_words_than_its_data_is_found(operation: ControlReport, form: str) -> None:
+    content = FORMS[form](operation)
+    forged = content.replace(b"missing: 1.", b"missing: 0.")
+    assert forged != content
+    found = differences(read_report(forged), operation)
+    assert [each[:47] for each in found] == ["What the file shows is not what its data says: "]
+
+
+def test_what_is_hostile_is_text_in_every_form(log: SealedLog) -> None:
+    report = measured(log, "change")
+    page = FORMS["html"](report).decode()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<script" not in page
+    assert "\u202e" not in page
+    json.loads(FORMS["oscal"](report))
+
+
+def test_the_command_writes_a_report_that_the_log_has_on_record_and_repeats_it(
+    log: SealedLog, tmp_path: Path
+) -> None:
+    file = tmp_path / "operation.json"
+    said = reported(log, "--pack", "operation", *PERIOD, "--format", "json", "-o", file, "--json")
+    content = file.read_bytes()
+    event = json.loads(said.stdout)["event"]
+    with psycopg.connect(log.url) as connection:
+        ((endpoint, outcome, details),) = connection.execute(
+            "SELECT endpoint, outcome, details FROM audit_logs WHERE log_id = %s", (event,)
+        ).fetchall()
+    assert (endpoint, outcome) == ("affidavit audit report", "recorded")
+    assert (details["pack"], details["sha256"]) == ("operation", sha256(content).hexdigest())
+    assert json.loads(content)["event"] == event
+    assert reported(log, "--repeat", file).returncode == 0
+    file.write_bytes(content.replace(b'"violations":1', b'"violations":0', 1))
+    again = reported(log, "--repeat", file)
+    assert (again.returncode, again.stdout.split()[0]) == (1, "DIFFERENT")
+    assert [each.name for each in tmp_path.iterdir()] == ["operation.json"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--pack", "operation", "--from", "2025-01-01", "-o", "x.html"),
+        ("--pack", "operation", "--from", "2025-03-01", "--to", "2025-01-01", "-o", "x.html"),
+        ("--pack", "operation", "--from", "0001-01-01", "--to", "2025-01-01", "-o", "x.html"),
+        ("--pack", "operation", "--from", "2999-01-01", "--to", "2999-02-01", "-o", "x.html"),
+        ("--pack", "operation", *PERIOD, "-o", __file__),
+        ("--repeat", __file__, "--pack", "operation"),
+        ("--repeat", __file__),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_made_or_repeated_is_said_in_words(log: SealedLog, arguments: tuple[str, ...]) -> None:
+    said = reported(log, *arguments)
+    assert said.returncode in {1, 2} and said.stdout == "" and "Traceback" not in said.stderr
+    assert said.stderr.strip().endswith((".", "a report", "was changed, or another program wrote it", "JSON"))
+
+
+async def test_after_a_month_was_archived_a_report_repeats_the_same_but_for_the_archive(
+    log: SealedLog,
+) -> None:
+    """The last test of this file: January leaves the database."""
+    before = {pack: measured(log, pack).to_bytes() for pack in PACKS}
+    assert [outcome.is_well for outcome in await archiver_of(log).archive(FEBRUARY)] == [True]
+    assert {pack: repeated(log, content) for pack, content in before.items()} == {pack: [] for pack in PACKS}
+    archives = control(measured(log, "retention"), "retention-archives")
+    assert (archives.judged.status, archives.judged.counted) == ("met", 1)
