@@ -20,7 +20,9 @@ from engine.wiring.providers import now, vault_of
 from engine.wiring.signing import known_keys
 
 SEALER = "affidavit_sealer"
+FIRST_LOOK_S = 20.0  # readers come first
 LOOK_S = 300.0  # whether a rollup is due
+STOP_S = 1.0
 PAUSE_S = 0.05  # after some thousand rows
 DRAWN_AT_ONCE = 2  # pages: more would keep readers waiting
 
@@ -72,30 +74,34 @@ def charts_of(settings: Settings, database: Database) -> DrawCharts:
 
 @contextlib.asynccontextmanager
 async def keeping_rollups(settings: Settings, database: Database) -> AsyncIterator[None]:
-    """A background task that makes the rollups of a day once it is over, until the end of the block."""
+    """In the background until the end of the block: makes the rollups of a day once it is over.
+
+    A daemon: an orderly stop does not wait for a database that does not answer.
+    """
     is_over = threading.Event()
-    task = asyncio.create_task(_keep(settings, database, is_over))
+    thread = threading.Thread(target=_keep, args=(settings, database, is_over), name="rollups", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         is_over.set()
-        task.cancel()
-        await asyncio.wait([task])
+        await asyncio.to_thread(thread.join, STOP_S)
 
 
-async def _keep(settings: Settings, database: Database, is_over: threading.Event) -> None:
+def _keep(settings: Settings, database: Database, is_over: threading.Event) -> None:
     """A failure is said once: charts then read the rows themselves, and the next round tries again."""
-    trouble = ""
-    while True:
-        said = trouble
+    trouble, wait_s = "", FIRST_LOOK_S
+    while not is_over.wait(wait_s):
+        said, wait_s = trouble, LOOK_S
         try:
-            await asyncio.to_thread(_make_if_due, settings, database, is_over)
+            _make_if_due(settings, database, is_over)
             trouble = ""
+        except InterruptedError:
+            return
         except Exception as failure:  # noqa: BLE001  every failure is retried; a driver's message could repeat a row
             trouble = type(failure).__name__
         if trouble and trouble != said:
             log.warning("No rollup was made (%s). It is tried again; no chart needs it.", trouble)
-        await asyncio.sleep(LOOK_S)
 
 
 def _make_if_due(settings: Settings, database: Database, is_over: threading.Event) -> None:
