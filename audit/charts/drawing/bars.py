@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from audit.charts.drawing.axes import Axis, Scale, scale_of, tick_text
+from audit.charts.drawing.axes import Axis, Scale, scale_of
 from audit.charts.drawing.columns import Drawn
 from audit.charts.drawing.sheet import (
     COLOURS,
@@ -17,6 +17,7 @@ from audit.charts.drawing.sheet import (
     plain,
     rectangle,
     text,
+    tick_words,
 )
 from audit.charts.figures.chart import Bars, ChartMark, Ranges, TimeLine, TimeSpan
 
@@ -61,7 +62,7 @@ def _across_axis(across: Scale, top: float, bottom: float, mark: ChartMark | Non
     for tick in across.ticks():
         x = across.at(tick)
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>'
-        yield text(x, bottom + 16, tick_text(tick, across.axis), "middle")
+        yield text(x, bottom + 16, tick_words(tick, across.axis), "middle")
     yield text(WIDTH - RIGHT, bottom + 36, across.axis.label, "end")
     if mark:
         x = across.at(mark.at)
@@ -111,4 +112,4 @@ def _span(span: TimeSpan, place: int, y: float, end: float) -> Iterator[str]:
     width = max(3.0, (span.end - span.begin) * (end - START))
     yield f'<g class="span">{rectangle(x, y, width, ROW - 8, (0, 1, 4, 3)[place % 4], span.label)}</g>'
     if width > LETTER_WIDTH * min(len(span.label), 6) + 8:
-        yield text(x + 5, y + 13, cut(span.label, width - 10), style="label")
+        yield text(x + 5, y + 13, cut(span.label, width - 10), style="inside")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from audit.charts.drawing.axes import Scale, tick_text
+from audit.charts.drawing.axes import Axis, Scale, tick_text
 from audit.charts.figures.chart import ChartSeries, Filter
 from audit.markup import shown
 
@@ -21,20 +21,24 @@ LABELS_MAX = 9  # along an axis of days
 STYLE_FILE = Path(__file__).with_name("chart.css")
 STYLE = STYLE_FILE.read_text("utf-8")
 
+_UNITS = (("d", 8.64e7), ("h", 3.6e6), ("min", 6e4), ("s", 1e3), ("ms", 1.0))
+
 Href = Callable[[Filter], str]  # the address of the page with this filter more
 
 
 def picture(
     title: str, description: str, height: float, parts: Iterable[str], *, has_style: bool, is_linked: bool
 ) -> str:
-    """With links inside it is a group: in an image nobody would find them."""
+    """With links inside it is a group: in an image nobody would find them. A page has the title as a heading of its own."""
     role = f'role="group" aria-label="{plain(title)}"' if is_linked else 'role="img"'
     style = f"<style>{STYLE}</style>" if has_style else ""
     paper = f'<rect class="paper" width="{WIDTH}" height="{height:.0f}"/>' if has_style else ""
+    begin = 0 if has_style else TOP - 6
+    heading = f'<text class="title" x="12" y="22">{plain(title)}</text>' if has_style else ""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" {role} viewBox="0 0 {WIDTH} {height:.0f}"'
-        f' width="{WIDTH}" height="{height:.0f}"><title>{plain(title)}</title><desc>{plain(description)}</desc>{style}{paper}'
-        f'<text class="title" x="12" y="22">{plain(title)}</text>{"".join(parts)}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" {role} viewBox="0 {begin} {WIDTH} {height - begin:.0f}"'
+        f' width="{WIDTH}" height="{height - begin:.0f}"><title>{plain(title)}</title><desc>{plain(description)}</desc>{style}{paper}'
+        f"{heading}{''.join(parts)}</svg>"
     )
 
 
@@ -88,8 +92,16 @@ def up_axis(up: Scale, label: str) -> Iterator[str]:
     for tick in up.ticks():
         y = up.at(tick)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield text(LEFT - 8, y + 4, tick_text(tick, up.axis), "end")
+        yield text(LEFT - 8, y + 4, tick_words(tick, up.axis), "end")
     yield text(LEFT, up.end - 10, label)
+
+
+def tick_words(tick: float, axis: Axis) -> str:
+    """A logarithmic axis is one of times."""
+    if not axis.log:
+        return tick_text(tick, axis)
+    unit, milliseconds = next((item for item in _UNITS if tick >= item[1]), _UNITS[-1])
+    return f"{tick / milliseconds:.3g} {unit}"
 
 
 def across_labels(labels: Sequence[str], left: float, width: float, y: float) -> Iterator[str]:

@@ -167,7 +167,7 @@ def _lines(
     mark: ChartMark | None = None,
 ) -> Chart:
     steps = choice.steps()
-    picture = LineChart([str(step) for step in steps], series, "milliseconds", mark)
+    picture = LineChart([str(step) for step in steps], series, "time taken", mark)
     rows = [
         [label, *(None if cell is None else round(cell, 1) for cell in cells)]
         for label, cells in _cells(steps, series)

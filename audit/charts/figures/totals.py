@@ -59,7 +59,7 @@ def latency(log: ChartLog) -> Chart:
     said = ", ".join(f"{row[0]} p50 {row[2]:,.0f}, p95 {row[3]:,.0f}, p99 {row[4]:,.0f} ms" for row in rows)
     return Chart(
         "latency", "Time by stage", f"{log.choice.words()}. {said or NOTHING}",
-        Ranges(stages, series, "milliseconds", ChartMark("five seconds", PROMISED_MS)),
+        Ranges(stages, series, "time taken", ChartMark("five seconds", PROMISED_MS)),
         ["stage", "questions", "p50 (ms)", "p95 (ms)", "p99 (ms)"], rows, HOW_NEAR,
     )  # fmt: skip
 

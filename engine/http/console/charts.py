@@ -30,7 +30,12 @@ async def show(visit: Visit) -> Sheet:
     except RollupError as failure:
         return Sheet("Charts", joined(_filters(choice), tag("p", str(failure), class_="alarm")))
     figures = [_figure(chart, choice) for chart in drawn if chart.name != "cost" or not chart.is_empty]
-    return Sheet("Charts", joined(_filters(choice), tag("p", choice.words(), class_="small"), figures))
+    return Sheet(
+        "Charts",
+        joined(
+            _filters(choice), tag("p", choice.words(), class_="small"), tag("div", figures, class_="drawings")
+        ),
+    )
 
 
 async def download(visit: Visit) -> Download:
@@ -79,7 +84,14 @@ def _filters(choice: ChartChoice) -> Markup:
     actions = tag(
         "p", tag("button", "Show", type="submit", class_="primary"), " ", _periods(choice), class_="actions"
     )
-    return tag("form", tag("div", fields, class_="fields"), actions, method="get", action="/console/charts")
+    return tag(
+        "form",
+        tag("div", fields, class_="fields"),
+        actions,
+        method="get",
+        action="/console/charts",
+        class_="panel",
+    )
 
 
 def _field(name: str, label: str, value: object, kind: str = "text") -> Markup:
@@ -124,7 +136,8 @@ def _figure(chart: Chart, choice: ChartChoice) -> Markup:
     )
     words = chart.description.removeprefix(choice.words()).removeprefix(". ")
     return tag(
-        "section", tag("figure", tag("figcaption", words), picture, class_="drawn"), _table(chart),
+        "section", tag("h2", chart.title), tag("p", words, class_="small"),
+        tag("div", picture, class_="table", tabindex="0", role="region", aria_label=f"Picture: {chart.title}"), _table(chart),
         tag("p", chart.note, " " if chart.note else None, file, class_="small"), id=chart.name, aria_label=chart.title,
     )  # fmt: skip
 
