@@ -182,6 +182,17 @@ Modules
         drawing          the report as text and HTML (pure)
         sampling         states a population, draws and checks samples
         reviews          queues, verdicts
+    search/              finds records, and reads one with all that belongs to it
+        finding          by filter and words, or by what somebody pasted; start with this one
+        criteria         the filter, as an address and as SQL (pure)
+        words            the text of a search as words and phrases (pure)
+        pasted           which id, hash, receipt or proof somebody pasted (pure)
+        archived         the same over archived months, as SQL for all tiers (pure)
+        word_index       builds the search index of a month that is over
+        reading          one record with its passages, its proof, its conversation
+        standing         the ladder of one record (pure)
+        marks            where quotations are in a text (pure)
+        saved            saved searches, and frozen results
     holding/             legal holds: what they cover is not erased until two people release it
         hold             what a hold covers, and the signed lines of holds (pure)
         doubts           holds that are not as the log says (pure)

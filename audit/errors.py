@@ -48,6 +48,7 @@ AuditError
 ├── QueryError                    an auditor's SQL is refused or wrong
 ├── UnansweredError               an auditor's SQL may be right, but what it needs cannot be read now
 │   └── MisleadingSchemaError     the database could answer with other rows than `verify` checks
+├── SearchRefusedError            a search cannot be kept as it was asked for
 ├── ExportError                   a month is not what was sealed, or not all of it
 ├── DeliveryError                 a stream of rows cannot go on without a gap or a double
 ├── UnmadeError                   an evidence package cannot be made, or not go on
@@ -210,6 +211,9 @@ class UnansweredError(AuditError): ...
 
 
 class MisleadingSchemaError(UnansweredError): ...
+
+
+class SearchRefusedError(AuditError): ...
 
 
 class ExportError(AuditError): ...

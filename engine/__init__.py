@@ -110,6 +110,11 @@ Modules
             visit        what a page gets, and what it gives back
             layout       the frame of every page (pure)
             signing_in   keys for cookies; where a form may come from
+            records/     finds records, and reads one
+                search   words, ids, filters, pages
+                saved    saved searches and frozen results
+                record   one record with its ladder of proof
+                showing  what these pages have in common
             assets       static files, named by their content
             coverage     which months the log has, and what is wrong with it
             charts       charts of sealed records, and their CSV
@@ -166,6 +171,7 @@ Modules
             evidence_commands  package
             report_commands  report
             export_commands  export
+            search_commands  search
         doctor           affidavit doctor: checks of an installation
         serving          server processes and their supervisor
         manual           the manual as a second book, published in the background

@@ -279,6 +279,16 @@ CREATE TABLE public.audit_row_keys (
     client_id text,
     "timestamp" timestamp with time zone
 );
+CREATE TABLE public.audit_saved_views (
+    view_id uuid NOT NULL,
+    owner text NOT NULL,
+    name text NOT NULL,
+    filter text NOT NULL,
+    is_shared boolean DEFAULT false NOT NULL,
+    made_at timestamp with time zone NOT NULL,
+    heads jsonb,
+    leaves jsonb
+);
 CREATE TABLE public.audit_set_aside (
     log_id uuid NOT NULL,
     "timestamp" timestamp with time zone NOT NULL,
@@ -479,6 +489,10 @@ ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_month_check CHECK 
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_root_check CHECK ((octet_length(root) = 32));
 ALTER TABLE public.audit_row_keys ADD CONSTRAINT audit_row_keys_pkey PRIMARY KEY (log_id);
 ALTER TABLE public.audit_row_keys ADD CONSTRAINT audit_row_keys_key_check CHECK ((octet_length(key) = 32));
+ALTER TABLE public.audit_saved_views ADD CONSTRAINT audit_saved_views_pkey PRIMARY KEY (view_id);
+ALTER TABLE public.audit_saved_views ADD CONSTRAINT audit_saved_views_check CHECK (((heads IS NULL) = (leaves IS NULL)));
+ALTER TABLE public.audit_saved_views ADD CONSTRAINT audit_saved_views_filter_check CHECK ((length(filter) <= 4000));
+ALTER TABLE public.audit_saved_views ADD CONSTRAINT audit_saved_views_name_check CHECK (((length(name) >= 1) AND (length(name) <= 200)));
 ALTER TABLE public.books ADD CONSTRAINT books_pkey PRIMARY KEY (book_id);
 ALTER TABLE public.books ADD CONSTRAINT books_book_id_check CHECK ((book_id ~ '^[a-z0-9][a-z0-9-]{0,62}$'::text));
 ALTER TABLE public.calibrations ADD CONSTRAINT calibrations_pkey PRIMARY KEY (book_id, calibration_id);
@@ -527,10 +541,14 @@ CREATE INDEX audit_erasures_log_id ON public.audit_erasures USING btree (log_id)
 CREATE INDEX audit_erasures_month ON public.audit_erasures USING btree (month, erased_at);
 CREATE INDEX audit_erasures_query_id ON public.audit_erasures USING btree (query_id);
 CREATE INDEX audit_head_entries_month ON public.audit_head_entries USING btree (month, tree_size);
+CREATE INDEX audit_leaves_leaf_hash ON public.audit_leaves USING hash (leaf_hash);
 CREATE INDEX audit_logs_answer_id ON ONLY public.audit_logs USING btree (answer_id);
 CREATE INDEX audit_logs_end_user ON ONLY public.audit_logs USING btree (end_user) WHERE (end_user IS NOT NULL);
+CREATE INDEX audit_logs_feedback ON ONLY public.audit_logs USING btree (((details ->> 'query_id'::text))) WHERE (endpoint = '/v1/feedback'::text);
 CREATE INDEX audit_logs_query_id ON ONLY public.audit_logs USING btree (query_id);
+CREATE INDEX audit_logs_request_id ON ONLY public.audit_logs USING btree (request_id) WHERE (request_id IS NOT NULL);
 CREATE INDEX audit_logs_reviews ON ONLY public.audit_logs USING btree (endpoint, "timestamp") WHERE (endpoint = ANY (ARRAY['affidavit audit sample draw'::text, 'affidavit audit review give'::text, 'affidavit audit review adjudicate'::text]));
+CREATE INDEX audit_logs_session_id ON ONLY public.audit_logs USING btree (session_id) WHERE (session_id IS NOT NULL);
 CREATE INDEX audit_logs_timestamp ON ONLY public.audit_logs USING btree ("timestamp");
 CREATE UNIQUE INDEX audit_origin_one ON public.audit_origin USING btree ((true));
 CREATE UNIQUE INDEX audit_pepper_one ON public.audit_pepper USING btree ((true));
@@ -539,6 +557,7 @@ CREATE INDEX audit_rollup_counts_rollup ON public.audit_rollup_counts USING btre
 CREATE INDEX audit_row_keys_month ON public.audit_row_keys USING btree (month);
 CREATE INDEX audit_row_keys_query_id ON public.audit_row_keys USING btree (query_id);
 CREATE INDEX audit_row_keys_subject ON public.audit_row_keys USING btree (subject);
+CREATE INDEX audit_saved_views_owner ON public.audit_saved_views USING btree (owner);
 CREATE INDEX calibrations_book ON public.calibrations USING btree (book_id, created_at);
 CREATE INDEX chat_messages_session ON public.chat_messages USING btree (session_id, number);
 CREATE INDEX chat_sessions_last_activity_at ON public.chat_sessions USING btree (last_activity_at);
@@ -1312,6 +1331,22 @@ BEGIN
 END
 $function$
 ;
+CREATE OR REPLACE FUNCTION public.audit_search_words(question text, answer text, citations jsonb, provider_request_id text, writer uuid)
+ RETURNS tsvector
+ LANGUAGE plpgsql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+BEGIN
+    RETURN to_tsvector('pg_catalog.simple'::regconfig, regexp_replace(
+               left(question, 20000) || ' ' || left(answer, 40000),
+               '([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])', ' \1 ', 'g'))
+        || array_to_tsvector(array_remove(
+               ARRAY['provider_request_id:' || left(provider_request_id, 200), 'writer:' || writer] || CASE jsonb_typeof(citations)
+                   WHEN 'array' THEN ARRAY(SELECT 'chunk_id:' || left(c ->> 'chunk_id', 200) FROM jsonb_array_elements(citations) c) END,
+               NULL));
+END
+$function$
+;
 CREATE OR REPLACE FUNCTION public.audit_sessions()
  RETURNS SETOF text
  LANGUAGE sql
@@ -1833,6 +1868,7 @@ ALTER FUNCTION public.audit_refuse_late() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_report_read(text,jsonb) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_rollup_rows(date,bigint,bigint) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_say_held(text) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_search_words(text,text,jsonb,text,uuid) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_sessions() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_share_holds() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_tables() OWNER TO affidavit_owner;
@@ -1869,6 +1905,7 @@ ALTER TABLE public.audit_reads_waiting OWNER TO affidavit_owner;
 ALTER TABLE public.audit_rollup_counts OWNER TO affidavit_owner;
 ALTER TABLE public.audit_rollups OWNER TO affidavit_owner;
 ALTER TABLE public.audit_row_keys OWNER TO affidavit_owner;
+ALTER TABLE public.audit_saved_views OWNER TO affidavit_owner;
 ALTER TABLE public.audit_set_aside OWNER TO affidavit_owner;
 ALTER TABLE public.books OWNER TO affidavit_owner;
 ALTER TABLE public.calibrations OWNER TO affidavit_owner;
@@ -1914,6 +1951,7 @@ GRANT EXECUTE ON FUNCTION public.audit_held_sessions(integer) TO affidavit_engin
 GRANT EXECUTE ON FUNCTION public.audit_holds(json) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_holds_against(text[],uuid[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_is_erasure_due() TO affidavit_engine;
+GRANT EXECUTE ON FUNCTION public.audit_is_held(uuid,text,bytea,text,timestamp with time zone,date) TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_is_month_held(date) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_is_session_held(uuid) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_keep_commitments(uuid,jsonb) TO affidavit_archiver;
@@ -1928,6 +1966,9 @@ GRANT EXECUTE ON FUNCTION public.audit_put_aside(json,uuid[],uuid) TO affidavit_
 GRANT EXECUTE ON FUNCTION public.audit_report_read(text,jsonb) TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_rollup_rows(date,bigint,bigint) TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_rollup_rows(date,bigint,bigint) TO affidavit_sealer;
+GRANT EXECUTE ON FUNCTION public.audit_search_words(text,text,jsonb,text,uuid) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_search_words(text,text,jsonb,text,uuid) TO affidavit_auditor;
+GRANT EXECUTE ON FUNCTION public.audit_search_words(text,text,jsonb,text,uuid) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_sessions() TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_share_holds() TO affidavit_archiver;
@@ -2036,6 +2077,9 @@ GRANT INSERT ON TABLE public.audit_row_keys TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_row_keys TO affidavit_archiver;
 GRANT SELECT (log_id) ON TABLE public.audit_row_keys TO affidavit_auditor;
 GRANT SELECT (month) ON TABLE public.audit_row_keys TO affidavit_auditor;
+GRANT DELETE ON TABLE public.audit_saved_views TO affidavit_engine;
+GRANT INSERT ON TABLE public.audit_saved_views TO affidavit_engine;
+GRANT SELECT ON TABLE public.audit_saved_views TO affidavit_engine;
 GRANT SELECT ON TABLE public.audit_set_aside TO affidavit_archiver;
 GRANT SELECT ON TABLE public.audit_set_aside TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_slow_requests TO affidavit_auditor;
@@ -2129,6 +2173,7 @@ REVOKE EXECUTE ON FUNCTION public.audit_put_aside(json,uuid[],uuid) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_report_read(text,jsonb) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_rollup_rows(date,bigint,bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_say_held(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_search_words(text,text,jsonb,text,uuid) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_sessions() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_share_holds() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_tables() FROM PUBLIC;
@@ -2365,6 +2410,15 @@ COMMENT ON COLUMN public.audit_rollups.version IS 'Version of the rules by which
 COMMENT ON COLUMN public.audit_rollups.erased IS 'How many of the records were erased before: the chapters that they cite are not counted.';
 COMMENT ON COLUMN public.audit_rollups.digest IS 'SHA-256 over this row and its counts.';
 COMMENT ON COLUMN public.audit_rollups.made_at IS 'When it was made.';
+COMMENT ON TABLE public.audit_saved_views IS 'Searches that auditors keep, each with its owner.';
+COMMENT ON COLUMN public.audit_saved_views.view_id IS 'Name of the view in its address.';
+COMMENT ON COLUMN public.audit_saved_views.owner IS 'Client of the key that saved it. Nobody else changes it.';
+COMMENT ON COLUMN public.audit_saved_views.name IS 'What its owner called it.';
+COMMENT ON COLUMN public.audit_saved_views.filter IS 'Filter, as in the address of the search page.';
+COMMENT ON COLUMN public.audit_saved_views.is_shared IS 'Whether all auditors see it. A lead may share.';
+COMMENT ON COLUMN public.audit_saved_views.made_at IS 'When it was saved.';
+COMMENT ON COLUMN public.audit_saved_views.heads IS 'Of a frozen result: size and root of each month''s tree at which it was taken.';
+COMMENT ON COLUMN public.audit_saved_views.leaves IS 'Of a frozen result: the leaves that it found, by month.';
 COMMENT ON VIEW public.audit_slow_requests IS 'Requests that took 2,500 milliseconds or more, half of what a reader is promised.';
 COMMENT ON COLUMN public.audit_slow_requests."timestamp" IS 'When it was asked.';
 COMMENT ON COLUMN public.audit_slow_requests.query_id IS 'Name of the request.';

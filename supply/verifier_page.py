@@ -1,5 +1,7 @@
 """Writes audit/verifier/verifier.html, one file without a request, from its sources: `python -m supply.verifier_page`.
 
+And from the same sources the script with which a page of the console computes a proof again.
+
 Each module of JavaScript becomes a function that is called where its imports are known; so a name means one thing in one module,
 and nothing needs to be bundled by a program of others. The policy of the page allows exactly this script and this style.
 """
@@ -12,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "audit/verifier/verifier.html"
 PUBLISHED = ROOT / "docs/site/static/verifier.html"
+RECOMPUTE = ROOT / "engine/http/console/assets/recompute.js"
 DIGESTS = (ROOT / "docs/reference/verifier-page.md",)  # whoever holds the page can compare it with these
 SOURCES = PAGE.with_name("sources")
 
@@ -24,12 +27,13 @@ def main() -> None:
     page = assembled()
     PAGE.write_bytes(page)
     PUBLISHED.write_bytes(page)
+    RECOMPUTE.write_text(script_of("page/recompute.js"))
     for file in DIGESTS:
         file.write_text(with_digest(file.read_text(), page))
 
 
 def assembled() -> bytes:
-    script, style = _script(), (SOURCES / "page.css").read_text()
+    script, style = script_of("page/main.js"), (SOURCES / "page.css").read_text()
     parts = {
         "script": script, "style": style, "script-hash": _policy_hash(script), "style-hash": _policy_hash(style),
     }  # fmt: skip
@@ -41,9 +45,10 @@ def with_digest(text: str, page: bytes) -> str:
     return _DIGEST.sub(sha256(page).hexdigest(), text)
 
 
-def _script() -> str:
+def script_of(module: str) -> str:
+    """The module with all that it imports."""
     done: dict[Path, str] = {}
-    _add(SOURCES / "page/main.js", done)
+    _add(SOURCES / module, done)
     script = '\n"use strict";\n' + "".join(done.values())
     if "</script" in script.lower() or "<!--" in script:
         raise ValueError("The script would end early in the page")

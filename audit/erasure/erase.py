@@ -86,6 +86,11 @@ SELECT m.relation::text FROM audit_months m JOIN pg_stat_all_tables s ON s.relid
 WHERE EXISTS (SELECT FROM audit_erasures e WHERE e.month = m.month
     AND e.erased_at > coalesce(s.last_vacuum, '-infinity') - interval '1 hour') ORDER BY 1
 """
+# A key of an index of words outlives its last record, whatever is vacuumed. One that was not finished is of no use to anybody.
+_WORD_INDEXES = """
+SELECT indexrelid::regclass::text, indisvalid FROM pg_index JOIN pg_class i ON i.oid = indexrelid JOIN pg_am a ON a.oid = relam
+WHERE indrelid = %s::regclass AND amname = 'gin'
+"""
 _ALWAYS_VACUUMED = (
     "audit_row_keys", "audit_open", "audit_hold_subjects", "chat_sessions", "chat_messages", "source_citations"
 )  # fmt: skip
@@ -288,6 +293,8 @@ class Eraser:
                 unvacuumed = [name for (name,) in await (await connection.execute(_UNVACUUMED)).fetchall()]
                 for name in [*unvacuumed, *_ALWAYS_VACUUMED]:
                     await connection.execute(f"VACUUM (ANALYZE) {name}".encode())
+                for name in unvacuumed:
+                    await _rebuild_word_indexes(connection, name)
                 if unvacuumed:
                     # For the statistics of the partitioned table. PostgreSQL 18 need not analyze each partition again.
                     only = "ONLY " if connection.info.server_version >= 180000 else ""  # noqa: PLR2004
@@ -661,6 +668,12 @@ def _describe_forged(forged: Sequence[UnsealedRow]) -> str:
         f"{len(forged)} of the records were rows that the engine did not sign: {_listed([str(row.log_id) for row in forged])}. They were"
         " taken out of the log, without what was personal in them. Find out who else can write to the database"
     )
+
+
+async def _rebuild_word_indexes(connection: psycopg.AsyncConnection, table: str) -> None:
+    for name, is_valid in await (await connection.execute(_WORD_INDEXES, (table,))).fetchall():
+        how = "REINDEX INDEX CONCURRENTLY" if is_valid else "DROP INDEX CONCURRENTLY"
+        await connection.execute(f"{how} {name}".encode())
 
 
 async def _is_due(engine: AsyncConnectionPool) -> bool:

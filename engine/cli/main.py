@@ -17,6 +17,7 @@ from engine.cli.audit_log.export_commands import EXPORT_COMMANDS
 from engine.cli.audit_log.hold_commands import HOLD_COMMANDS
 from engine.cli.audit_log.report_commands import REPORT_COMMANDS
 from engine.cli.audit_log.review_commands import REVIEW_COMMANDS
+from engine.cli.audit_log.search_commands import SEARCH_COMMANDS
 from engine.cli.book_commands import BOOK_COMMANDS
 from engine.cli.doctor import DOCTOR_COMMANDS
 from engine.cli.evaluation_commands import EVALUATION_COMMANDS
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Command] = {
     **EXPORT_COMMANDS,
     **HOLD_COMMANDS,
     **REVIEW_COMMANDS,
+    **SEARCH_COMMANDS,
     **EVIDENCE_COMMANDS,
     **REPORT_COMMANDS,
     **DOCTOR_COMMANDS,

@@ -25,6 +25,7 @@ from engine.storage.pooler import check_sessions
 
 AUDITOR = "affidavit_auditor"
 ARCHIVER = "affidavit_archiver"
+OWNER = "affidavit_owner"
 
 HOST_S = 2  # for each of several hosts, then the next one is tried; the driver takes no less
 ONLY_HOST_S = 10

@@ -3,6 +3,7 @@
 from engine.wiring.access import access_of, recording_read
 from engine.wiring.audit_log import (
     archiver_of,
+    build_search_indexes,
     check_clock,
     count_months_ahead,
     differences_of,
@@ -18,6 +19,7 @@ from engine.wiring.audit_log import (
     make_months_ahead,
     open_eraser,
     open_evidence,
+    open_finder,
     open_holds,
     open_keys,
     open_ledger,
@@ -85,6 +87,7 @@ __all__ = [
     "Reloading",
     "access_of",
     "archiver_of",
+    "build_search_indexes",
     "check_clock",
     "collector_sink",
     "count_months_ahead",
@@ -115,6 +118,7 @@ __all__ = [
     "open_eraser",
     "open_evidence",
     "open_existing_database",
+    "open_finder",
     "open_holds",
     "open_house",
     "open_ingest",

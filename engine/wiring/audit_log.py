@@ -58,6 +58,8 @@ from audit.sealing.publication import Witnessing
 from audit.sealing.sealer import Sealer
 from audit.sealing.signers import identity_doubts
 from audit.sealing.stamper import Stamper
+from audit.search import word_index
+from audit.search.finding import Finder
 from audit.stamps.stored import StampedHead, last_stamp
 from audit.vault import Vault
 from engine.admission.key_trail import KeyRecord, unexplained
@@ -68,7 +70,7 @@ from engine.errors import ConfigurationError
 from engine.settings import HOUSE, Settings
 from engine.signing import public_keys_file
 from engine.storage import database as databases
-from engine.storage.database import ARCHIVER, AUDITOR, Database, reading
+from engine.storage.database import ARCHIVER, AUDITOR, OWNER, Database, reading
 from engine.wiring.providers import (
     closed_by,
     now,
@@ -423,6 +425,13 @@ async def open_prover(database: Database) -> AsyncIterator[Prover]:
         yield Prover(pool)
 
 
+@asynccontextmanager
+async def open_finder(database: Database) -> AsyncIterator[Finder]:
+    """At a terminal, where nobody waits for a page: it looks through all that it may."""
+    async with databases.open_lazily(database.url, AUDITOR, size_max=1, wait_s=CHECK_S) as pool:
+        yield Finder(pool, budget_s=database.settings.audit.query_s)
+
+
 async def make_months_ahead(database: Database, today: date) -> list[str]:
     async with database.pool("affidavit_engine") as pool:
         return await partitions.make_months_ahead(pool, today, database.settings.audit.clock_behind_max)
@@ -431,6 +440,12 @@ async def make_months_ahead(database: Database, today: date) -> list[str]:
 async def make_months(database: Database, since: date, today: date) -> list[str]:
     async with database.pool("affidavit_engine") as pool:
         return await partitions.make_months(pool, since, today)
+
+
+async def build_search_indexes(database: Database, today: date) -> list[date]:
+    """Of the months that are over. It takes some minutes for a million records, and delays nobody."""
+    async with databases.changing(database.url, OWNER) as connection:
+        return await word_index.build_missing(connection, today)
 
 
 async def check_clock(database: Database, today: date) -> None:

@@ -113,13 +113,19 @@ async def status(settings: Settings, arguments: Arguments) -> int:
 
 
 async def partitions(settings: Settings, arguments: Arguments) -> int:
-    """Create the log's partitions for the coming months, and with --from the missing ones since then."""
+    """Create the log's partitions for the coming months, and the search index of each month that is over.
+
+    With --from also the partitions that are missing since then.
+    """
     today = wiring.now().date()
     async with wiring.open_existing_database(settings) as database:
         made = await wiring.make_months_ahead(database, today)
         if arguments.since:
             made += await wiring.make_months(database, arguments.since.date(), today)
-    print("\n".join(made) or "All partitions exist already.")
+        made += [
+            f"search index of {month:%Y-%m}" for month in await wiring.build_search_indexes(database, today)
+        ]
+    print("\n".join(made) or "All partitions and search indexes exist already.")
     return 0
 
 

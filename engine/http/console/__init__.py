@@ -11,7 +11,7 @@ To add a page, write `engine/http/console/<page>.py` and add its line to `PAGES`
 `House` with the parts that wiring/ gave it; what a page needs besides is a new field there. What a page returns is a `Sheet` in the
 layout, a `Download` such as a CSV, or `SeeOther`. Texts given to `tag` are escaped; SVG that a room of `audit` draws with
 `audit.markup` goes in as it is. There is no script and no style in a page: classes are in assets/console.css, and a script
-would be a file beside it.
+is a file beside it, named in the sheet's `scripts`.
 
 A POST is `act` of the `ConsolePage`; make its form with `layout.form(visit, action, …)`. When `act` runs, the origin and the session's token
 have been checked. `role` is the least that may see the page, `act_role` the least that may send its form, `visit.require(role)`
@@ -20,7 +20,7 @@ Each request leaves one row (endpoint: the page's `path`); `visit.note(…)` add
 seconds that a request has; what takes longer is started by a POST and shown by a page with `refresh_s`.
 """
 
-from engine.http.console import charts, coverage, reviews
+from engine.http.console import charts, coverage, records, reviews
 from engine.http.console.visit import ConsolePage
 
 PAGES = (
@@ -29,4 +29,5 @@ PAGES = (
     ConsolePage("/console/charts", charts.show, navigation="Charts"),
     ConsolePage("/console/charts/{name}", charts.download),
     *reviews.PAGES,
+    *records.PAGES,
 )  # fmt: skip

@@ -28,6 +28,7 @@ def page(sheet: Sheet, visit: Visit | None = None, navigation: Sequence[Entry] =
             tag("link", rel="stylesheet", href=assets.address_of(name))
             for name in ("chart.css", "console.css")
         ],
+        [tag("script", src=address, type="module") for address in sheet.scripts],
     )
     body = (
         tag("a", "Skip to the content", href="#content", class_="skip"),

@@ -81,6 +81,7 @@ class Sheet:
     title: str
     body: Markup
     refresh_s: int | None = None
+    scripts: Sequence[str] = ()  # addresses of assets; the page says the same without them
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Finds records, and reads one with all that belongs to it."""
