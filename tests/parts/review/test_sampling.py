@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -12,11 +13,14 @@ from audit.anchored import month_anchors, read
 from audit.errors import SampleError
 from audit.review.sample import Sample, draw, read_sample, seed_of, state
 from audit.review.sampling import Sampling
+from engine import wiring
 from engine.storage.database import Database
+from tests.logs.archiving import archiver_of, tables
 from tests.logs.reviewing import ALL, make_present, reviewing, sampled, sampling, stated
 from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, sealed_log
 from tests.second_draw import redraw
 
+MARCH = date(2025, 3, 1)
 UNTIL = datetime(2025, 2, 10, 12, 6, tzinfo=UTC)
 
 
@@ -188,3 +192,16 @@ def test_the_statement_names_heads_counts_and_digest(log: SealedLog) -> None:
         again = state(ALL, statement["origin"], heads, reader._records(ALL, heads))
     assert statement == again
     assert [count for _, count in statement["counts"]] == [2, 17]
+
+
+async def test_a_sample_stays_what_it_was_when_its_months_are_archived(
+    database: Database, tmp_path: Path
+) -> None:
+    async with sealed_log(database, tmp_path) as log:
+        make_present(log)
+        sample = await sampled(log)
+        assert [outcome.state for outcome in await archiver_of(log).archive(MARCH)] == ["dropped", "dropped"]
+        assert "audit_logs_2025_01" not in tables(log)
+        with wiring.open_sampling(log.database.settings, log.database, log.keys) as reader:
+            assert reader.doubts(sample) == []
+            assert reader.draw(sample.sample_id) == sample
