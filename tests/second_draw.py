@@ -11,10 +11,9 @@ def stratum_text(stratum: list[str | None]) -> str:
 
 
 def population_digest(population: dict[str, list[str | None]]) -> str:
-    found = sha256()
-    for log_id in sorted(population):
-        found.update(f"{log_id} {stratum_text(population[log_id])}\n".encode())
-    return found.hexdigest()
+    """The population in the order of months and leaves."""
+    lines = [f"{log_id} {stratum_text(stratum)}\n" for log_id, stratum in population.items()]
+    return sha256("".join(lines).encode("utf-8")).hexdigest()
 
 
 def redraw(file: bytes, population: dict[str, list[str | None]]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ of `audit/__init__.py`, and `tests/second_draw.py` was written from it alone.
     Records of the population are in a month of `heads` and have a leaf_index below its size; their outcome is answered or refused,
     they have a source_mode, and their timestamp is in the period. The stratum of a record is the list of its values of `reason`,
     `confidence_level` and `book_id`, of those and in the order that `strata` says, with null for one that it does not have. Strata are
-    ordered by the bytes of their canonical JSON. `digest` is the SHA-256 of one line for each record, by rising log_id:
+    ordered by the bytes of their canonical JSON. `digest` is the SHA-256 of one line for each record, by month and leaf_index:
 
         <log_id><20><canonical JSON of its stratum><0a>
 

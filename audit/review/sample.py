@@ -1,10 +1,11 @@
 """Draws a stratified sample from a stated population and a later head. Pure; specified in `audit/review/__init__.py`."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from hashlib import sha256
+from heapq import heappush, heapreplace
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -21,8 +22,15 @@ Stratum = tuple[str | None, ...]
 Statement = dict[str, Any]
 
 
+class Candidate(NamedTuple):
+    """A record of the population: the id as text, and its stratum. There may be millions."""
+
+    log_id: str
+    stratum: Stratum
+
+
 class Record(NamedTuple):
-    """A record of the population, and the part of it that it is drawn with."""
+    """A record of the sample."""
 
     log_id: UUID
     stratum: Stratum
@@ -74,35 +82,79 @@ class Sample:
         return f"{canonical_text(self.as_json())}\n".encode()
 
 
-def state(wish: Wish, origin: str, heads: Sequence[StatedHead], records: Iterable[Record]) -> Statement:
+def state(wish: Wish, origin: str, heads: Sequence[StatedHead], population: Iterable[Candidate]) -> Statement:
     """The population as it is put on record, before there is a seed."""
-    found = list(records)
-    counts = Counter(record.stratum for record in found)
-    statement = {
-        "format": _POPULATION, "origin": origin, "from": time_text(wish.since), "to": time_text(wish.until), "strata": list(wish.strata),
-        "size": wish.size, "digest": digest(found), "counts": [[list(each), counts[each]] for each in ordered(counts)],
-        "heads": [{"month": f"{month:%Y-%m}", "size": size, "root": root.hex()} for month, size, root in heads],
-    }  # fmt: skip
-    if not found:
+    tally = Tally()
+    for _ in tally.counting(population):
+        pass
+    if not tally.counts:
         raise SampleError(
             "No sealed question was answered or refused in this period, so there is nothing to draw."
         )
-    allocate(counts, wish.size)
-    return statement
+    allocate(tally.counts, wish.size)
+    return {
+        "format": _POPULATION, "origin": origin, "from": time_text(wish.since), "to": time_text(wish.until),
+        "strata": list(wish.strata), "size": wish.size,
+        "heads": [{"month": f"{month:%Y-%m}", "size": size, "root": root.hex()} for month, size, root in heads],
+    } | tally.as_json()  # fmt: skip
 
 
 def draw(
-    sample_id: UUID, statement: Statement, leaf_index: int, head: str, records: Iterable[Record]
+    sample_id: UUID, statement: Statement, leaf_index: int, head: str, population: Iterable[Candidate]
 ) -> Sample:
-    """The sample that this head gives. `SampleError` if these are not the records that were stated."""
-    found = list(records)
-    if digest(found) != statement["digest"]:
+    """The sample that this head gives. `SampleError` if this is not the population that was stated."""
+    seed, tally = seed_of(head), Tally()
+    smallest = {
+        stratum: _Smallest(count)
+        for stratum, count in allocate(counts_of(statement), statement["size"]).items()
+    }
+    for candidate in tally.counting(population):
+        if candidate.stratum in smallest:
+            place = sha256(seed + candidate.log_id.encode()).digest()
+            smallest[candidate.stratum].add(int.from_bytes(place), candidate)
+    if tally.as_json() != {name: statement[name] for name in ("counts", "digest")}:
         raise SampleError(
             "The log does not have the population that was stated: its questions or their strata differ."
         )
-    seed = seed_of(head)
-    chosen = _chosen(found, allocate(Counter(each.stratum for each in found), statement["size"]), seed)
-    return Sample(sample_id, statement, leaf_index, head, seed, tuple(chosen))
+    chosen = sorted(each for of_stratum in smallest.values() for each in of_stratum.kept)
+    records = tuple(Record(UUID(log_id), stratum) for _, (log_id, stratum) in reversed(chosen))
+    return Sample(sample_id, statement, leaf_index, head, seed, records)
+
+
+class Tally:
+    """Counts a population while it passes, and digests which records it has, in which strata."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Stratum] = Counter()
+        self._digest = sha256()
+        self._texts: dict[Stratum, str] = {}
+
+    def counting(self, population: Iterable[Candidate]) -> Iterator[Candidate]:
+        for candidate in population:
+            log_id, stratum = candidate
+            if stratum not in self._texts:
+                self._texts[stratum] = canonical_text(list(stratum))
+            self.counts[stratum] += 1
+            self._digest.update(f"{log_id} {self._texts[stratum]}\n".encode())
+            yield candidate
+
+    def as_json(self) -> dict[str, Any]:
+        counts = [[list(stratum), self.counts[stratum]] for stratum in ordered(self.counts)]
+        return {"counts": counts, "digest": self._digest.hexdigest()}
+
+
+class _Smallest:
+    """A heap of the candidates with the smallest places, the largest of them first."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.kept: list[tuple[int, Candidate]] = []
+
+    def add(self, place: int, candidate: Candidate) -> None:
+        if len(self.kept) < self.size:
+            heappush(self.kept, (-place, candidate))
+        elif -place > self.kept[0][0]:
+            heapreplace(self.kept, (-place, candidate))
 
 
 def seed_of(head: str) -> bytes:
@@ -160,12 +212,6 @@ def allocate(counts: Mapping[Stratum, int], size: int) -> dict[Stratum, int]:
     return given
 
 
-def digest(records: Iterable[Record]) -> str:
-    """Says which records the population has, and each one's stratum."""
-    lines = sorted(f"{log_id} {canonical_text(list(stratum))}\n" for log_id, stratum in records)
-    return sha256("".join(lines).encode()).hexdigest()
-
-
 def ordered(strata: Iterable[Stratum]) -> list[Stratum]:
     return sorted(strata, key=lambda stratum: canonical_text(list(stratum)).encode())
 
@@ -184,16 +230,6 @@ def read_sample(content: bytes) -> Sample:
     except (KeyError, TypeError, ValueError):
         raise SampleError("This is not a sample's file.") from None
     return sample
-
-
-def _chosen(records: Sequence[Record], given: Mapping[Stratum, int], seed: bytes) -> list[Record]:
-    left = dict(given)
-    chosen = []
-    for record in sorted(records, key=lambda record: sha256(seed + str(record.log_id).encode()).digest()):
-        if left[record.stratum]:
-            left[record.stratum] -= 1
-            chosen.append(record)
-    return chosen
 
 
 def time_text(moment: datetime | None) -> str | None:

@@ -6,7 +6,7 @@ The heads are those of the vault, so that no owner of the database can offer ano
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from audit.anchored import AnchorSource, list_anchors, month_anchors, read
@@ -17,7 +17,7 @@ from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
 from audit.review.sample import (
     STRATA,
-    Record,
+    Candidate,
     Sample,
     StatedHead,
     Statement,
@@ -33,6 +33,7 @@ from audit.review.sample import (
 )
 
 STATING = "audit sample"  # the command, as in the endpoint of its row
+READ_ROWS = 10_000
 OUTCOMES = ("answered", "refused")
 
 _IS_ATTACHED = """
@@ -40,10 +41,11 @@ SELECT FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid
 WHERE inhparent = 'public.audit_logs'::regclass AND c.relname = %s AND NOT inhdetachpending
 """
 _RECORDS = """
-SELECT l.log_id, l.reason, l.confidence_level, l.book_id FROM public.audit_leaves s
+SELECT l.log_id::text, l.reason, l.confidence_level, l.book_id FROM public.audit_leaves s
 JOIN public.audit_logs l ON l.log_id = s.log_id AND l.timestamp >= %(month_begin)s AND l.timestamp < %(month_end)s
 WHERE s.month = %(month)s AND s.leaf_index < %(size)s AND l.outcome = ANY (%(outcomes)s) AND l.source_mode IS NOT NULL
   AND (%(since)s::timestamptz IS NULL OR l.timestamp >= %(since)s) AND (%(until)s::timestamptz IS NULL OR l.timestamp < %(until)s)
+ORDER BY s.leaf_index
 """
 _STATED = """
 SELECT l.details -> 'statement', l.reason, s.month, s.leaf_index FROM public.audit_logs l
@@ -74,7 +76,7 @@ class Sampling:
         """The population as of the newest anchored heads; it is not on record yet."""
         ((origin,),) = self.rows.connection.execute(_ORIGIN).fetchall()
         heads = self._newest_heads(wish)
-        return state(wish, str(origin), heads, self._records(wish, heads))
+        return state(wish, str(origin), heads, self._population(wish, heads))
 
     def draw(self, sample_id: UUID) -> Sample | None:
         """The sample of a population that is on record. None: no anchored head has its row yet."""
@@ -86,12 +88,14 @@ class Sampling:
         head = self._first_head(stated.month, stated.leaf_index)
         if head is None:
             return None
-        records = self._records(wish_of(stated.statement), heads_of(stated.statement))
+        records = self._population(wish_of(stated.statement), heads_of(stated.statement))
         return draw(sample_id, stated.statement, stated.leaf_index, head, records)
 
     def doubts(self, sample: Sample) -> list[str]:
         """What is not as the log and the vault say; empty when the sample is the one that they give."""
-        return [*self._doubts_of_row(sample), *self._doubts_of_heads(sample), *self._doubts_of_draw(sample)]
+        if found := [*self._doubts_of_row(sample)]:
+            return found  # what is not the log's own statement is not worth reading millions of rows for
+        return [*self._doubts_of_heads(sample), *self._doubts_of_draw(sample)]
 
     def _doubts_of_row(self, sample: Sample) -> Iterator[str]:
         try:
@@ -121,7 +125,7 @@ class Sampling:
                 yield f"The vault has no head of {head.month:%Y-%m} with {head.size} leaves and the root that was stated."
 
     def _doubts_of_draw(self, sample: Sample) -> Iterator[str]:
-        records = self._records(wish_of(sample.statement), heads_of(sample.statement))
+        records = self._population(wish_of(sample.statement), heads_of(sample.statement))
         try:
             again = draw(sample.sample_id, sample.statement, sample.leaf_index, sample.head, records)
         except SampleError as failure:
@@ -174,21 +178,25 @@ class Sampling:
             return None
         return head if (head.month, head.size) == (month, size) else None
 
-    def _records(self, wish: Wish, heads: Sequence[StatedHead]) -> Iterator[Record]:
+    def _population(self, wish: Wish, heads: Sequence[StatedHead]) -> Iterator[Candidate]:
         for month, size, _ in heads:
             name = (partition_name(month),)
             is_attached = self.rows.connection.execute(_IS_ATTACHED, name).fetchone() is not None
             yield from self._attached(wish, month, size) if is_attached else self._archived(wish, month, size)
 
-    def _attached(self, wish: Wish, month: date, size: int) -> Iterator[Record]:
+    def _attached(self, wish: Wish, month: date, size: int) -> Iterator[Candidate]:
         values = {
             "month": month, "size": size, "outcomes": list(OUTCOMES), "since": wish.since, "until": wish.until,
             "month_begin": month_start(month), "month_end": month_start(next_month(month)),
         }  # fmt: skip
-        for log_id, *columns in self.rows.connection.execute(_RECORDS, values):
-            yield _record(log_id, dict(zip(STRATA.values(), columns, strict=True)), wish)
+        at = [[*STRATA].index(name) for name in wish.strata]
+        connection = self.rows.connection
+        with connection.transaction(), connection.cursor("population") as cursor:
+            cursor.itersize = READ_ROWS
+            for log_id, *columns in cursor.execute(_RECORDS, values):
+                yield Candidate(log_id, tuple([columns[place] for place in at]))
 
-    def _archived(self, wish: Wish, month: date, size: int) -> Iterator[Record]:
+    def _archived(self, wish: Wish, month: date, size: int) -> Iterator[Candidate]:
         since, until = (time_text(moment) for moment in (wish.since, wish.until))
         for batch in self.rows.between(month, 0, size):
             for sealed in batch:
@@ -199,8 +207,4 @@ class Sampling:
                     and (not since or row["timestamp"] >= since)
                     and (not until or row["timestamp"] < until)
                 ):
-                    yield _record(UUID(row["log_id"]), row, wish)
-
-
-def _record(log_id: UUID, row: dict[str, Any], wish: Wish) -> Record:
-    return Record(log_id, tuple(row.get(STRATA[name]) for name in wish.strata))
+                    yield Candidate(row["log_id"], tuple(row.get(STRATA[name]) for name in wish.strata))

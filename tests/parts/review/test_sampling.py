@@ -9,7 +9,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from audit.anchored import month_anchors, read
+from audit.anchored import month_anchors, note_key, read
 from audit.errors import SampleError
 from audit.review.sample import Sample, draw, read_sample, seed_of, state
 from audit.review.sampling import Sampling
@@ -48,7 +48,8 @@ def population(log: SealedLog) -> dict[str, list[str | None]]:
     with psycopg.connect(log.url) as connection:
         found = connection.execute(
             "SELECT log_id::text, reason, confidence_level, book_id FROM audit_logs"
-            " WHERE outcome IN ('answered', 'refused') AND source_mode IS NOT NULL"
+            " JOIN audit_leaves USING (log_id) WHERE outcome IN ('answered', 'refused') AND source_mode IS NOT NULL"
+            " ORDER BY month, leaf_index"
         )
         return {log_id: stratum for log_id, *stratum in found}
 
@@ -113,7 +114,9 @@ async def test_a_seed_from_a_later_head_is_refused(log: SealedLog) -> None:
 
 def drawn_with(reader: Sampling, sample: Sample, head: str) -> Sample:
     """As somebody draws who prefers this head."""
-    records = reader._records(ALL, reader._newest_heads(replace(ALL, until=datetime(2025, 3, 1, tzinfo=UTC))))
+    records = reader._population(
+        ALL, reader._newest_heads(replace(ALL, until=datetime(2025, 3, 1, tzinfo=UTC)))
+    )
     return draw(sample.sample_id, sample.statement, sample.leaf_index, head, records)
 
 
@@ -163,9 +166,8 @@ async def test_a_population_on_record_cannot_be_stated_anew(log: SealedLog) -> N
 
 async def test_a_head_that_the_vault_does_not_have_is_named(log: SealedLog) -> None:
     sample = await sampled(log)
-    heads = [head | {"root": "00" * 32} for head in sample.statement["heads"]]
-    forged = replace(sample, statement=sample.statement | {"heads": heads})
-    assert any("The vault has no head" in doubt for doubt in doubts(log, forged))
+    (log.folder / "vault" / note_key(JANUARY, 5)).unlink()
+    assert any("The vault has no head of 2025-01" in doubt for doubt in doubts(log, sample))
 
 
 async def test_a_sample_that_is_on_record_is_not_recorded_again(log: SealedLog) -> None:
@@ -189,7 +191,7 @@ def test_the_statement_names_heads_counts_and_digest(log: SealedLog) -> None:
     with sampling(log) as reader:
         statement = reader.state(ALL)
         heads = reader._newest_heads(ALL)
-        again = state(ALL, statement["origin"], heads, reader._records(ALL, heads))
+        again = state(ALL, statement["origin"], heads, reader._population(ALL, heads))
     assert statement == again
     assert [count for _, count in statement["counts"]] == [2, 17]
 

@@ -9,19 +9,19 @@ from audit.review import drawing
 from audit.review.intervals import wilson
 from audit.review.report import ReviewReport, report_of
 from audit.review.rubric import Judgement, Marks, Standing, standing_of
-from audit.review.sample import Record, Sample, StatedHead, Wish, draw, state
+from audit.review.sample import Candidate, Sample, StatedHead, Wish, draw, state
 
 RIGHT, WRONG = Marks("yes", "yes", "no", "no"), Marks("no", "yes", "no", "no")
 HOSTILE = '"><script>alert(1)</script>'
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 
 
-def records(*sizes: tuple[str, int], book: str = "b") -> list[Record]:
+def candidates(*sizes: tuple[str, int], book: str = "b") -> list[Candidate]:
     levels = [level for level, size in sizes for _ in range(size)]
-    return [Record(UUID(int=number), (level, book)) for number, level in enumerate(levels)]
+    return [Candidate(str(UUID(int=number)), (level, book)) for number, level in enumerate(levels)]
 
 
-def sample(found: list[Record], size: int) -> Sample:
+def sample(found: list[Candidate], size: int) -> Sample:
     wish = Wish(None, None, ("confidence", "book"), size)
     statement = state(wish, "log", [StatedHead(date(2026, 10, 1), 4, bytes(32))], found)
     return draw(UUID(int=1), statement, 0, "head\n", found)
@@ -48,7 +48,7 @@ def reported(drawn: Sample, wrong: int = 0) -> ReviewReport:
 
 
 def test_what_high_was_worth() -> None:
-    found = reported(sample(records(("high", 80), ("low", 20)), 20), wrong=4)
+    found = reported(sample(candidates(("high", 80), ("low", 20)), 20), wrong=4)
     worth = {each.level: each for each in found.worth}
     assert worth["high"].population == 80 and worth["high"].right == wilson(12, 16)
     assert worth["medium"].right is None
@@ -59,7 +59,7 @@ def test_what_high_was_worth() -> None:
 
 
 def test_records_that_are_not_final_are_said_to_be_so() -> None:
-    drawn = sample(records(("high", 5)), 5)
+    drawn = sample(candidates(("high", 5)), 5)
     open_, half, disputed, final, gone = (each.log_id for each in drawn.records)
     standings = {half: judged(RIGHT), disputed: judged(RIGHT, WRONG), final: judged(RIGHT, RIGHT)}
     found = report_of(drawn, standings, [gone])
@@ -71,7 +71,7 @@ def test_records_that_are_not_final_are_said_to_be_so() -> None:
 
 
 def test_without_confidence_among_the_strata_nothing_is_said_of_it() -> None:
-    found = [Record(each.log_id, each.stratum[1:]) for each in records(("high", 5))]
+    found = [Candidate(each.log_id, each.stratum[1:]) for each in candidates(("high", 5))]
     statement = state(
         Wish(None, None, ("book",), 5), "log", [StatedHead(date(2026, 10, 1), 4, bytes(32))], found
     )
@@ -81,13 +81,13 @@ def test_without_confidence_among_the_strata_nothing_is_said_of_it() -> None:
 
 
 def test_a_hostile_book_name_stays_text() -> None:
-    drawn = sample(records(("high", 5), book=HOSTILE), 5)
+    drawn = sample(candidates(("high", 5), book=HOSTILE), 5)
     page = drawing.html(reported(drawn)).text
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
 
 def test_a_report_on_nothing_says_so() -> None:
-    found = report_of(sample(records(("high", 5)), 3), {})
+    found = report_of(sample(candidates(("high", 5)), 3), {})
     assert "not measured" in drawing.text(found)
     assert "undefined" in drawing.html(found).text

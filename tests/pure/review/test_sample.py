@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from audit.errors import SampleError
 from audit.review.sample import (
-    Record,
+    Candidate,
     Sample,
     StatedHead,
     Wish,
@@ -37,16 +37,16 @@ strata = st.tuples(
 populations = st.dictionaries(st.uuids(), strata, min_size=1, max_size=80)
 
 
-def records(population: dict[UUID, tuple[str | None, ...]]) -> list[Record]:
-    return [Record(*each) for each in population.items()]
+def candidates(population: dict[UUID, tuple[str | None, ...]]) -> list[Candidate]:
+    return [Candidate(str(log_id), stratum) for log_id, stratum in population.items()]
 
 
-def drawn(found: list[Record], size: int = 12, head: str = "a head\n") -> Sample:
-    return draw(SAMPLE_ID, state(replace(WISH, size=size), "log", HEADS, found), 7, head, reversed(found))
+def drawn(found: list[Candidate], size: int = 12, head: str = "a head\n") -> Sample:
+    return draw(SAMPLE_ID, state(replace(WISH, size=size), "log", HEADS, found), 7, head, iter(found))
 
 
 FIXED = [
-    Record(UUID(int=number), (None, ("high", "low")[number % 2], f"book {number % 3}"))
+    Candidate(str(UUID(int=number)), (None, ("high", "low")[number % 2], f"book {number % 3}"))
     for number in range(60)
 ]
 
@@ -57,8 +57,8 @@ FIXED = [
 def test_whoever_writes_the_draw_from_its_specification_draws_the_same(
     population: dict[UUID, tuple[str | None, ...]], size: int, head: str
 ) -> None:
-    found = records(population)
-    plain = {str(log_id): list(stratum) for log_id, stratum in found}
+    found = candidates(population)
+    plain = {log_id: list(stratum) for log_id, stratum in found}
     if size < min(len(found), len(set(population.values()))):
         with pytest.raises(SampleError, match="draw at least"):
             drawn(found, size, head)
@@ -101,13 +101,14 @@ def test_a_file_whose_bytes_were_changed_is_refused() -> None:
 
 
 # Seen red without the comparison of digests.
-@pytest.mark.parametrize("change", ["stratum", "removed", "added"])
+@pytest.mark.parametrize("change", ["stratum", "removed", "added", "order"])
 def test_a_changed_population_is_never_drawn_from(change: str) -> None:
     statement = state(WISH, "log", HEADS, FIXED)
     changed = {
         "stratum": [FIXED[0]._replace(stratum=(None, "low", "book 0")), *FIXED[1:]],
         "removed": FIXED[1:],
-        "added": [*FIXED, Record(UUID(int=99), FIXED[0].stratum)],
+        "order": [*FIXED[1:], FIXED[0]],
+        "added": [*FIXED, Candidate(str(UUID(int=99)), FIXED[0].stratum)],
     }[change]
     with pytest.raises(SampleError, match="does not have the population"):
         draw(SAMPLE_ID, statement, 7, "a head\n", changed)
