@@ -22,7 +22,7 @@ Stratum = tuple[str | None, ...]
 Statement = dict[str, Any]
 
 
-class Candidate(NamedTuple):
+class Drawable(NamedTuple):
     """A record of the population: the id as text, and its stratum. There may be millions."""
 
     log_id: str
@@ -82,7 +82,7 @@ class Sample:
         return f"{canonical_text(self.as_json())}\n".encode()
 
 
-def state(wish: Wish, origin: str, heads: Sequence[StatedHead], population: Iterable[Candidate]) -> Statement:
+def state(wish: Wish, origin: str, heads: Sequence[StatedHead], population: Iterable[Drawable]) -> Statement:
     """The population as it is put on record, before there is a seed."""
     tally = Tally()
     for _ in tally.counting(population):
@@ -100,7 +100,7 @@ def state(wish: Wish, origin: str, heads: Sequence[StatedHead], population: Iter
 
 
 def draw(
-    sample_id: UUID, statement: Statement, leaf_index: int, head: str, population: Iterable[Candidate]
+    sample_id: UUID, statement: Statement, leaf_index: int, head: str, population: Iterable[Drawable]
 ) -> Sample:
     """The sample that this head gives. `SampleError` if this is not the population that was stated."""
     seed, tally = seed_of(head), Tally()
@@ -129,7 +129,7 @@ class Tally:
         self._digest = sha256()
         self._texts: dict[Stratum, str] = {}
 
-    def counting(self, population: Iterable[Candidate]) -> Iterator[Candidate]:
+    def counting(self, population: Iterable[Drawable]) -> Iterator[Drawable]:
         for candidate in population:
             log_id, stratum = candidate
             if stratum not in self._texts:
@@ -148,9 +148,9 @@ class _Smallest:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.kept: list[tuple[int, Candidate]] = []
+        self.kept: list[tuple[int, Drawable]] = []
 
-    def add(self, place: int, candidate: Candidate) -> None:
+    def add(self, place: int, candidate: Drawable) -> None:
         if len(self.kept) < self.size:
             heappush(self.kept, (-place, candidate))
         elif -place > self.kept[0][0]:

@@ -17,7 +17,7 @@ from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
 from audit.review.sample import (
     STRATA,
-    Candidate,
+    Drawable,
     Sample,
     StatedHead,
     Statement,
@@ -178,13 +178,13 @@ class Sampling:
             return None
         return head if (head.month, head.size) == (month, size) else None
 
-    def _population(self, wish: Wish, heads: Sequence[StatedHead]) -> Iterator[Candidate]:
+    def _population(self, wish: Wish, heads: Sequence[StatedHead]) -> Iterator[Drawable]:
         for month, size, _ in heads:
             name = (partition_name(month),)
             is_attached = self.rows.connection.execute(_IS_ATTACHED, name).fetchone() is not None
             yield from self._attached(wish, month, size) if is_attached else self._archived(wish, month, size)
 
-    def _attached(self, wish: Wish, month: date, size: int) -> Iterator[Candidate]:
+    def _attached(self, wish: Wish, month: date, size: int) -> Iterator[Drawable]:
         values = {
             "month": month, "size": size, "outcomes": list(OUTCOMES), "since": wish.since, "until": wish.until,
             "month_begin": month_start(month), "month_end": month_start(next_month(month)),
@@ -194,9 +194,9 @@ class Sampling:
         with connection.transaction(), connection.cursor("population") as cursor:
             cursor.itersize = READ_ROWS
             for log_id, *columns in cursor.execute(_RECORDS, values):
-                yield Candidate(log_id, tuple([columns[place] for place in at]))
+                yield Drawable(log_id, tuple([columns[place] for place in at]))
 
-    def _archived(self, wish: Wish, month: date, size: int) -> Iterator[Candidate]:
+    def _archived(self, wish: Wish, month: date, size: int) -> Iterator[Drawable]:
         since, until = (time_text(moment) for moment in (wish.since, wish.until))
         for batch in self.rows.between(month, 0, size):
             for sealed in batch:
@@ -207,4 +207,4 @@ class Sampling:
                     and (not since or row["timestamp"] >= since)
                     and (not until or row["timestamp"] < until)
                 ):
-                    yield Candidate(row["log_id"], tuple(row.get(STRATA[name]) for name in wish.strata))
+                    yield Drawable(row["log_id"], tuple(row.get(STRATA[name]) for name in wish.strata))

@@ -9,19 +9,19 @@ from audit.review import drawing
 from audit.review.intervals import wilson
 from audit.review.report import ReviewReport, report_of
 from audit.review.rubric import Judgement, Marks, Standing, standing_of
-from audit.review.sample import Candidate, Sample, StatedHead, Wish, draw, state
+from audit.review.sample import Drawable, Sample, StatedHead, Wish, draw, state
 
 RIGHT, WRONG = Marks("yes", "yes", "no", "no"), Marks("no", "yes", "no", "no")
 HOSTILE = '"><script>alert(1)</script>'
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 
 
-def candidates(*sizes: tuple[str, int], book: str = "b") -> list[Candidate]:
+def candidates(*sizes: tuple[str, int], book: str = "b") -> list[Drawable]:
     levels = [level for level, size in sizes for _ in range(size)]
-    return [Candidate(str(UUID(int=number)), (level, book)) for number, level in enumerate(levels)]
+    return [Drawable(str(UUID(int=number)), (level, book)) for number, level in enumerate(levels)]
 
 
-def sample(found: list[Candidate], size: int) -> Sample:
+def sample(found: list[Drawable], size: int) -> Sample:
     wish = Wish(None, None, ("confidence", "book"), size)
     statement = state(wish, "log", [StatedHead(date(2026, 10, 1), 4, bytes(32))], found)
     return draw(UUID(int=1), statement, 0, "head\n", found)
@@ -71,7 +71,7 @@ def test_records_that_are_not_final_are_said_to_be_so() -> None:
 
 
 def test_without_confidence_among_the_strata_nothing_is_said_of_it() -> None:
-    found = [Candidate(each.log_id, each.stratum[1:]) for each in candidates(("high", 5))]
+    found = [Drawable(each.log_id, each.stratum[1:]) for each in candidates(("high", 5))]
     statement = state(
         Wish(None, None, ("book",), 5), "log", [StatedHead(date(2026, 10, 1), 4, bytes(32))], found
     )

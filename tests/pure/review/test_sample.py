@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from audit.errors import SampleError
 from audit.review.sample import (
-    Candidate,
+    Drawable,
     Sample,
     StatedHead,
     Wish,
@@ -37,16 +37,16 @@ strata = st.tuples(
 populations = st.dictionaries(st.uuids(), strata, min_size=1, max_size=80)
 
 
-def candidates(population: dict[UUID, tuple[str | None, ...]]) -> list[Candidate]:
-    return [Candidate(str(log_id), stratum) for log_id, stratum in population.items()]
+def candidates(population: dict[UUID, tuple[str | None, ...]]) -> list[Drawable]:
+    return [Drawable(str(log_id), stratum) for log_id, stratum in population.items()]
 
 
-def drawn(found: list[Candidate], size: int = 12, head: str = "a head\n") -> Sample:
+def drawn(found: list[Drawable], size: int = 12, head: str = "a head\n") -> Sample:
     return draw(SAMPLE_ID, state(replace(WISH, size=size), "log", HEADS, found), 7, head, iter(found))
 
 
 FIXED = [
-    Candidate(str(UUID(int=number)), (None, ("high", "low")[number % 2], f"book {number % 3}"))
+    Drawable(str(UUID(int=number)), (None, ("high", "low")[number % 2], f"book {number % 3}"))
     for number in range(60)
 ]
 
@@ -108,7 +108,7 @@ def test_a_changed_population_is_never_drawn_from(change: str) -> None:
         "stratum": [FIXED[0]._replace(stratum=(None, "low", "book 0")), *FIXED[1:]],
         "removed": FIXED[1:],
         "order": [*FIXED[1:], FIXED[0]],
-        "added": [*FIXED, Candidate(str(UUID(int=99)), FIXED[0].stratum)],
+        "added": [*FIXED, Drawable(str(UUID(int=99)), FIXED[0].stratum)],
     }[change]
     with pytest.raises(SampleError, match="does not have the population"):
         draw(SAMPLE_ID, statement, 7, "a head\n", changed)
