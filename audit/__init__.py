@@ -72,6 +72,8 @@ Modules
         access           the shape of one read (pure)
         shown_columns    the personal columns that a SQL statement reads; PostgreSQL is the judge
         relations        which tables and views hold personal columns (pure)
+        policy           for whom they are masked (pure)
+        approvals        requests to see what is masked, and who approved them (pure)
         reporting        reports of a login that can write no record
     ledger/              the writer: a request opens with a durable record and closes with its row
         ledger           open, note, close; start with this one

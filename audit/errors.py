@@ -45,6 +45,7 @@ AuditError
 ├── HoldUnavailableError          the database does not answer now, so no hold was changed
 ├── ReviewRefusedError            a verdict cannot be given like this, or not by this person
 ├── ReviewUnavailableError        the database does not answer now, so no verdict was given
+├── MaskedError                   personal columns are masked for this reader: nothing was shown
 ├── QueryError                    an auditor's SQL is refused or wrong
 ├── UnansweredError               an auditor's SQL may be right, but what it needs cannot be read now
 │   └── MisleadingSchemaError     the database could answer with other rows than `verify` checks
@@ -202,6 +203,9 @@ class ReviewRefusedError(AuditError): ...
 
 
 class ReviewUnavailableError(AuditError): ...
+
+
+class MaskedError(AuditError): ...
 
 
 class QueryError(AuditError): ...

@@ -49,6 +49,7 @@ Modules
         proxies          trusted proxies, and the address of a client behind them (pure)
         sessions         session store of conversations
         console_sessions  sessions of the console: a key, exchanged for a cookie
+        reads            reads of personal columns: masked, or on record
         operator_events  audit trail of operators' actions
     retrieval/           search, blend, calibrate, gate
         retrieve         embed, search, score, order
@@ -116,6 +117,7 @@ Modules
                 record   one record with its ladder of proof
                 showing  what these pages have in common
             assets       static files, named by their content
+            access       who read what, and requests to see what is masked
             coverage     which months the log has, and what is wrong with it
             charts       charts of sealed records, and their CSV
             reviews      samples that people judge: queue, form, report
@@ -163,6 +165,7 @@ Modules
         evaluation_commands  affidavit eval, calibrate
         key_commands     affidavit keys …, sessions …
         audit_log/       the commands `affidavit audit …`
+            access_commands  access
             audit_commands  status, query, seal, verify, prove, archive …
             chart_commands  chart, rollup
             erasure_commands  erase, retention, pii

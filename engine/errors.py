@@ -27,6 +27,7 @@ AffidavitError
     ├── UnauthenticatedError  401  no API key, or an invalid one
     │   └── ExpiredTokenError     a public token whose minutes are over
     ├── ForbiddenError        403  a valid key without the required scope
+    │   └── MaskedReadError       personal columns are masked for its role, and no basis or no approval was given
     ├── UnknownBookError      404
     ├── UnknownPassageError   404
     ├── UnknownRecordError    404
@@ -202,6 +203,10 @@ class ForbiddenError(RequestError):
     error_type = "auth"
     title = "This API key lacks a permission"
     detail = "The API key is valid but lacks the scope for this request. Use a key that has it."
+
+
+class MaskedReadError(ForbiddenError):
+    title = "Personal columns are masked for you"
 
 
 class UnknownBookError(RequestError):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from psycopg_pool import AsyncConnectionPool
 
+from audit.access.approvals import UnmaskRequest
+from audit.access.policy import Policy
 from audit.charts.figures.catalogue import DrawCharts
 from audit.checking.prover import Prover
 from audit.checking.status import LogGauges
@@ -70,6 +72,8 @@ class House:
     charts: DrawCharts
     coverage: RecentCoverage
     verifier: LogVerifier
+    access_policy: Policy
+    unmask_requests: Callable[[], Awaitable[list[UnmaskRequest]]]
 
     def turn(self, token: str | None, *, may_begin_anew: bool = False) -> Turn | None:
         """The next turn of a conversation, if conversations are switched on."""

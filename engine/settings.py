@@ -70,6 +70,7 @@ _NOT_IN_FINGERPRINT: dict[str, bool | set[str]] = {
     "signing": True,
     "archive": {"bucket", "prefix"},
     "server": True,
+    "access": True,
     "traces": True,
     "export": True,
     "witness": True,
@@ -341,6 +342,16 @@ class SessionsTable(Table):
     purge_days: Count
 
 
+class AccessTable(Table):
+    masked_roles: Annotated[
+        tuple[Literal["auditor", "reviewer", "lead", "operator"], ...], BeforeValidator(_listed)
+    ]
+    basis_required: bool
+    second_person: bool
+    leads: Annotated[tuple[str, ...], BeforeValidator(_listed)]
+    approval_minutes: Count
+
+
 class TracesTable(Table):
     endpoint: Annotated[str, AfterValidator(_is_address)]
     headers: Annotated[SecretStr, AfterValidator(_are_headers)]
@@ -410,6 +421,7 @@ class Settings(Table):
     server: ServerTable
     limits: Limits
     sessions: SessionsTable
+    access: AccessTable
     traces: TracesTable
     export: ExportTable
     time_stamps: TimeStamps

@@ -3,6 +3,7 @@ SET LOCAL ROLE affidavit_owner;
 
 CREATE VIEW audit_access WITH (security_invoker = true) AS
 SELECT coalesce((details ->> 'read_at')::timestamptz, timestamp) AS read_at,
+       timestamp AS recorded_at,
        query_id,
        details -> 'access' ->> 'who' AS who,
        details -> 'access' ->> 'role' AS role,
@@ -19,6 +20,7 @@ FROM audit_logs WHERE details ->> 'access' IS NOT NULL;
 
 COMMENT ON VIEW audit_access IS 'Who read what: one row for each read of personal columns through a command, the console or the interface.';
 COMMENT ON COLUMN audit_access.read_at IS 'When it was asked for; the record of it is written before the first read.';
+COMMENT ON COLUMN audit_access.recorded_at IS 'When the record of it was made: soon after, for an auditor''s login. A condition on it is quick.';
 COMMENT ON COLUMN audit_access.query_id IS 'Name of the read, as of a request.';
 COMMENT ON COLUMN audit_access.who IS 'Who read: the client of the API key, or the login of the database.';
 COMMENT ON COLUMN audit_access.role IS 'auditor, reviewer, lead or operator.';
@@ -40,8 +42,8 @@ CREATE TABLE audit_reads_waiting (
     read_id  uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     read_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     login    text NOT NULL,
-    command  text NOT NULL CHECK (length(command) <= 100),
-    details  jsonb NOT NULL CHECK (octet_length(details::text) <= 1000000),
+    command  text NOT NULL CHECK (command ~ '^audit (query|prove|package|export|pii|hold list|access ask)$'),  -- and no other record
+    details  jsonb NOT NULL CHECK (octet_length(details::text) <= 200000),
     records  bigint,
     has_ended boolean NOT NULL DEFAULT false
 );
@@ -85,3 +87,16 @@ $$;
 REVOKE EXECUTE ON FUNCTION audit_report_read, audit_end_read, audit_take_reads FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION audit_report_read, audit_end_read TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION audit_take_reads TO affidavit_engine;
+
+-- An auditor lists the holds: how many records each covers, and which ones an erasure waits for. Neither names anybody.
+CREATE FUNCTION audit_holds_delaying(request uuid) RETURNS SETOF uuid
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp AS $$
+    SELECT h.hold_id
+    FROM audit_erasure_requests r LEFT JOIN audit_hold_subjects s ON s.id = r.request_id
+    CROSS JOIN LATERAL audit_holds_against(
+        coalesce(s.names, '{}'), array_remove(ARRAY[r.query_id], NULL) || ARRAY(SELECT audit_turns(s.names))) h
+    WHERE r.request_id = request AND r.change = 'asked'
+$$;
+REVOKE EXECUTE ON FUNCTION audit_holds_delaying FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION audit_holds_delaying TO affidavit_auditor, affidavit_archiver;
+GRANT EXECUTE ON FUNCTION audit_count_held TO affidavit_auditor;

@@ -478,8 +478,8 @@ ALTER TABLE public.audit_months ADD CONSTRAINT audit_months_pkey PRIMARY KEY (re
 ALTER TABLE public.audit_open ADD CONSTRAINT audit_open_pkey PRIMARY KEY (log_id);
 ALTER TABLE public.audit_pepper ADD CONSTRAINT audit_pepper_pepper_check CHECK ((octet_length(pepper) = 32));
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_pkey PRIMARY KEY (read_id);
-ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_command_check CHECK ((length(command) <= 100));
-ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_details_check CHECK ((octet_length((details)::text) <= 1000000));
+ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_command_check CHECK ((command ~ '^audit (query|prove|package|export|pii|hold list|access ask)$'::text));
+ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_details_check CHECK ((octet_length((details)::text) <= 200000));
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_pkey PRIMARY KEY (month, first_leaf);
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_check CHECK ((tree_size > first_leaf));
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_digest_check CHECK ((octet_length(digest) = 32));
@@ -912,6 +912,19 @@ BEGIN
         END IF;
     END LOOP;
 END
+$function$
+;
+CREATE OR REPLACE FUNCTION public.audit_holds_delaying(request uuid)
+ RETURNS SETOF uuid
+ LANGUAGE sql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    SELECT h.hold_id
+    FROM audit_erasure_requests r LEFT JOIN audit_hold_subjects s ON s.id = r.request_id
+    CROSS JOIN LATERAL audit_holds_against(
+        coalesce(s.names, '{}'), array_remove(ARRAY[r.query_id], NULL) || ARRAY(SELECT audit_turns(s.names))) h
+    WHERE r.request_id = request AND r.change = 'asked'
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_is_erased(before jsonb, after jsonb)
@@ -1548,6 +1561,7 @@ $function$
 -- Views
 CREATE VIEW public.audit_access WITH (security_invoker=true) AS
  SELECT COALESCE(((details ->> 'read_at'::text))::timestamp with time zone, "timestamp") AS read_at,
+    "timestamp" AS recorded_at,
     query_id,
     ((details -> 'access'::text) ->> 'who'::text) AS who,
     ((details -> 'access'::text) ->> 'role'::text) AS role,
@@ -1843,6 +1857,7 @@ ALTER FUNCTION public.audit_forget_turn(uuid) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_held_sessions(integer) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_holds(json) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_holds_against(text[],uuid[]) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_holds_delaying(uuid) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_is_erased(jsonb,jsonb) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_is_erasure_due() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_is_held(uuid,text,bytea,text,timestamp with time zone,date) OWNER TO affidavit_owner;
@@ -1938,6 +1953,7 @@ GRANT EXECUTE ON FUNCTION public.audit_change_hold(json,text[],bytea) TO affidav
 GRANT EXECUTE ON FUNCTION public.audit_claim(text) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_claim(text) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_count_held(uuid) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_count_held(uuid) TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_count_held_before(timestamp with time zone) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_disk_writers() TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) TO affidavit_archiver;
@@ -1950,6 +1966,8 @@ GRANT EXECUTE ON FUNCTION public.audit_forget_turn(uuid) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_held_sessions(integer) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_holds(json) TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_holds_against(text[],uuid[]) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_holds_delaying(uuid) TO affidavit_archiver;
+GRANT EXECUTE ON FUNCTION public.audit_holds_delaying(uuid) TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_is_erasure_due() TO affidavit_engine;
 GRANT EXECUTE ON FUNCTION public.audit_is_held(uuid,text,bytea,text,timestamp with time zone,date) TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_is_month_held(date) TO affidavit_archiver;
@@ -2155,6 +2173,7 @@ REVOKE EXECUTE ON FUNCTION public.audit_forget_turn(uuid) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_held_sessions(integer) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_holds(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_holds_against(text[],uuid[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_holds_delaying(uuid) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_is_erased(jsonb,jsonb) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_is_erasure_due() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_is_held(uuid,text,bytea,text,timestamp with time zone,date) FROM PUBLIC;
@@ -2188,6 +2207,7 @@ REVOKE EXECUTE ON FUNCTION public.purge_old_chat_sessions(integer) FROM PUBLIC;
 COMMENT ON COLUMN public.api_keys.revoked_at IS 'From then on the key is refused. In the future: it was rotated, and overlaps.';
 COMMENT ON VIEW public.audit_access IS 'Who read what: one row for each read of personal columns through a command, the console or the interface.';
 COMMENT ON COLUMN public.audit_access.read_at IS 'When it was asked for; the record of it is written before the first read.';
+COMMENT ON COLUMN public.audit_access.recorded_at IS 'When the record of it was made: soon after, for an auditor''s login. A condition on it is quick.';
 COMMENT ON COLUMN public.audit_access.query_id IS 'Name of the read, as of a request.';
 COMMENT ON COLUMN public.audit_access.who IS 'Who read: the client of the API key, or the login of the database.';
 COMMENT ON COLUMN public.audit_access.role IS 'auditor, reviewer, lead or operator.';

@@ -29,6 +29,13 @@ class Access:
         }  # fmt: skip
 
 
+def role_of(scopes: Collection[str]) -> str:
+    """Of a key that may read the log."""
+    return next(
+        (role for scope, role in (("lead", "lead"), ("review", "reviewer")) if scope in scopes), "auditor"
+    )
+
+
 def _cut(text: str) -> str:
     left = len(text) - FILTER_CHARACTERS_MAX
     return text if left <= 0 else f"{text[:FILTER_CHARACTERS_MAX]} … and {left} characters more"

@@ -21,15 +21,16 @@ _MADE_OF: dict[str, dict[str, str | None]] = {
     "audit_questions": {},
     "audit_refusals": {},
     "audit_requests_by_day": {},
+    "audit_reviews": dict.fromkeys(("grounded", "answers", "harmful", "personal_data", "comment"), "details"),
     "audit_slow_requests": {},
 }  # fmt: skip
-# Evidence and books: no reader's words, name or address.
+# Evidence, counts and books: no reader's words, name or address.
 IMPERSONAL = frozenset(
     {
         "audit_anchors", "audit_archives", "audit_breaks", "audit_checkpoints", "audit_delegations", "audit_erasure_requests",
         "audit_erasures", "audit_head_anchors", "audit_head_entries", "audit_heads", "audit_holds", "audit_keys", "audit_leaves",
-        "audit_months", "audit_origin", "audit_reads_waiting", "audit_row_keys", "audit_set_aside", "books", "calibrations",
-        "chunks", "documents", "generation_chunks", "generations", "schema_migrations",
+        "audit_months", "audit_origin", "audit_reads_waiting", "audit_rollup_counts", "audit_rollups", "audit_row_keys", "audit_set_aside", "books", "calibrations",
+        "chunks", "documents", "generation_chunks", "generations", "schema_migrations", "verification_runs",
     }
 )  # fmt: skip
 LOG_VIEWS = frozenset(_MADE_OF)

@@ -14,6 +14,7 @@ from psycopg import errors, sql
 from psycopg.pq import ExecStatus
 
 from audit.access.relations import IMPERSONAL, LOG_VIEWS, Relation
+from audit.errors import QueryError
 from audit.proof.record import PERSONAL
 
 _COLUMNS = """
@@ -39,10 +40,6 @@ _SAMPLES = frozenset(
 )
 
 
-class _UnseenError(Exception):
-    """It names what this module does not know."""
-
-
 def shown_columns(connection: psycopg.Connection, statement: str) -> frozenset[str]:
     """The personal columns that it reads. `statement` names the log's views without their schema; nothing of this is kept."""
     if _RUNS_SQL.search(statement) or _calls(statement, connection.execute(_FOREIGN_FUNCTIONS)):
@@ -54,7 +51,7 @@ def shown_columns(connection: psycopg.Connection, statement: str) -> frozenset[s
         with connection.transaction(force_rollback=True):
             _stand_in(connection, relations)
             return _read(connection, statement, relations)
-    except (psycopg.Error, _UnseenError):  # also where there may be no temporary tables
+    except (psycopg.Error, QueryError):  # also where there may be no temporary tables
         return PERSONAL
 
 
@@ -110,7 +107,7 @@ def _check_known(connection: psycopg.Connection) -> None:
     for schema, name in connection.execute(_NAMED):
         is_catalog = schema in {"pg_catalog", "information_schema"} and name not in _SAMPLES
         if not is_catalog and not (schema == "public" and name in IMPERSONAL):
-            raise _UnseenError
+            raise QueryError(f"Whether {schema}.{name} has personal columns is not known")
 
 
 def _calls(statement: str, functions: Iterable[tuple[str]]) -> bool:

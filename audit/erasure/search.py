@@ -22,7 +22,7 @@ _TEXTS = """
 SELECT timestamp, query_id::text, user_query_text, selected_text, filters::text, details::text FROM public.audit_logs
 WHERE timestamp >= %s AND timestamp < %s AND (user_query_text <> '' OR details IS NOT NULL) ORDER BY timestamp
 """
-_COLUMNS = ("user_query_text", "selected_text", "filters", "details")
+COLUMNS = ("user_query_text", "selected_text", "filters", "details")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _scan_record(
     found = [[one.kind for one in personal.find(text or "")] for text in texts]
     report.checked += 1
     report.records += any(found)
-    for column, kinds in zip(_COLUMNS, found, strict=True):
+    for column, kinds in zip(COLUMNS, found, strict=True):
         for kind in kinds:
             report.by_kind[kind] = report.by_kind.get(kind, 0) + 1
         if kinds and len(report.hits) < HITS_MAX:

@@ -27,9 +27,7 @@ LOCK_WAIT_S = 30  # a hold waits for the erasure of a person that began before i
 
 _CHANGE = "SELECT audit_change_hold(%s::json, %s::text[], %s)"
 _COUNT = "SELECT audit_count_held(%s)"
-_AGAINST = """
-SELECT hold_id FROM audit_holds_against(%(names)s::text[], %(queries)s::uuid[] || ARRAY(SELECT audit_turns(%(names)s::text[])))
-"""
+_DELAYING = "SELECT audit_holds_delaying(%s)"
 
 # An event of the log by its command and what it is about; durable when the block has ended.
 HoldEvent = Callable[..., AbstractAsyncContextManager[Trail]]
@@ -69,32 +67,10 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
-    """Works in the archiver's role, on autocommit connections."""
+class ListedHolds:
+    """Works in the auditor's role, on autocommit connections."""
 
     pool: AsyncConnectionPool
-    key: RowSigner
-    new_id: Callable[[], UUID]
-
-    async def add(self, scope: Scope, actor: str, basis: str, event: HoldEvent) -> tuple[UUID, int]:
-        """Hold what this covers, now and later, until the release. Returns its id, and how many records it covers now."""
-        scope.check()
-        check_people(actor, None, scope.names)
-        hold_id, salt = self.new_id(), secrets.token_bytes(SALT_BYTES)
-        subject = subject_of(scope.names, salt) if scope.names else None
-        members = {"hold_id": hold_id, "change": "added", "actor": actor, "basis": basis, "subject": subject}
-        given = (list(scope.names), salt) if scope.names else (None, None)
-        await self._change("audit hold add", members | scope.criteria(), given, event)
-        return hold_id, await self._count(hold_id)
-
-    async def release(
-        self, hold_id: UUID, actor: str, approved_by: str, basis: str, event: HoldEvent
-    ) -> None:
-        """Needs two people. `HoldRefusedError` if it is one, if there is no such hold, or if it was released before."""
-        members = {
-            "hold_id": hold_id, "change": "released", "actor": actor, "approved_by": approved_by, "basis": basis
-        }  # fmt: skip
-        await self._change("audit hold release", members, (None, None), event)
 
     async def all(self) -> list[Hold]:
         """Every hold, the oldest first."""
@@ -118,30 +94,14 @@ class Holds:
             if line["request_id"] not in done
         ]
 
+    async def has_names(self) -> bool:
+        """Whether a list of them would name a reader."""
+        return bool(await self._fetch(f"{SUBJECTS} LIMIT 1"))
+
     async def _waiting(self, line: Line, names: list[str]) -> WaitingErasure:
-        queries = [line["query_id"]] if line["query_id"] else []
-        asked = {"names": names, "queries": queries}
-        held_by = [hold_id for (hold_id,) in await self._fetch(_AGAINST, asked)]
+        held_by = [hold_id for (hold_id,) in await self._fetch(_DELAYING, (line["request_id"],))]
         user = max(names, default=None)  # of all spellings the one with its kind, in small letters
         return WaitingErasure(line["request_id"], line["at"], line["basis"], user, line["query_id"], held_by)
-
-    async def _change(
-        self,
-        command: str,
-        members: dict[str, Any],
-        given: tuple[list[str] | None, bytes | None],
-        event: HoldEvent,
-    ) -> None:
-        """A refused release leaves its record too."""
-        about = {name: str(value) for name, value in members.items() if value is not None}
-        async with event(command, hold=about) as trail:
-            if members["change"] == "released":
-                _check_release(members["actor"], members["approved_by"])
-            line = signed_line("hold", self.key, at=trail.timestamp, event=trail.log_id, **members)
-            async with self._connected() as connection, connection.transaction():
-                await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'".encode())
-                await connection.execute(_CHANGE.encode(), (json.dumps(line), *given))
-            trail.reason = f"hold {members['hold_id']}: {members['change']}"
 
     async def _lines(self, statement: str) -> list[Line]:
         async with self._connected() as connection, connection.cursor(row_factory=dict_row) as cursor:
@@ -173,6 +133,52 @@ class Holds:
             raise HoldUnavailableError(
                 f"The database is unavailable ({type(failure).__name__}). No hold was changed: try again."
             ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Holds(ListedHolds):
+    """Works in the archiver's role."""
+
+    key: RowSigner
+    new_id: Callable[[], UUID]
+
+    async def add(self, scope: Scope, actor: str, basis: str, event: HoldEvent) -> tuple[UUID, int]:
+        """Hold what this covers, now and later, until the release. Returns its id, and how many records it covers now."""
+        scope.check()
+        check_people(actor, None, scope.names)
+        hold_id, salt = self.new_id(), secrets.token_bytes(SALT_BYTES)
+        subject = subject_of(scope.names, salt) if scope.names else None
+        members = {"hold_id": hold_id, "change": "added", "actor": actor, "basis": basis, "subject": subject}
+        given = (list(scope.names), salt) if scope.names else (None, None)
+        await self._change("audit hold add", members | scope.criteria(), given, event)
+        return hold_id, await self._count(hold_id)
+
+    async def release(
+        self, hold_id: UUID, actor: str, approved_by: str, basis: str, event: HoldEvent
+    ) -> None:
+        """Needs two people. `HoldRefusedError` if it is one, if there is no such hold, or if it was released before."""
+        members = {
+            "hold_id": hold_id, "change": "released", "actor": actor, "approved_by": approved_by, "basis": basis
+        }  # fmt: skip
+        await self._change("audit hold release", members, (None, None), event)
+
+    async def _change(
+        self,
+        command: str,
+        members: dict[str, Any],
+        given: tuple[list[str] | None, bytes | None],
+        event: HoldEvent,
+    ) -> None:
+        """A refused release leaves its record too."""
+        about = {name: str(value) for name, value in members.items() if value is not None}
+        async with event(command, hold=about) as trail:
+            if members["change"] == "released":
+                _check_release(members["actor"], members["approved_by"])
+            line = signed_line("hold", self.key, at=trail.timestamp, event=trail.log_id, **members)
+            async with self._connected() as connection, connection.transaction():
+                await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'".encode())
+                await connection.execute(_CHANGE.encode(), (json.dumps(line), *given))
+            trail.reason = f"hold {members['hold_id']}: {members['change']}"
 
 
 def _check_release(actor: str, approved_by: str) -> None:

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from audit.errors import AuditError
 from engine import logs
 from engine import settings as settings_file
+from engine.cli.audit_log.access_commands import ACCESS_COMMANDS
 from engine.cli.audit_log.audit_commands import AUDIT_COMMANDS
 from engine.cli.audit_log.chart_commands import CHART_COMMANDS
 from engine.cli.audit_log.erasure_commands import ERASURE_COMMANDS
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Command] = {
     **KEY_COMMANDS,
     **AUDIT_COMMANDS,
     **CHART_COMMANDS,
+    **ACCESS_COMMANDS,
     **ERASURE_COMMANDS,
     **EXPORT_COMMANDS,
     **HOLD_COMMANDS,
@@ -61,6 +63,7 @@ COMMANDS: dict[str, Command] = {
 _GROUPS = {
     "keys": "API keys",
     "audit": "the audit log",
+    "audit access": "approvals to see what is masked",
     "audit hold": "legal holds",
     "audit review": "the review of a sample",
     "sessions": "conversations",

@@ -102,6 +102,13 @@ TO = argument(
     "--to", dest="until", type=moment, metavar="TIME", help="records before this date or time (UTC)"
 )
 CSV = argument("--csv", action="store_true", help="comma-separated values on stdout, with a header line")
+BASIS = argument("--basis", metavar="TEXT", help="the reason; it is kept on record, so name no person")
+APPROVAL = argument(
+    "--approval",
+    type=query_id,
+    metavar="ID",
+    help="a request that a second person has approved (access.second_person)",
+)
 DATA_DIR = argument(
     "--data-dir",
     type=Path,

@@ -21,9 +21,11 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from audit.access.access import Access, role_of
 from audit.errors import ProofUnavailableError, UnprovenError, UnsealedRecordError
 from audit.proof.record import Row
 from engine.admission.end_user import user_id_of
+from engine.admission.reads import note_read
 from engine.admission.sessions import Owner, Sessions, Turn
 from engine.answer import ASK
 from engine.errors import (
@@ -437,6 +439,9 @@ async def _proof(house: House, query_id: UUID, client: Client, trail: Trail) -> 
         if not _may_read(client, row):
             raise UnknownRecordError
         trail.book_id = row.get("book_id")
+        if row.get("client_id") != client.client_id:
+            access = Access(client.client_id, f"query {query_id}", role=role_of(client.scopes), records=1)
+            note_read(trail, house.access_policy, access)
         return await house.prover.prove(row)
     except UnsealedRecordError:
         raise NotSealedError from None

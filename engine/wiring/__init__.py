@@ -1,6 +1,14 @@
 """The composition root (dependency injection by hand): it assembles concrete parts, and only the command line imports it."""
 
-from engine.wiring.access import access_of, recording_read
+from engine.wiring.access import (
+    access_of,
+    access_policy_of,
+    approve_unmasking,
+    ask_to_unmask,
+    noting_read,
+    recording_read,
+    unmask_requests,
+)
 from engine.wiring.audit_log import (
     archiver_of,
     build_search_indexes,
@@ -23,6 +31,7 @@ from engine.wiring.audit_log import (
     open_holds,
     open_keys,
     open_ledger,
+    open_listed_holds,
     open_prover,
     open_sealed_rows,
     open_sealer,
@@ -86,7 +95,10 @@ __all__ = [
     "SAMPLE_TITLE",
     "Reloading",
     "access_of",
+    "access_policy_of",
+    "approve_unmasking",
     "archiver_of",
+    "ask_to_unmask",
     "build_search_indexes",
     "check_clock",
     "collector_sink",
@@ -112,6 +124,7 @@ __all__ = [
     "ledger_of",
     "make_months",
     "make_months_ahead",
+    "noting_read",
     "now",
     "open_chart_log",
     "open_database",
@@ -124,8 +137,10 @@ __all__ = [
     "open_ingest",
     "open_keys",
     "open_ledger",
+    "open_listed_holds",
     "open_making",
-    "open_measuring", "open_prover",
+    "open_measuring",
+    "open_prover",
     "open_registry",
     "open_repair",
     "open_reviews",
@@ -154,10 +169,11 @@ __all__ = [
     "state_population",
     "status_of",
     "trace_exporter_of",
+    "unmask_requests",
     "vault_at",
     "vault_of",
     "verified",
     "warnings_at_start",
     "watch_of",
     "weaknesses_of",
-]  # fmt: skip
+]

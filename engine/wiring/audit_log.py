@@ -20,6 +20,7 @@ from uuid import uuid4
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
+from audit.access.access import Access
 from audit.archive.month_table import read_row_keys
 from audit.checking.evidence import EVER, Period, StoredEvidence
 from audit.checking.month_tiers import read_manifest
@@ -44,14 +45,14 @@ from audit.heads.policy import PolicyWitness
 from audit.heads.submission import WitnessNetwork
 from audit.heads.vaulted import list_heads
 from audit.holding.doubts import HoldTables, hold_doubts
-from audit.holding.holds import Holds
+from audit.holding.holds import Holds, ListedHolds
 from audit.holding.tables import read_hold_tables
 from audit.ledger import partitions
 from audit.ledger.database_writer import failover_losses, weaknesses
 from audit.ledger.heartbeat import Heartbeat
 from audit.ledger.ledger import Ledger, SpoolSettings
 from audit.progress import Progress
-from audit.proof.record import Row
+from audit.proof.record import PERSONAL, Row
 from audit.proof.row_signature import is_row_signed
 from audit.sealing.forged_rows import forged_open, put_aside, rows_not_ours
 from audit.sealing.publication import Witnessing
@@ -258,6 +259,12 @@ async def open_holds(database: Database) -> AsyncIterator[Holds]:
         yield Holds(pool, await asyncio.to_thread(row_key, database), uuid4)
 
 
+@asynccontextmanager
+async def open_listed_holds(database: Database) -> AsyncIterator[ListedHolds]:
+    async with databases.open_lazily(database.url, AUDITOR, size_max=1, wait_s=CHECK_S) as pool:
+        yield ListedHolds(pool)
+
+
 async def hold_doubts_of(database: Database) -> list[str]:
     """Holds that are not as the log's records of them say, as far as these are in the database."""
     if not public_keys_file(database.settings).exists():
@@ -359,7 +366,12 @@ async def set_aside(
         opened = [log_id for _, log_id in await forged_open(connection, keys)]
         if not rows and not opened:
             return []
-        async with operator_events_of(database).event("audit set-aside", basis=basis) as trail:
+        ((login,),) = await (await connection.execute("SELECT session_user::text")).fetchall()
+        access = Access(
+            login, "rows that the engine did not sign", PERSONAL, "operator", basis, None, len(rows)
+        )
+        event = operator_events_of(database).event("audit set-aside", basis=basis, access=access.as_details())
+        async with event as trail:
             taken = await put_aside(connection, rows, opened, trail.log_id)
             keep(taken)
             trail.reason = f"{len(taken)} rows that the engine did not sign"
@@ -544,17 +556,25 @@ def open_sealed_rows(
     with ExitStack() as stack:
         connection = stack.enter_context(reading(database.url, AUDITOR))
         connection.autocommit = True
-        keys = (
-            partial(read_row_keys, stack.enter_context(reading(database.url, ARCHIVER)))
-            if is_open
-            else _no_keys
-        )
+        keys = row_keys_of(database, stack) if is_open else _no_keys
         yield SealedRows(connection, partial(_archived_rows, connection, vault_of(settings), keys), since)
 
 
 def sealed_rows_of(connection: psycopg.Connection, vault: Vault) -> Callable[[date], Iterator[Row]]:
     """Reads archived months, without their personal columns."""
     return partial(_archived_rows, connection, vault, _no_keys)
+
+
+def row_keys_of(database: Database, stack: ExitStack) -> "RowKeys":
+    """The keys of archived rows, in the archiver's role: asked for only where there are some, because an auditor lacks that role."""
+    opened = list[psycopg.Connection]()
+
+    def read(log_ids: Sequence[str]) -> Mapping[str, bytes]:
+        if not opened:
+            opened.append(stack.enter_context(reading(database.url, ARCHIVER)))
+        return read_row_keys(opened[0], log_ids)
+
+    return read
 
 
 def _no_keys(_: Sequence[str]) -> Mapping[str, bytes]:

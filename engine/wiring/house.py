@@ -41,7 +41,7 @@ from engine.settings import PROMPT, Settings
 from engine.spans import Tracer
 from engine.storage import database as databases
 from engine.storage.database import AUDITOR, Database
-from engine.wiring import audit_log, charts, providers, signing
+from engine.wiring import access, audit_log, charts, providers, signing
 from engine.wiring.books import gate_of
 from engine.wiring.providers import closed_by, now
 from engine.wiring.verification import BackgroundVerifier
@@ -138,6 +138,8 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             coverage=closed_by(stack, RecentCoverage(partial(_coverage, settings, database), time.monotonic)),
             verifier=closed_by(stack, BackgroundVerifier(database, pool, console_pool, events)),
             charts=charts.charts_of(settings, database),
+            access_policy=access.access_policy_of(settings),
+            unmask_requests=partial(asyncio.to_thread, access.unmask_requests, database),
         )
         await watched.start()
         await house.parts()

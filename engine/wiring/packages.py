@@ -6,14 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from audit.archive.month_table import read_row_keys
 from audit.checking.evidence import Period
 from audit.checking.inspection import inspect
 from audit.checking.second_judge import SecondJudge
 from audit.packing.choice import Choice
 from audit.progress import Progress
 from engine.settings import Settings
-from engine.storage.database import ARCHIVER, AUDITOR, Database, reading
+from engine.storage.database import AUDITOR, Database, reading
+from engine.wiring.audit_log import row_keys_of
 from engine.wiring.providers import now, vault_of, witness_policy_of
 from engine.wiring.signing import head_key, known_keys
 
@@ -37,8 +37,7 @@ def open_making(
         period = Period(choice.since, choice.until)
         evidence = PeriodEvidence(connection, vault, period, now(), judge)
         evidence.begin()
-        row_keys = partial(read_row_keys, stack.enter_context(reading(database.url, ARCHIVER)))
-        rows = ChosenRows(evidence, vault, choice, row_keys, progress)
+        rows = ChosenRows(evidence, vault, choice, row_keys_of(database, stack), progress)
         verify = partial(inspect, evidence, keys, progress)
         key, policy = head_key(database), _policy(settings)
         yield Making(rows, vault, key, keys, verify, event, now(), progress, policy)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from audit import auditor
 from audit.checking.evidence import StoredEvidence
 from audit.checking.month_tiers import tier_rows
+from audit.checking.prover import Prover
 from audit.checking.quotations import check_quotations
 from audit.checking.status import broken_histories, gaps, spool_files, summary
 from audit.coverage import verifications
@@ -28,12 +29,13 @@ from audit.progress import Progress
 from audit.proof.archive_format import MANIFEST
 from audit.proof.checkpoint import BASIS_CHARACTERS_MAX, is_basis
 from audit.proof.keys import PublicKey, read_public_keys
+from audit.proof.record import PERSONAL
 from audit.proof.verdict import PROVEN, Report
 from audit.sealing.signers import KnownSigner
 from audit.vault_copy import copy_vault
 from engine import signing, wiring
 from engine.cli import output
-from engine.cli.output import CSV, FROM, JSON, TO, Arguments, Command, argument, say
+from engine.cli.output import APPROVAL, BASIS, CSV, FROM, JSON, TO, Arguments, Command, argument, say
 from engine.errors import AffidavitError, ConfigurationError
 from engine.settings import Settings
 from engine.storage.data_folder import usable
@@ -82,11 +84,11 @@ async def _answered(
     settings: Settings, database: Database, tiers: "TieredLog", arguments: Arguments
 ) -> "QueryResult":
     columns = await asyncio.to_thread(tiers.shown_columns, arguments.sql)
-    if not columns and not arguments.personal:
+    if not columns:
         return await asyncio.to_thread(tiers.query, arguments.sql)
     times = {"since": arguments.since, "until": arguments.until}
     about = {name: str(time) for name, time in times.items() if time}
-    access = wiring.access_of(database, arguments.sql, columns, arguments.basis)
+    access = wiring.access_of(database, arguments.sql, columns, arguments.basis, arguments.approval)
     async with wiring.recording_read(settings, database, "audit query", access, **about):
         found = await asyncio.to_thread(tiers.query, arguments.sql)
         access.records = len(found.rows)
@@ -411,14 +413,14 @@ async def drill_restore(settings: Settings, arguments: Arguments) -> int:
 
 
 async def prove(settings: Settings, arguments: Arguments) -> int:
-    """Write the proof of one record, which anyone can check without this service."""
+    """Write the proof of one record, which anyone can check without this service. It holds the record, so this is a record too."""
     async with wiring.open_existing_database(settings) as database, wiring.open_prover(database) as prover:
+        about = (f"query {arguments.query_id}", PERSONAL, arguments.basis, arguments.approval)
+        access = wiring.access_of(database, *about)
         try:
-            row = await prover.row(arguments.query_id)
-            if arguments.heads:
-                content, of_head = await prover.prove_in_heads(row)
-            else:
-                content, of_head = await prover.prove(row), ""
+            async with wiring.recording_read(settings, database, "audit prove", access):
+                content, of_head = await _proof(prover, arguments)
+                access.records = 1
         except UnprovenError as failure:
             say(f"{failure.verdict}: {failure}")
             return output.FOUND_SOMETHING
@@ -434,6 +436,13 @@ async def prove(settings: Settings, arguments: Arguments) -> int:
     else:
         print(content.decode(), end="")
     return 0
+
+
+async def _proof(prover: Prover, arguments: Arguments) -> tuple[bytes, str]:
+    row = await prover.row(arguments.query_id)
+    if arguments.heads:
+        return await prover.prove_in_heads(row)
+    return await prover.prove(row), ""
 
 
 async def check(arguments: Arguments) -> int:
@@ -579,8 +588,7 @@ AUDIT_COMMANDS: dict[str, Command] = {
         (
             argument("sql", metavar="SQL", help="one SELECT statement"), FROM, TO,
             argument("--personal", action="store_true", help="show personal data of archived records too; needs --basis"),
-            argument("--basis", metavar="TEXT", help="the reason; it is recorded with the statement, and --personal needs it"),
-            CSV, JSON,
+            BASIS, APPROVAL, CSV, JSON,
         ),
     ),
     "audit status": Command(status, "affidavit audit status --from 2025-01-01 --json", (FROM, TO, JSON)),
@@ -655,7 +663,7 @@ AUDIT_COMMANDS: dict[str, Command] = {
             argument("query_id", type=output.query_id, metavar="QUERY_ID", help="as the answer names it"),
             argument("-o", dest="output", type=Path, metavar="FILE", help="default: stdout"),
             argument("--heads", type=Path, metavar="FILE", help="also write the proof that the month's head is in the log of heads, such as proof.tlog-proof"),
-            _PUBLIC_KEY,
+            BASIS, APPROVAL, _PUBLIC_KEY,
         ),
     ),
     "audit check": Command(

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 
 from audit.erasure.erase import Eraser, ErasureReport
-from audit.erasure.search import PersonalDataReport, search
+from audit.erasure.search import COLUMNS, PersonalDataReport, search
 from audit.erasure.target import ErasureTarget, check_basis, spellings
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, HeldError, NothingToEraseError
 from audit.proof.record import Trail
@@ -111,7 +111,10 @@ async def pii(settings: Settings, arguments: Arguments) -> int:
             with wiring.open_evidence(settings, database, output.period(arguments)) as evidence:
                 return search(evidence, output.progress())
 
-        found = await asyncio.to_thread(searched)
+        access = wiring.access_of(database, "personal data, by its pattern", COLUMNS)
+        async with wiring.noting_read(settings, database, "audit pii", access):  # it shows where, and no text
+            found = await asyncio.to_thread(searched)
+            access.records = found.checked
     if arguments.json:
         print(json.dumps(found.as_json(), default=str))
     else:

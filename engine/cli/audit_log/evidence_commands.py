@@ -7,12 +7,13 @@ import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from audit.auditor import check_files
 from audit.checking.signature_check import FastKeys
 from audit.erasure.target import ErasureTarget, check_basis
 from audit.packing.choice import Choice
-from audit.proof.record import Trail
+from audit.proof.record import PERSONAL
 from audit.proof.verdict import PROVEN
 from engine import signing, wiring
 from engine.cli import output
@@ -35,12 +36,14 @@ async def package(settings: Settings, arguments: Arguments) -> int:
         say(str(wrong))
         return output.WRONG_USAGE
     async with wiring.open_existing_database(settings) as database:
-        details = choice.chosen | {"redacted": choice.is_redacted, "basis": arguments.basis}
-        details |= {"user": choice.user} if choice.user else {}
-        details |= {"since": str(choice.since), "until": str(choice.until)}
-        events = wiring.operator_events_of(database)
-        async with events.event("audit package", **details) as trail:
-            made = await _make(settings, database, choice, arguments.output, trail)
+        about = choice.chosen | {"redacted": choice.is_redacted, "basis": arguments.basis}
+        about |= {"user": choice.user} if choice.user else {}
+        about |= {"since": str(choice.since), "until": str(choice.until)}
+        columns = set[str]() if choice.is_redacted else PERSONAL
+        access = wiring.access_of(database, _asked_for(choice), columns, arguments.basis, arguments.approval)
+        async with wiring.recording_read(settings, database, "audit package", access, **about) as event:
+            made = await _make(settings, database, choice, arguments.output, event)
+            access.records = made.records
     keys = signing.public_keys_file(settings)
     report = await asyncio.to_thread(
         check_files, arguments.output, keys, jobs=os.cpu_count() or 1, signers=FastKeys
@@ -67,7 +70,11 @@ def _choice(arguments: Arguments) -> Choice:
     return Choice(arguments.since, arguments.until, *given, is_redacted=arguments.redacted)
 
 
-async def _make(settings: Settings, database: Database, choice: Choice, file: Path, trail: Trail) -> "Made":
+def _asked_for(choice: Choice) -> str:
+    return f"package {json.dumps(choice.chosen)}, {choice.since} to {choice.until}"
+
+
+async def _make(settings: Settings, database: Database, choice: Choice, file: Path, event: UUID) -> "Made":
     """In a thread, so that Ctrl-C interrupts it; what is finished stays for the next run."""
     show, stop = output.progress(), threading.Event()
 
@@ -77,7 +84,7 @@ async def _make(settings: Settings, database: Database, choice: Choice, file: Pa
         show(what, done, of)
 
     def work() -> "Made":
-        with wiring.open_making(settings, database, choice, trail.log_id, show_or_stop) as making:
+        with wiring.open_making(settings, database, choice, event, show_or_stop) as making:
             return making.make(file)
 
     working = asyncio.create_task(asyncio.to_thread(work))
@@ -101,6 +108,7 @@ EVIDENCE_COMMANDS: dict[str, Command] = {
             argument("--query", type=output.query_id, metavar="QUERY_ID", help="only the record of this query"),
             argument("--case", metavar="NAME", help="a name for the package; it chooses nothing"),
             argument("--basis", metavar="TEXT", help="the reason for handing over personal data; it is kept on record, so name no person"),
+            output.APPROVAL,
             argument("--redacted", action="store_true", help="with commitments in place of all personal data"),
             argument("-o", dest="output", type=Path, required=True, metavar="FILE", help="the ZIP; unfinished parts are kept beside it"),
             JSON,

@@ -3,19 +3,22 @@
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from audit.access.access import Access
 from audit.export.files import FileSink, StreamSink
 from audit.export.following import Sink, export
 from audit.export.formats import FORMATS, Form
 from audit.export.position import PositionFile
+from audit.proof.record import PERSONAL
 from engine import wiring
 from engine.cli import output
-from engine.cli.output import Arguments, Command, argument, say
+from engine.cli.output import APPROVAL, BASIS, Arguments, Command, argument, say
 from engine.settings import Settings
+from engine.storage.database import Database
 
 _URLS = ("http://", "https://")
 
@@ -30,11 +33,10 @@ async def export_rows(settings: Settings, arguments: Arguments) -> int:
         return output.WRONG_USAGE
     is_over = threading.Event()
     positions = _positions(arguments)
-    async with wiring.open_existing_database(settings) as database:
-        if arguments.personal:
-            details = {"to": arguments.output or "standard output", "basis": arguments.basis}
-            async with wiring.operator_events_of(database).event("audit export", **details):
-                pass
+    async with (
+        wiring.open_existing_database(settings) as database,
+        _recorded(settings, database, arguments) as access,
+    ):
         sink = _sink(settings, arguments, positions, is_over.wait)
         source = partial(
             wiring.open_sealed_rows, settings, database, arguments.since, is_open=arguments.personal
@@ -46,8 +48,23 @@ async def export_rows(settings: Settings, arguments: Arguments) -> int:
                 )
         finally:
             is_over.set()
+        access.records = count
     say(f"{count} rows were delivered.")
     return 0
+
+
+@asynccontextmanager
+async def _recorded(settings: Settings, database: Database, arguments: Arguments) -> AsyncIterator[Access]:
+    """One that goes on until it is stopped has its record at once: nobody knows how many rows it will deliver."""
+    to = arguments.output or "standard output"
+    access = wiring.access_of(database, f"export to {to}", PERSONAL, arguments.basis, arguments.approval)
+    recording = wiring.recording_read(settings, database, "audit export", access, to=to)
+    async with AsyncExitStack() as stack:
+        if arguments.personal:
+            await stack.enter_async_context(recording)
+            if arguments.follow:
+                await stack.aclose()
+        yield access
 
 
 def _wrong_usage(arguments: Arguments) -> str:
@@ -85,7 +102,7 @@ EXPORT_COMMANDS: dict[str, Command] = {
             argument("--from", dest="since", type=output.month, metavar="YYYY-MM", help="leave out the months before"),
             argument("--follow", action="store_true", help="go on with what is sealed from now on, until stopped"),
             argument("--personal", action="store_true", help="with personal data; needs --basis"),
-            argument("--basis", metavar="TEXT", help="the reason for --personal; it is recorded"),
+            BASIS, APPROVAL,
         ),
         runs_until_stopped=True,
     ),

@@ -1,6 +1,7 @@
 """Handlers of the commands `affidavit audit hold …`; their registry is `HOLD_COMMANDS`."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 
@@ -11,7 +12,7 @@ from audit.holding.hold import Scope, check_people
 from audit.holding.holds import Hold, WaitingErasure
 from engine import wiring
 from engine.cli import output
-from engine.cli.output import JSON, Arguments, Command, argument, say
+from engine.cli.output import APPROVAL, JSON, Arguments, Command, argument, say
 from engine.settings import Settings
 
 NOTHING_YET = "WARNING: no record matches the hold now. It stands, and holds what matches it later; check what you named."
@@ -101,9 +102,16 @@ async def show(settings: Settings, arguments: Arguments) -> int:
     """List all holds: what they cover, since when, by whom, and which erasures wait for their end."""
     async with (
         wiring.open_existing_database(settings) as database,
-        wiring.open_holds(database) as holds,
+        wiring.open_listed_holds(database) as holds,
     ):
-        found, waiting = await holds.all(), await holds.waiting()
+        columns = {"end_user"} if await holds.has_names() else set[str]()
+        about = ("holds", columns, arguments.basis, arguments.approval)
+        access = wiring.access_of(database, *about)
+        async with (
+            wiring.recording_read(settings, database, "audit hold list", access) if columns else nullcontext()
+        ):
+            found, waiting = await holds.all(), await holds.waiting()
+            access.records = len(found) + len(waiting)
         doubts = await wiring.hold_doubts_of(database)
     if arguments.json:
         shown = {
@@ -169,7 +177,7 @@ HOLD_COMMANDS: dict[str, Command] = {
             output.FROM, output.TO, _BASIS, _ACTOR, JSON,
         ),
     ),
-    "audit hold list": Command(show, "affidavit audit hold list --json", (JSON,)),
+    "audit hold list": Command(show, "affidavit audit hold list --json", (output.BASIS, APPROVAL, JSON)),
     "audit hold release": Command(
         release, "affidavit audit hold release 0190c2a4-… --basis 'case closed' --actor 'A. Counsel' --approved-by 'B. Officer'",
         (

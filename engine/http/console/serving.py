@@ -11,7 +11,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from audit.markup import joined, tag
 from engine.admission.console_sessions import form_token
-from engine.errors import RequestError, UnauthenticatedError
+from engine.errors import MaskedReadError, RequestError, UnauthenticatedError
+from engine.house import House
 from engine.http import request_context
 from engine.http.console import PAGES, assets, layout, signing_in
 from engine.http.console.visit import Download, Handler, Reply, Role, SeeOther, Sheet, Visit
@@ -101,7 +102,13 @@ def _route(handler: Handler, role: Role, *, is_act: bool = False, is_last: bool 
         except UnauthenticatedError as failure:
             return _rendered(signing_in.sheet(_address(request)), failure.status)
         except RequestError as failure:
-            return _rendered(_failed(failure), failure.status, visits[0] if visits else None)
+            visit = visits[0] if visits else None
+            sheet = (
+                _masked(failure, visit)
+                if isinstance(failure, MaskedReadError) and visit
+                else _failed(failure)
+            )
+            return _rendered(sheet, failure.status, visit)
         return _response(reply, None if is_last else visits[0])
 
     return answer
@@ -114,11 +121,19 @@ async def _visit(request: Request, client: Client, trail: Trail, secret: str, *,
         signing_in.check_origin(request.headers)
         fields = await signing_in.form_fields(request)
         signing_in.check_form(dict(fields), secret)
-    queries = request.query_params.multi_items()
+    house, queries = request_context.house(request), request.query_params.multi_items()
+    approved_by = await _approver(house, client, dict(queries).get("approval"))
     return Visit(
-        client, Role.of(client), trail, request_context.house(request), form_token(secret), request.url.path,
-        request.path_params, dict(queries), queries, dict(fields), fields,
+        client, Role.of(client), trail, house, form_token(secret), request.url.path,
+        request.path_params, dict(queries), queries, dict(fields), fields, approved_by,
     )  # fmt: skip
+
+
+async def _approver(house: House, client: Client, approval: str | None) -> str | None:
+    if not approval:
+        return None
+    found = [each for each in await house.unmask_requests() if str(each.request_id) == approval]
+    return found[0].approved_by if found and found[0].who == client.client_id else None
 
 
 def _response(reply: Reply, visit: Visit | None) -> Response:
@@ -141,6 +156,33 @@ def _navigation(visit: Visit) -> list[layout.Entry]:
 def _failed(failure: RequestError) -> Sheet:
     record = joined(" It is on record as ", tag("code", failure.query_id), ".") if failure.query_id else None
     return Sheet(failure.title, tag("p", failure.detail, record, class_="alarm", role="alert"))
+
+
+def _masked(failure: RequestError, visit: Visit) -> Sheet:
+    """The same page again, with the reason in its address and so in its row."""
+    kept = [
+        tag("input", type="hidden", name=name, value=value)
+        for name, value in visit.queries
+        if name not in {"basis", "approval"}
+    ]
+    fields = [
+        tag("label", "Reason ", tag("input", name="basis", value=visit.query.get("basis"), required=True))
+    ]
+    if visit.house.access_policy.second_person:
+        asking = tag(
+            "p", "A second person approves it: ", tag("a", "ask", href="/console/access/requests"), "."
+        )
+        fields += [tag("label", "Approved request ", tag("input", name="approval")), asking]
+    form = tag(
+        "form",
+        kept,
+        fields,
+        tag("button", "Show", type="submit"),
+        method="get",
+        action=visit.path,
+        class_="panel",
+    )
+    return Sheet(failure.title, joined(tag("p", failure.detail, class_="calm", role="alert"), form))
 
 
 def _address(request: Request) -> str:

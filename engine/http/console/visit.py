@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from audit.access.access import Access
 from audit.markup import Markup
+from engine.admission.reads import note_read
 from engine.errors import ForbiddenError
 from engine.house import House
 from engine.models import Client, Trail
@@ -44,6 +46,7 @@ class Visit:
     queries: Sequence[tuple[str, str]] = ()  # the same with every value of a name, in order
     form: Mapping[str, str] = field(default_factory=dict)
     forms: Sequence[tuple[str, str]] = ()
+    approved_by: str | None = None  # the second person who approved the query's `approval`
 
     @property
     def who(self) -> str:
@@ -67,11 +70,13 @@ class Visit:
         basis: str | None = None,
         second: str | None = None,
     ) -> None:
-        """Say whose personal columns this request shows, before it shows them."""
-        self.note(access={
-            "who": self.who, "role": self.role.word, "filter": filter, "columns": list(columns), "records": records,
-            "basis": basis, "second": second,
-        })  # fmt: skip
+        """Say whose personal columns this request shows, before it shows them, and again once their number is known.
+
+        `MaskedReadError` where the policy masks them: its page asks for the reason, which comes back as `basis` of the query.
+        """
+        given = basis or self.query.get("basis") or self.form.get("basis") or None
+        access = Access(self.who, filter, columns, self.role.word, given, second or self.approved_by, records)
+        note_read(self.trail, self.house.access_policy, access)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,9 @@ READ: dict[str, frozenset[str] | set[str]] = {
     "SELECT excerpt FROM audit_citations": {"citations"},
     "SELECT complaint FROM audit_feedback": {DETAILS},
     "SELECT who FROM audit_access": {DETAILS},
+    "SELECT comment FROM audit_reviews": {DETAILS},
+    "SELECT reviewer, record_id FROM audit_reviews": set(),
+    "SELECT measure, sum(count) FROM audit_rollup_counts GROUP BY 1": set(),
     # What is not seen through counts as all.
     "SELECT trail FROM audit_open": ALL,
     "SELECT names FROM audit_hold_subjects": ALL,
@@ -119,6 +122,19 @@ def canary() -> Trail:
     )  # fmt: skip
 
 
+def reviewed(trail: Trail) -> list[Trail]:
+    """By two people, so that their verdicts are shown."""
+    given = [canary(), canary()]
+    sample_id = uuid4()
+    for number, verdict in enumerate(given):
+        verdict.endpoint, verdict.outcome = "affidavit audit review give", "recorded"
+        verdict.client_id, verdict.reason = f"reviewer {number}", f"sample {sample_id} record {trail.log_id}"
+        verdict.details = dict.fromkeys(
+            ("grounded", "answers", "harmful", "personal_data", "comment"), CANARY
+        )
+    return given
+
+
 @pytest.fixture(scope="module")
 def url(database: Database) -> Iterator[str]:
     with migrated_database(database) as made:
@@ -130,7 +146,7 @@ def url(database: Database) -> Iterator[str]:
             feedback.details = {"query_id": str(asked.query_id), "helpful": False, "reason": CANARY}
             refused = canary()
             refused.outcome = "refused"
-            write(connection, asked, feedback, refused)
+            write(connection, asked, feedback, refused, *reviewed(asked))
             connection.execute(BY_OPERATORS)
         yield make_conninfo(made.url, user=AUDITOR)
 
@@ -154,7 +170,7 @@ def test_finding_out_runs_nothing_and_leaves_nothing(auditor: psycopg.Connection
         "SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema()"
     ).fetchone()
     assert found == (0,)
-    assert auditor.execute("SELECT count(*) FROM audit_logs").fetchone() == (3,)
+    assert auditor.execute("SELECT count(*) FROM audit_logs").fetchone() == (5,)
 
 
 def test_where_there_may_be_no_temporary_tables_all_count(auditor: psycopg.Connection) -> None:

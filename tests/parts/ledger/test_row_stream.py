@@ -89,7 +89,7 @@ async def test_personal_data_leaves_only_for_a_recorded_reason(log: SealedLog) -
         ((details,),) = connection.execute(
             "SELECT details FROM audit_logs WHERE endpoint = 'affidavit audit export'"
         ).fetchall()
-    assert details["basis"] == "case 7"
+    assert details["access"]["basis"] == "case 7"
 
 
 async def test_a_file_goes_on_where_it_stopped(log: SealedLog, tmp_path: Path) -> None:

@@ -201,8 +201,8 @@ def test_who_read_what(log: psycopg.Connection) -> None:
     rows = seen(log, "SELECT * FROM audit_access ORDER BY read_at", command, page, *others)
     who, what = ("auditor_2026", "auditor"), ("SELECT answer_text FROM audit_logs", '["answer_text"]')
     assert rows == [
-        (minute(-60), command.query_id, *who, None, "affidavit audit query", None, *what, 12, "case 12", None, "recorded"),
-        (NEXT, page.query_id, *who, "k", "/console/records", "::1", *what, None, "case 12", None, "served"),
+        (minute(-60), NOON, command.query_id, *who, None, "affidavit audit query", None, *what, 12, "case 12", None, "recorded"),
+        (NEXT, NEXT, page.query_id, *who, "k", "/console/records", "::1", *what, None, "case 12", None, "served"),
     ]  # fmt: skip
 
 
