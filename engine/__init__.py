@@ -120,6 +120,7 @@ Modules
             access       who read what, and requests to see what is masked
             coverage     which months the log has, and what is wrong with it
             charts       charts of sealed records, and their CSV
+            reports      what the log shows of each control, and its files
             reviews      samples that people judge: queue, form, report
         records/         what a client may do with its own records
             feedback     POST /v1/feedback

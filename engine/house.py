@@ -18,6 +18,7 @@ from audit.coverage.recent import RecentCoverage
 from audit.coverage.verifications import LogVerifier
 from audit.erasure.erase import Eraser
 from audit.ledger import partitions
+from audit.reports.document import MeasureReport
 from engine.admission.console_sessions import ConsoleSessions
 from engine.admission.operator_events import OperatorEvents
 from engine.admission.proxies import TrustedProxies
@@ -70,6 +71,7 @@ class House:
     console_sessions: ConsoleSessions
     console_pool: AsyncConnectionPool  # what the console's pages read with: the auditor's role, each statement limited in time
     charts: DrawCharts
+    reports: MeasureReport
     coverage: RecentCoverage
     verifier: LogVerifier
     access_policy: Policy

@@ -1,10 +1,11 @@
 """A report as a value, and as one line of canonical JSON. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 from audit.package.manifest import time_text
 from audit.proof.canonical import canonical_json, canonical_text
@@ -80,6 +81,9 @@ class ControlReport:
         for each in self.controls:
             found[each.judged.status] += 1
         return found
+
+
+MeasureReport = Callable[[Pack, AsOf, UUID], Awaitable[ControlReport]]
 
 
 def cells(rows: list[tuple[Any, ...]]) -> tuple[tuple[Cell, ...], ...]:

@@ -70,7 +70,7 @@ def overview(report: ControlReport) -> Markup:
             "tr",
             tag("th", tag("a", each.control.title, href=f"#{each.control.id}"), scope="row"),
             tag("td", status_of(each.judged.status)),
-            tag("td", _words(each.judged.words)),
+            tag("td", words_of(each.judged.words)),
         )
         for each in report.controls
     ]
@@ -80,6 +80,11 @@ def overview(report: ControlReport) -> Markup:
 def status_of(status: Status) -> Markup:
     shape = tag("svg", _SHAPES[status], viewBox="0 0 16 16", aria_hidden="true")
     return tag("span", shape, status, class_=f"status {status.replace(' ', '-')}")
+
+
+def words_of(text: str) -> Markup:
+    """Commands stand between backticks in a pack."""
+    return joined(tag("code", part) if place % 2 else part for place, part in enumerate(text.split("`")))
 
 
 def period_of(report: ControlReport) -> str:
@@ -105,17 +110,26 @@ def _facts(report: ControlReport) -> Markup:
     return joined(tag("dl", terms, class_="facts"), tag("p", Markup(link), class_="lead save"))
 
 
-def _control(measured: MeasuredControl) -> Markup:
-    control, judged, known = measured.control, measured.judged, provisions()
+def explained(measured: MeasuredControl) -> Markup:
+    """What a control shows, what met means, what it is evidence for, and the rows behind its figure."""
+    control, known = measured.control, provisions()
     articles = "; ".join(known[name].article for name in control.provisions)
+    return joined(
+        tag("p", words_of(control.shows)),
+        tag("p", tag("b", "Met means: "), words_of(control.met)),
+        tag("p", tag("b", "Evidence for: "), articles, class_="evidence"),
+        _result(measured) if measured.query else None,
+    )
+
+
+def _control(measured: MeasuredControl) -> Markup:
+    control, judged = measured.control, measured.judged
     return tag(
         "section",
         tag("div", tag("h3", control.title), status_of(judged.status), class_="top"),
-        tag("p", _words(judged.words), class_="figure"),
-        tag("p", _words(control.shows)),
-        tag("p", tag("b", "Met means: "), _words(control.met)),
-        tag("p", tag("b", "Evidence for: "), articles, class_="evidence"),
-        joined(_result(measured), _proof(measured)) if measured.query else None,
+        tag("p", words_of(judged.words), class_="figure"),
+        explained(measured),
+        _proof(measured) if measured.query else None,
         class_="control",
         id=control.id,
     )
@@ -200,11 +214,6 @@ def _queries(report: ControlReport) -> Markup:
         if each.query
     ]
     return joined(tag("h2", "Queries", id="queries"), tag("p", how, class_="lead"), parts)
-
-
-def _words(text: str) -> Markup:
-    """Commands stand between backticks in a pack."""
-    return joined(tag("code", part) if place % 2 else part for place, part in enumerate(text.split("`")))
 
 
 def _table(headings: Sequence[str], rows: Sequence[Markup], class_: str | None = None) -> Markup:

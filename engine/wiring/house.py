@@ -41,7 +41,7 @@ from engine.settings import PROMPT, Settings
 from engine.spans import Tracer
 from engine.storage import database as databases
 from engine.storage.database import AUDITOR, Database
-from engine.wiring import access, audit_log, charts, providers, signing
+from engine.wiring import access, audit_log, charts, providers, reports, signing
 from engine.wiring.books import gate_of
 from engine.wiring.providers import closed_by, now
 from engine.wiring.verification import BackgroundVerifier
@@ -140,6 +140,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             charts=charts.charts_of(settings, database),
             access_policy=access.access_policy_of(settings),
             unmask_requests=partial(asyncio.to_thread, access.unmask_requests, database),
+            reports=reports.reports_of(settings, database),
         )
         await watched.start()
         await house.parts()

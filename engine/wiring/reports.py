@@ -1,19 +1,28 @@
 """The factory of reports: the log over all tiers in the auditor's role, for the months of a period."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
+from importlib.metadata import version
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from audit.checking.evidence import Period
+from audit.errors import UnansweredError
 from audit.ledger.partitions import month_start
 from audit.progress import Progress
+from audit.reports.as_of import AsOf
+from audit.reports.document import ControlReport, MeasureReport
+from audit.reports.pack import Pack
 from engine.settings import Settings
 from engine.storage.database import Database
 from engine.wiring.audit_log import open_tiers
 
 if TYPE_CHECKING:  # Arrow takes longer to load than most commands take
     from audit.reports.measuring import Measuring
+
+MARGIN_S = 1.0  # of a request's time: what a page needs beside the measuring
 
 
 @contextmanager
@@ -26,3 +35,24 @@ def open_measuring(
     period = Period(*map(month_start, months))
     with open_tiers(settings, database, period, is_open=False) as tiers:
         yield Measuring(tiers, version, progress)
+
+
+def reports_of(settings: Settings, database: Database) -> MeasureReport:
+    """For the console's pages: one at a time, and within the seconds of a request."""
+    alone = asyncio.Semaphore(1)
+    within_s = settings.budget.total_s - MARGIN_S
+
+    async def measure(pack: Pack, period: AsOf, event: UUID) -> ControlReport:
+        with open_measuring(settings, database, period.months, version("affidavit"), _quiet) as measuring:
+            try:
+                async with asyncio.timeout(within_s), alone:
+                    return await asyncio.to_thread(measuring.measure, pack, period, event)
+            except TimeoutError as late:
+                raise UnansweredError("This period has more records than a page can measure.") from late
+            finally:
+                measuring.log.interrupt()  # nothing runs any more, unless it was too slow
+
+    return measure
+
+
+def _quiet(_: str, __: int, ___: int) -> None: ...

@@ -20,7 +20,7 @@ Each request leaves one row (endpoint: the page's `path`); `visit.note(…)` add
 seconds that a request has; what takes longer is started by a POST and shown by a page with `refresh_s`.
 """
 
-from engine.http.console import access, charts, coverage, records, reviews
+from engine.http.console import access, charts, coverage, records, reports, reviews
 from engine.http.console.visit import ConsolePage
 
 PAGES = (
@@ -32,4 +32,6 @@ PAGES = (
     *records.PAGES,
     ConsolePage(access.PATH, access.show, navigation="Who read what"),
     ConsolePage(access.REQUESTS, access.show_requests, act=access.act),
+    ConsolePage("/console/reports", reports.show, navigation="Reports"),
+    ConsolePage("/console/reports/{name}", reports.download),
 )  # fmt: skip

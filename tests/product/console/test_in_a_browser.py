@@ -14,7 +14,7 @@ from tests.product.docusaurus import PLUGIN, install
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
 
-PAGES = ("/console", "/console/verification")
+PAGES = ("/console", "/console/verification", "/console/reports", "/console/reports?pack=change")
 _RUN_AXE = "axe.run().then(found => found.violations.map(it => [it.id, it.nodes.map(node => node.html)]))"
 
 
