@@ -54,6 +54,7 @@ bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/resu
 	@$(BIN)/python -m bench.drill
 	@$(BIN)/python -m bench.load
 	@$(BIN)/python -m bench.hostile
+	@$(BIN)/python -m bench.console
 
 bench-peers: $(PEERS)/.ready  ## Installs other frameworks, which `make bench` then compares with (once)
 

@@ -5,10 +5,12 @@ record that is sealed late is counted in a later rollup, under its own day, and 
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
 import psycopg
+from psycopg import errors
 
 from audit.charts.rollups import stored
 from audit.charts.rollups.fact import SealedFact
@@ -41,13 +43,15 @@ class RollupKeeper:
 
     def make(self, show: Progress) -> list[Rollup]:
         """Returns what was made."""
+        made: list[Rollup] = []
         due = [*self._stale(), *self._missing()]
-        made = []
-        for number, rollup in enumerate(due, start=1):
-            counts = counts_of(self._facts(rollup, show))
-            if stored.put(self.connection, rollup, counts, self.clock()):
-                made.append(rollup)
-            show("rollups", number, len(due))
+        with suppress(errors.LockNotAvailable):  # another process makes them
+            for number, rollup in enumerate(due, start=1):
+                with stored.alone(self.connection):
+                    counts = counts_of(self._facts(rollup, show))
+                    if stored.put(self.connection, rollup, counts, self.clock()):
+                        made.append(rollup)
+                show("rollups", number, len(due))
         return made
 
     def _missing(self) -> Iterator[Rollup]:

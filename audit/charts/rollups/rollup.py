@@ -77,8 +77,18 @@ def counts_of(facts: Iterable[SealedFact]) -> Counts:
             held.count += count
             held.total += total
         for key in _made_with(fact):
-            found.setdefault(key, Count()).add(Count(1, 0, fact.timestamp, fact.timestamp))
+            _see(found, key, fact.timestamp)
     return found
+
+
+def _see(found: Counts, key: CountKey, at: datetime) -> None:
+    held = found.get(key)
+    if held is None or held.first_at is None or held.last_at is None:
+        found[key] = Count(1, 0, at, at)
+        return
+    held.count += 1
+    held.first_at = min(held.first_at, at)
+    held.last_at = max(held.last_at, at)
 
 
 def _counted(fact: SealedFact) -> Iterator[tuple[CountKey, int, int]]:

@@ -1,7 +1,7 @@
 """The tables of rollups: reads them, writes one, and says which leaves are in none."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import date, datetime
 
@@ -36,7 +36,10 @@ WHERE month = %s AND leaf_index >= %s AND leaf_index < %s
 """
 _INSERT = "INSERT INTO public.audit_rollups VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
 _COPY = "COPY public.audit_rollup_counts FROM STDIN"
-_DELETE = "DELETE FROM public.audit_rollups WHERE month = %s AND first_leaf = %s"
+_DELETE = "DELETE FROM public.audit_rollups WHERE month = %s AND first_leaf = %s AND tree_size = %s"
+_LOCK = (
+    "LOCK TABLE public.audit_rollups IN SHARE ROW EXCLUSIVE MODE NOWAIT"  # nobody who only reads holds it up
+)
 _NEWEST = "SELECT max(made_at) FROM public.audit_rollups"
 
 
@@ -85,6 +88,14 @@ def uncovered_count(connection: psycopg.Connection) -> int:
     return sum(size - ends.get(month, 0) for month, size in sealed_sizes(connection).items())
 
 
+@contextmanager
+def alone(connection: psycopg.Connection) -> Iterator[None]:
+    """A transaction that no other maker of rollups works beside. `LockNotAvailable` if there is one."""
+    with connection.transaction():
+        connection.execute(_LOCK)
+        yield
+
+
 def put(
     connection: psycopg.Connection, rollup: Rollup, counts: Mapping[CountKey, Count], at: datetime
 ) -> bool:
@@ -92,7 +103,7 @@ def put(
     made = replace(rollup, digest=digest_of(rollup, counts))
     place = (made.month, made.first_leaf)
     with suppress(errors.UniqueViolation), connection.transaction():
-        connection.execute(_DELETE, place)
+        connection.execute(_DELETE, (*place, made.tree_size))
         connection.execute(
             _INSERT, (*place, made.tree_size, made.root, made.version, made.erased, made.digest, at)
         )

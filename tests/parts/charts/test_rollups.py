@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from audit.archive.archiver import Archiver
 from audit.charts.figures.chart_log import ChartLog
 from audit.charts.figures.choice import ChartChoice
+from audit.charts.rollups import stored
 from audit.charts.rollups.checking import RollupCheck
 from audit.charts.rollups.keeping import RollupKeeper
-from audit.charts.rollups.rollup import Rollup
+from audit.charts.rollups.rollup import Rollup, digest_of
 from audit.erasure.target import ErasureTarget, spellings
 from audit.errors import RollupError
 from audit.proof.record import PERSONAL
@@ -102,6 +103,7 @@ async def test_only_sealed_rows_are_counted(log: SealedLog) -> None:
     assert sums(log, "requests", "day")[TENTH,] == 12
 
 
+# Seen red with the client in the key of chapters.
 async def test_no_personal_column_and_no_text_of_a_reader_is_in_a_rollup(log: SealedLog) -> None:
     log.write(
         FEBRUARY, 50, user_query_text="secret question", end_user="secret reader", answer_text="secret answer",
@@ -156,15 +158,13 @@ async def test_an_altered_rollup_is_found_and_named(log: SealedLog, attack: str,
     assert any(words in line for line in check(log))
 
 
+# Seen red without the comparison of the counts, by digests alone.
 async def test_a_digest_made_to_fit_hides_nothing(log: SealedLog) -> None:
     """A superuser alters a count and writes the digest of what is then there."""
     make(log)
     log.attack(
         "UPDATE audit_rollup_counts SET count = 77 WHERE measure = 'requests' AND month = '2025-02-01'"
     )
-    from audit.charts.rollups import stored
-    from audit.charts.rollups.rollup import digest_of
-
     with psycopg.connect(log.url) as connection:
         kept = stored.rollups(connection)[1]
         digest = digest_of(kept, stored.counts_in(connection, kept))
@@ -227,6 +227,26 @@ async def test_filters_leave_out_the_others(log: SealedLog) -> None:
         assert sums(log, "requests", choice=ChartChoice(TENTH, TENTH + timedelta(1))) == {(): 14}
         assert sums(log, "requests", choice=ChartChoice(date(2024, 2, 29), date(2024, 3, 1))) == {}
         make(log)
+
+
+# Seen red when a rollup was written in place of one of more leaves.
+async def test_two_makers_count_no_leaf_twice(log: SealedLog) -> None:
+    """The second one planned when the first had not written yet."""
+    with connected(log, SEALER) as one, connected(log, SEALER) as other:
+        late = RollupKeeper(other, sealed_rows_of(other, log.vault), now)
+        planned = list(late._missing())
+        log.write(FEBRUARY, 30)
+        assert await log.seal() == {}
+        made = RollupKeeper(one, sealed_rows_of(one, log.vault), now).make(quiet)
+        assert [rollup.tree_size for rollup in made] == [5, 13]
+        assert [stored.put(other, rollup, {}, now()) for rollup in planned[1:]] == [False]
+        with stored.alone(one):
+            log.write(FEBRUARY, 31)
+            assert await log.seal() == {}
+            assert late.make(quiet) == []
+    make(log)
+    assert sums(log, "requests") == {(): 19}
+    assert check(log) == []
 
 
 trails = st.fixed_dictionaries(
