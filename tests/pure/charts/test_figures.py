@@ -43,7 +43,7 @@ def test_every_chart_is_whole_xml_with_title_and_description(name: str, count: i
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_others_wrote_is_text_in_the_picture_and_no_formula_in_the_csv(name: str) -> None:
-    """Seen red with `escape` left out of `plain`, and with the apostrophe of `spreadsheet.cell`."""
+    """Seen red with `escape` left out of `plain`, and without the apostrophe of `spreadsheet.cell`."""
     hostile = fact(
         book_id=HOSTILE, client_id=HOSTILE, reason=HOSTILE, model_used=HOSTILE, chapter=HOSTILE, code_version=HOSTILE,
         tokens_input=1, total_latency_ms=5, best_score=0.7, threshold=0.6, embedder=HOSTILE,
