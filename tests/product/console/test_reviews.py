@@ -1,5 +1,7 @@
 """The review at the console: a queue for whoever may judge, blind until both gave theirs, and nobody's text becomes markup."""
 
+import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,8 +17,9 @@ from engine import wiring
 from engine.house import House
 from engine.settings import Settings
 from engine.storage.database import Database
-from tests.conftest import Records
+from tests.conftest import Records, Running
 from tests.in_process import application
+from tests.product.browser import CHROMIUM, browser
 from tests.product.console.signed_in import form_token_in, key_of, signed_in
 
 HOSTILE = '"><script>alert(document.cookie)</script><img src=x onerror=alert(1)>'
@@ -133,7 +136,7 @@ def without_question(html: str) -> str:
     return re.sub(r'<p class="said">.*?</p>', "", html, flags=re.DOTALL)
 
 
-async def other_record(sample: Sample, records: Records) -> str:
+def other_record(sample: Sample, records: Records) -> str:
     hostile = hostile_record(sample, records)
     return next(str(each.log_id) for each in sample.records if str(each.log_id) != hostile)
 
@@ -141,7 +144,7 @@ async def other_record(sample: Sample, records: Records) -> str:
 async def test_nobody_judges_beyond_their_role(
     house: House, keys: dict[str, str], sample: Sample, records: Records
 ) -> None:
-    address = place(sample, await other_record(sample, records))
+    address = place(sample, other_record(sample, records))
     async with signed_in_as(house, keys, "aud") as aud:
         assert (await aud.get(address)).status_code == 403
         assert (await judge(aud, address, RIGHT)).status_code == 403
@@ -159,7 +162,7 @@ async def test_nobody_judges_beyond_their_role(
 async def test_a_form_of_another_site_or_session_gives_no_verdict(
     house: House, keys: dict[str, str], sample: Sample, records: Records
 ) -> None:
-    address = place(sample, await other_record(sample, records))
+    address = place(sample, other_record(sample, records))
     async with signed_in_as(house, keys, "lin") as lin, signed_in_as(house, keys, "ada") as ada:
         stolen = form_token_in((await ada.get("/console/reviews")).text)
         assert (await lin.post(address, data=RIGHT)).status_code == 403
@@ -176,7 +179,7 @@ async def test_a_verdict_outside_of_the_rubric_is_refused(
 ) -> None:
     async with signed_in_as(house, keys, "lin") as lin:
         assert (
-            await judge(lin, place(sample, await other_record(sample, records)), RIGHT | change)
+            await judge(lin, place(sample, other_record(sample, records)), RIGHT | change)
         ).status_code == 422
 
 
@@ -199,3 +202,51 @@ async def test_a_record_outside_of_the_sample_is_not_shown(
         ).fetchall()
     async with signed_in_as(house, keys, "kay") as kay:
         assert (await kay.get(place(sample, log_id))).status_code == 422
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
+async def test_a_record_is_judged_by_keyboard_alone(
+    server: Running, database: Database, sample: Sample, records: Records
+) -> None:
+    key = await key_of(database, "audit", "review", client="tab")
+    await asyncio.to_thread(judge_by_keyboard, server.url, key, place(sample, other_record(sample, records)))
+    (row,) = records.where("endpoint = 'affidavit audit review give' AND client_id = 'tab'")
+    given = {
+        name: row["details"][name] for name in ("grounded", "answers", "harmful", "personal_data", "comment")
+    }
+    assert given == {
+        "grounded": "partly",
+        "answers": "partly",
+        "harmful": "yes",
+        "personal_data": "yes",
+        "comment": "Half of it.",
+    }
+    assert row["outcome"] == "recorded"
+
+
+def judge_by_keyboard(url: str, key: str, address: str) -> None:
+    """Each group is one stop of Tab; the arrow chooses its second value."""
+    with browser() as page:
+        page.open(f"{url}/console")
+        page.focus("#key")
+        page.type(key)
+        page.press("Enter")
+        page.wait("!!document.querySelector('nav')")
+        page.complaints.clear()
+        page.open(f"{url}{address}")
+        page.focus("input[name=grounded]")
+        for _ in range(4):
+            for kind in ("rawKeyDown", "keyUp"):
+                page.call(
+                    "Input.dispatchKeyEvent",
+                    type=kind,
+                    key="ArrowRight",
+                    code="ArrowRight",
+                    windowsVirtualKeyCode=39,
+                )
+            page.press("Tab")
+        page.type("Half of it.")
+        page.press("Tab")
+        page.press("Enter")
+        page.wait(f"location.pathname !== {json.dumps(address)} && document.readyState === 'complete'")
+        assert page.complaints == []
