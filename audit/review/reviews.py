@@ -17,6 +17,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from audit.access.access import Access
 from audit.errors import ReviewRefusedError, ReviewUnavailableError, SampleError
 from audit.proof.canonical import canonical_json
 from audit.proof.record import Trail
@@ -106,6 +107,11 @@ class Queue:
     erased: frozenset[UUID]
     log_ids: frozenset[UUID]  # of the sample
 
+    @property
+    def basis(self) -> str:
+        """Why its records are read: a drawn record is shown to those who judge it, and no other is."""
+        return f"review of sample {self.sample.sample_id}"
+
     def for_person(self, person: Person) -> list[tuple[UUID, Task]]:
         """What this person can do now, in the order of the sample."""
         return [
@@ -160,12 +166,9 @@ class Reviews:
         waiting = queue.for_person(person)
         if not waiting:
             return None
-        about = f"review of sample {queue.sample.sample_id}, record {waiting[0][0]}"
-        read = {
-            "who": person.name, "role": person.role, "filter": about, "columns": list(READ), "records": 1, "basis": None,
-            "second": None,
-        }  # fmt: skip
-        async with self.event(READING, client_id=person.name, key_id=person.key_id, access=read):
+        read = Access(person.name, f"record {waiting[0][0]}", READ, person.role, queue.basis, records=1)
+        who = {"client_id": person.name, "key_id": person.key_id}
+        async with self.event(READING, **who, access=read.as_details()):
             return await self.read(queue, waiting[0][0], person)
 
     async def read(self, queue: Queue, log_id: UUID, person: Person) -> RecordToJudge:

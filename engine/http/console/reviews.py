@@ -83,9 +83,7 @@ async def show_record(visit: Visit) -> Reply:
     """A record to judge, as its reader saw it, with the form."""
     queue, person = await _queue(visit), _person(visit)
     log_id = _id(visit.place["record"])
-    visit.note_access(
-        filter=f"review of sample {queue.sample.sample_id}, record {log_id}", columns=READ, records=1
-    )
+    visit.note_access(filter=f"record {log_id}", columns=READ, records=1, basis=queue.basis)
     with _refusing():
         record = await _reviews(visit).read(queue, log_id, person)
     return Sheet(

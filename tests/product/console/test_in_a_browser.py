@@ -14,8 +14,13 @@ from tests.product.docusaurus import PLUGIN, install
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
 
-PAGES = ("/console", "/console/verification", "/console/reports", "/console/reports?pack=change")
-PAGES = ("/console", "/console/verification", "/console/reviews")
+PAGES = (
+    "/console",
+    "/console/verification",
+    "/console/reviews",
+    "/console/reports",
+    "/console/reports?pack=change",
+)
 _RUN_AXE = "axe.run().then(found => found.violations.map(it => [it.id, it.nodes.map(node => node.html)]))"
 
 
@@ -61,7 +66,9 @@ def test_no_page_is_wider_than_its_window(page: Page, path: str, width: int) -> 
 def test_the_policy_refuses_nothing_that_a_page_needs(page: Page, path: str) -> None:
     opened(page, path)
     assert page.complaints == []
-    assert page.read("document.styleSheets.length === document.querySelectorAll('link[rel=stylesheet]').length")
+    assert page.read(
+        "document.styleSheets.length === document.querySelectorAll('link[rel=stylesheet]').length"
+    )
 
 
 def test_a_script_cannot_read_the_session(page: Page) -> None:
