@@ -9,7 +9,6 @@ the code of `affidavit audit rollup`. A chart reads as many counts for ten times
 
 import argparse
 import asyncio
-import contextlib
 import os
 import statistics
 import tempfile
@@ -156,10 +155,10 @@ async def _beside(database: Database, pid: int, port: int, key: str, seconds: fl
     await _crowd(port, key, {"valid": READERS}, 3, pid)
     for _ in range(ROUNDS):
         alone += (await _crowd(port, key, {"valid": READERS}, seconds, pid)).latencies_ms
-        async with contextlib.AsyncExitStack() as stack:
-            looking = [asyncio.create_task(_look(port, audit_key, pages)) for _ in range(AUDITORS)]
-            stack.callback(lambda tasks=looking: [task.cancel() for task in tasks])
-            beside += (await _crowd(port, key, {"valid": READERS}, seconds, pid)).latencies_ms
+        looking = [asyncio.create_task(_look(port, audit_key, pages)) for _ in range(AUDITORS)]
+        beside += (await _crowd(port, key, {"valid": READERS}, seconds, pid)).latencies_ms
+        for task in looking:
+            task.cancel()
     alone_ms, beside_ms = _p99(alone), _p99(beside)
     return [
         Figure(

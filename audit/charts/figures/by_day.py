@@ -78,7 +78,7 @@ def cost(log: ChartLog, prices: Prices, currency: str) -> Chart:
 
 
 def latency_by_day(log: ChartLog) -> Chart:
-    histograms = _histograms(log.choice, log.sums("latency", "day", "value", "bucket"), "total")
+    histograms = _histograms(log.choice, log.sums("latency", "day", "bucket", value="total"))
     series = [
         ChartSeries(name, [_percentile(histograms, step, share) for step in log.choice.steps()], number)
         for number, (name, share) in enumerate(SHARES)
@@ -92,7 +92,7 @@ def sealing(log: ChartLog) -> Chart:
     """From the begin of a request until its row is sealed, and until a head over it is in the vault."""
     series = []
     for number, (measure, name) in enumerate((("seal_lag", "sealed"), ("anchor_lag", "anchored"))):
-        histograms = _histograms(log.choice, log.sums(measure, "day", "bucket"), None)
+        histograms = _histograms(log.choice, log.sums(measure, "day", "bucket"))
         for place, (share_name, share) in enumerate((SHARES[0], SHARES[2])):
             values = [_percentile(histograms, step, share) for step in log.choice.steps()]
             series.append(ChartSeries(f"{name} {share_name}", values, 2 * number + place))
@@ -203,10 +203,10 @@ def _narrowed(choice: ChartChoice, step: date) -> Filter:
     return {"from": str(max(step, choice.since)), "to": str(min(after, choice.until))}
 
 
-def _histograms(choice: ChartChoice, counts: Counts, value: str | None) -> dict[date, dict[int, int]]:
+def _histograms(choice: ChartChoice, counts: Counts) -> dict[date, dict[int, int]]:
     found: dict[date, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for key, count in counts.items():
-        if key.day and key.bucket is not None and key.value == value:
+        if key.day and key.bucket is not None:
             found[choice.step_of(key.day)][key.bucket] += count.count
     return found
 

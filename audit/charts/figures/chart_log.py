@@ -31,10 +31,10 @@ class ChartLog:
     choice: ChartChoice
     _live: Counts | None = field(default=None)
 
-    def sums(self, measure: str, *by: str) -> Counts:
-        """The counts of a measure, added up by these members of their keys."""
-        found = self._stored(measure, by, _filters(measure, self.choice))
-        for key, count in added_up(self._live_counts(), self.choice, measure, by).items():
+    def sums(self, measure: str, *by: str, value: str | None = None) -> Counts:
+        """The counts of a measure, or of one value of it, added up by these members of their keys."""
+        found = self._stored(measure, by, _filters(measure, self.choice, value))
+        for key, count in added_up(self._live_counts(), self.choice, measure, by, value).items():
             found.setdefault(key, Count()).add(count)
         return found
 
@@ -74,19 +74,23 @@ class ChartLog:
 
 
 def added_up(
-    counts: Mapping[CountKey, Count], choice: ChartChoice, measure: str, by: Iterable[str]
+    counts: Mapping[CountKey, Count],
+    choice: ChartChoice,
+    measure: str,
+    by: Iterable[str],
+    value: str | None = None,
 ) -> Counts:
     """What PostgreSQL adds up in `_SUMS`."""
-    names, filters, found = tuple(by), _filters(measure, choice), Counts()
+    names, filters, found = tuple(by), _filters(measure, choice, value), Counts()
     for key, count in counts.items():
         is_in = key.measure == measure and key.day and choice.since <= key.day < choice.until
-        if is_in and all(getattr(key, name) == value for name, value in filters.items()):
+        if is_in and all(getattr(key, name) == wanted for name, wanted in filters.items()):
             kept = CountKey(measure=measure, **{name: getattr(key, name) for name in names})
             found.setdefault(kept, Count()).add(count)
     return found
 
 
-def _filters(measure: str, choice: ChartChoice) -> dict[str, str]:
+def _filters(measure: str, choice: ChartChoice, value: str | None) -> dict[str, str]:
     """Those that the measure knows: lags are of all records, chapters of all clients, models of all books."""
     given = {"book_id": choice.book_id, "client_id": choice.client_id, "outcome": choice.outcome}
     known = {"book_id", "client_id", "outcome"}
@@ -96,4 +100,5 @@ def _filters(measure: str, choice: ChartChoice) -> dict[str, str]:
         known = {"book_id"} if measure in OF_A_BOOK else set()
     elif measure == "chapters":
         known = {"book_id", "outcome"}
-    return {name: value for name, value in given.items() if value is not None and name in known}
+    given, known = given | {"value": value}, known | {"value"}
+    return {name: wanted for name, wanted in given.items() if wanted is not None and name in known}

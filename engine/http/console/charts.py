@@ -11,13 +11,14 @@ from audit.charts.figures.chart import Chart
 from audit.charts.figures.choice import ChartChoice
 from audit.errors import RollupError
 from audit.markup import Markup, joined, tag
-from engine.errors import InvalidFieldError, UnavailableError
+from engine.errors import InvalidFieldError, StatementError, UnavailableError
 from engine.http.console import layout
 from engine.http.console.visit import Download, Sheet, Visit
 
 DAYS = 30
 PERIODS = (("7 days", 7), ("30 days", 30), ("90 days", 90), ("a year", 365))
 YEARS_MAX = 20
+LATER = "The database cannot be read now, or not within the seconds that a page has. Try a shorter period, or again later."
 ROWS_MAX = 400  # of a table on the page; the CSV has all
 
 
@@ -27,8 +28,9 @@ async def show(visit: Visit) -> Sheet:
     visit.note(filter=_query(choice))
     try:
         drawn = await visit.house.charts(choice, NAMES)
-    except RollupError as failure:
-        return Sheet("Charts", joined(_filters(choice), tag("p", str(failure), class_="alarm")))
+    except (RollupError, StatementError) as failure:
+        words = str(failure) if isinstance(failure, RollupError) else LATER
+        return Sheet("Charts", joined(_filters(choice), tag("p", words, class_="alarm")))
     figures = [_figure(chart, choice) for chart in drawn if chart.name != "cost" or not chart.is_empty]
     return Sheet(
         "Charts",
@@ -45,14 +47,16 @@ async def download(visit: Visit) -> Download:
     visit.note(filter=_query(choice), chart=name)
     try:
         (chart,) = await visit.house.charts(choice, [name])
-    except RollupError as failure:
-        raise UnavailableError(str(failure)) from failure
+    except (RollupError, StatementError) as failure:
+        raise UnavailableError(str(failure) if isinstance(failure, RollupError) else LATER) from failure
     return Download(f"{name}-{choice.since}-{choice.until}.csv", "text/csv; charset=utf-8", csv(chart))
 
 
 def _choice(visit: Visit) -> ChartChoice:
     """The last thirty days, and today, unless the address says otherwise."""
     given = {name: value.strip() for name, value in visit.query.items() if value.strip()}
+    if any("\0" in value for value in given.values()):
+        raise InvalidFieldError("A filter has a character that no record contains.")
     until = _day(given, "to", visit.house.engine.clock().date() + timedelta(days=1))
     since = _day(given, "from", until - timedelta(days=DAYS))
     if not timedelta() < until - since <= timedelta(days=366 * YEARS_MAX):

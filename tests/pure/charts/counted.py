@@ -18,8 +18,8 @@ class CountedLog:
     counts: Counts
     choice: ChartChoice
 
-    def sums(self, measure: str, *by: str) -> Counts:
-        return added_up(self.counts, self.choice, measure, by)
+    def sums(self, measure: str, *by: str, value: str | None = None) -> Counts:
+        return added_up(self.counts, self.choice, measure, by, value)
 
 
 def fact(at: datetime = BEGIN, **given: object) -> SealedFact:
