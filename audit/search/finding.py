@@ -26,10 +26,11 @@ from audit.search.pasted import Pasted
 PAGE_ROWS = 25
 PAGE_ROWS_MAX = 200
 NAMED_MAX = 100  # records of one id: a conversation has some, a process has thousands
-BUDGET_S = 0.7  # of a second that an auditor waits
-INDEX_S = 0.4  # a word that is in every record is found sooner by a scan
+BUDGET_S = 0.5  # of a second that an auditor waits
+INDEX_S = 0.3  # a word that is in every record is found sooner by a scan
 SLICE_ROWS = 2_000  # the first; a later one is larger
-SLICE_ROWS_MAX = 32_000
+SLICE_ROWS_MIN, SLICE_ROWS_MAX = 500, 16_000
+SLICE_S = 0.05  # after a slower one the next is smaller
 SCANNED_FOR_ID = 100_000  # newest rows of a month without index, for an id that no index has
 
 SHOWN = (
@@ -60,7 +61,7 @@ WHERE g.language IS NOT NULL AND b.book_id = coalesce(nullif(%(book)s, ''), b.bo
 """
 _SLICE_END = f"SELECT timestamp, log_id FROM audit_logs WHERE {_BEFORE} {_NEWEST} OFFSET %(slice)s LIMIT 1"  # noqa: S608
 RESOLUTION = timedelta(microseconds=1)  # of a time in PostgreSQL
-_LAST_ID = UUID(int=2**128 - 1)
+_FIRST_ID, _LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
 _TESTS = {
     "id": [f"{column} = %(value)s::uuid" for column in ("log_id", "query_id", "answer_id", "session_id")],
     "hash": ["log_id IN (SELECT log_id FROM audit_leaves WHERE leaf_hash = decode(%(value)s, 'hex'))"],
@@ -154,9 +155,15 @@ class Finder:
         async with self._connected() as connection:
             months = await self._months(connection)
             search = await _search(connection, criteria)
-            within = [each for each in months if _is_within(each.month, criteria, after)]
-            unindexed = tuple(each.month for each in within[1:] if search.words and not each.is_indexed)
-            for each in within:
+            within = [each.month for each in months if _is_within(each.month, criteria, after)]
+            unindexed = tuple(
+                each.month
+                for each in months
+                if each.month in within[1:] and search.words and not each.is_indexed
+            )
+            for each in months:
+                if each.month not in within:
+                    continue
                 begin, place = _bounds(each.month, criteria, after)
                 async for found, reached in self._of_month(
                     connection, search, each, begin, place, size - len(rows) + 1
@@ -164,8 +171,10 @@ class Finder:
                     rows += found
                     if len(rows) > size:
                         return FoundPage(rows[:size], rows[size - 1].place, unindexed=unindexed)
-                    if reached and self.monotonic() > ends_at:
-                        return FoundPage(rows, reached, is_cut=True, unindexed=unindexed)
+                    is_over = reached is None and each.month == within[-1]
+                    if self.monotonic() > ends_at and not is_over:
+                        older = reached or LogPlace(begin, _FIRST_ID)
+                        return FoundPage(rows, older, is_cut=True, unindexed=unindexed)
         return FoundPage(rows, unindexed=unindexed)
 
     async def all_until(self, criteria: Criteria, most: int) -> list[FoundRecord]:
@@ -236,10 +245,14 @@ class Finder:
                 with suppress(errors.QueryCanceled):
                     yield await _indexed(connection, search, values), None
                     return
+            began = self.monotonic()
             end = await _slice_end(connection, values)
             found = await _scanned(connection, search, values, end)
-            wanted -= len(found)
-            reached, slice_rows = end, min(4 * slice_rows, SLICE_ROWS_MAX)
+            is_quick = self.monotonic() - began < SLICE_S
+            slice_rows = (
+                min(4 * slice_rows, SLICE_ROWS_MAX) if is_quick else max(slice_rows // 4, SLICE_ROWS_MIN)
+            )
+            wanted, reached = wanted - len(found), end
             yield found, reached
             if wanted <= 0:
                 return

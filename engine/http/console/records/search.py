@@ -1,5 +1,7 @@
 """The search page: one field for words and for anything pasted, a filter whose address can be shared, pages that stay."""
 
+from dataclasses import replace
+from datetime import UTC
 from urllib.parse import urlencode
 
 from audit.markup import Markup, joined, tag
@@ -76,13 +78,17 @@ def _result(visit: Visit, criteria: Criteria, page: FoundPage) -> Markup:
 def _progress(criteria: Criteria, page: FoundPage) -> Markup | None:
     if page.older is None:
         return None
-    address = f"{ADDRESS}?{criteria.address}{'&' if criteria.address else ''}{urlencode({'after': str(page.older)})}"
-    told = joined("Searched back to ", showing.moment(page.older.at), " UTC. ") if page.is_cut else None
-    return tag(
-        "p",
-        told,
-        tag("a", "Search on" if page.is_cut else "Older", href=address, rel="next", class_="button"),
+    older = f"{ADDRESS}?{criteria.address}{'&' if criteria.address else ''}{urlencode({'after': str(page.older)})}"
+    if not page.is_cut:
+        return tag("p", tag("a", "Older", href=older, rel="next", class_="button"))
+    begun = page.older.at.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    finished = f"{ADDRESS}?{replace(criteria, until=begun).address}"
+    told = tag(
+        "p", "Searched back to ", showing.moment(page.older.at), " UTC, and not further yet.", class_="calm"
     )
+    on = tag("a", "Search on", href=older, rel="next", class_="button")
+    skip = tag("a", f"Search the months before {begun:%Y-%m}", href=finished, class_="button")
+    return joined(told, tag("p", on, " ", skip if criteria.text else None, class_="actions"))
 
 
 def _unindexed(page: FoundPage) -> Markup | None:
