@@ -61,7 +61,7 @@ WHERE g.language IS NOT NULL AND b.book_id = coalesce(nullif(%(book)s, ''), b.bo
 """
 _SLICE_END = f"SELECT timestamp, log_id FROM audit_logs WHERE {_BEFORE} {_NEWEST} OFFSET %(slice)s LIMIT 1"  # noqa: S608
 RESOLUTION = timedelta(microseconds=1)  # of a time in PostgreSQL
-_FIRST_ID, _LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
+_LAST_ID = UUID(int=2**128 - 1)
 _TESTS = {
     "id": [f"{column} = %(value)s::uuid" for column in ("log_id", "query_id", "answer_id", "session_id")],
     "hash": ["log_id IN (SELECT log_id FROM audit_leaves WHERE leaf_hash = decode(%(value)s, 'hex'))"],
@@ -143,6 +143,7 @@ class Finder:
     """Reads in the auditor's role."""
 
     pool: AsyncConnectionPool
+    today: date
     monotonic: Callable[[], float] = time.monotonic
     budget_s: float = BUDGET_S
 
@@ -173,7 +174,7 @@ class Finder:
                         return FoundPage(rows[:size], rows[size - 1].place, unindexed=unindexed)
                     is_over = reached is None and each.month == within[-1]
                     if self.monotonic() > ends_at and not is_over:
-                        older = reached or LogPlace(begin, _FIRST_ID)
+                        older = reached or LogPlace(begin - RESOLUTION, _LAST_ID)
                         return FoundPage(rows, older, is_cut=True, unindexed=unindexed)
         return FoundPage(rows, unindexed=unindexed)
 

@@ -11,6 +11,7 @@ from audit.proof.keys import PublicKey
 from audit.proof.quotation import differences
 from audit.proof.verdict import PROVEN, Verdict
 
+_JUST_SEALED = "It was sealed while this page was made. Load it again."
 _LATER = "Nothing above an unproven record can be judged."
 
 
@@ -80,7 +81,7 @@ def _proven(
     which = (rungs.Rung.ROW, rungs.Rung.LEAF, rungs.Rung.MONTH, rungs.Rung.CHECKPOINT)
     if not proof or standing is None:
         return [
-            JudgedRung(rungs.Rung.ROW, Verdict.CANNOT_TELL, why_none),
+            JudgedRung(rungs.Rung.ROW, Verdict.CANNOT_TELL, why_none or _JUST_SEALED),
             *(JudgedRung(rung, Verdict.CANNOT_TELL, _LATER) for rung in which[1:]),
         ]
     report = auditor.check(proof, keys)

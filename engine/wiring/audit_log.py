@@ -441,7 +441,7 @@ async def open_prover(database: Database) -> AsyncIterator[Prover]:
 async def open_finder(database: Database) -> AsyncIterator[Finder]:
     """At a terminal, where nobody waits for a page: it looks through all that it may."""
     async with databases.open_lazily(database.url, AUDITOR, size_max=1, wait_s=CHECK_S) as pool:
-        yield Finder(pool, budget_s=database.settings.audit.query_s)
+        yield Finder(pool, now().date(), budget_s=database.settings.audit.query_s)
 
 
 async def make_months_ahead(database: Database, today: date) -> list[str]:

@@ -8,7 +8,7 @@ from engine.http.console import assets
 from engine.http.console.visit import Sheet, Visit
 
 TOKEN_FIELD = "form_token"  # noqa: S105  the name of a field
-SIGN_OUT = "/console/sign-out"
+HOME, SIGN_OUT = "/console", "/console/sign-out"
 
 Entry = tuple[str, str]  # a word of the navigation, and its address
 
@@ -70,7 +70,7 @@ def _words(caption: object) -> str | None:
 
 
 def _top(visit: Visit | None, navigation: Sequence[Entry]) -> Markup:
-    name = tag("a", tag("span", class_="seal"), "Affidavit", href="/console", class_="name")
+    name = tag("a", tag("span", class_="seal"), "Affidavit", href=HOME, class_="name")
     if visit is None:
         return tag("header", name, class_="top")
     return tag("header", name, _navigation(visit, navigation), _signed_in(visit), class_="top")
@@ -86,7 +86,7 @@ def _navigation(visit: Visit, entries: Sequence[Entry]) -> Markup:
 
 
 def _is_within(path: str, of: str) -> bool:
-    return path == of or path.startswith(f"{of}/")
+    return path == of or (of != HOME and path.startswith(f"{of}/"))
 
 
 def _signed_in(visit: Visit) -> Markup:

@@ -64,7 +64,7 @@ def url(database: Database) -> Iterator[str]:
 @pytest.fixture
 async def finder(url: str) -> AsyncIterator[Finder]:
     async with indexed(url), open_lazily(url, AUDITOR, size_max=2, wait_s=5) as pool:
-        yield Finder(pool, budget_s=60)
+        yield Finder(pool, TODAY, budget_s=60)
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from uuid import UUID, uuid4
 
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 
 from audit import auditor as offline
+from audit.access.policy import Policy
 from audit.erasure.target import ErasureTarget
 from audit.proof.keys import PublicKey
 from audit.proof.record import Trail
@@ -206,3 +208,36 @@ async def test_a_proof_is_downloaded_as_the_offline_verifier_takes_it(
     assert reading["details"]["access"]["records"] == 1
     page = (await auditor.get(f"/console/records/{query_id}")).text
     assert page.count('class="verdict good"') >= 5
+
+
+async def test_what_is_masked_for_a_role_is_shown_once_a_second_person_approved(
+    house: House, database: Database, query_id: str, records: Records
+) -> None:
+    masking = replace(house, access_policy=Policy(frozenset({"auditor"}), second_person=True))
+    who = f"masked {uuid4()}"
+    async with signed_in(masking, await key_of(database, client=who)) as client:
+        for address in (f"/console/records/{query_id}", "/console/search?outcome=answered"):
+            page = await client.get(address)
+            assert page.status_code == 200
+            assert IMU not in page.text
+            assert "masked for you" in page.text
+        assert (await client.get("/console/search?text=IMU")).status_code == 403
+        assert (await client.get(f"/console/records/{query_id}/proof")).status_code == 403
+        assert (await client.get("/console/search", params={"text": query_id})).status_code == 303
+        token = form_token_in((await client.get("/console/search")).text)
+        await client.post("/console/access/requests", data={"form_token": token, "basis": "ticket 4711"})
+        assert IMU not in (await client.get(f"/console/records/{query_id}")).text
+        (asked,) = records.where("client_id = %s AND details ? 'asks'", who)
+        async with signed_in(masking, await key_of(database, "audit", "lead", client="second")) as lead:
+            token = form_token_in((await lead.get("/console/search")).text)
+            told = await lead.post(
+                "/console/access/requests", data={"form_token": token, "request": str(asked["log_id"])}
+            )
+            assert told.status_code == 303
+        page = await client.get(
+            f"/console/records/{query_id}", headers={"X-Request-ID": (name := str(uuid4()))}
+        )
+    assert IMU in page.text
+    (reading,) = records.where("request_id = %s", name)
+    access = reading["details"]["access"]
+    assert (access["basis"], access["second"]) == ("ticket 4711", "second")

@@ -25,19 +25,15 @@ _SIGNS = {"good": "✓", "bad": "✕", "unsure": "?"}
 
 async def show(visit: Visit) -> Reply:
     record, keys = await _read(visit)
-    if not showing.is_masked(visit):
-        columns = [name for name in PERSONAL if record.row.get(name) is not None]
-        visit.note_access(
-            filter=f"query_id {record.row['query_id']}",
-            columns=sorted(columns),
-            records=1 + len(record.turns),
-        )
+    sight = await showing.sight_of(visit)
+    columns = [name for name in PERSONAL if record.row.get(name) is not None]
+    showing.note_read(visit, sight, f"query_id {record.row['query_id']}", columns, 1 + len(record.turns))
     row = record.row
     return Sheet(
         "Record",
         joined(
-            _head(record), _conversation(visit, row), _quotes(visit, record), _near(visit, record), _stages(row),
-            _ladder(record, keys), _facts(row), _feedback(record), _turns(visit, record),
+            _head(record), _conversation(sight, row), _quotes(sight, record), _near(sight, record), _stages(row),
+            _ladder(record, keys), _facts(row), _feedback(record), _turns(sight, record),
         ),
         scripts=(assets.address_of(SCRIPT),),
     )  # fmt: skip
@@ -45,7 +41,8 @@ async def show(visit: Visit) -> Reply:
 
 async def proof(visit: Visit) -> Reply:
     """The proof as a file; it has what was said, so it is a reading."""
-    if showing.is_masked(visit):
+    sight = await showing.sight_of(visit)
+    if sight.is_masked:
         raise ForbiddenError("A proof holds what was said, which is masked for your role.")
     query_id = showing.identity(visit.place["query_id"])
     try:
@@ -55,9 +52,7 @@ async def proof(visit: Visit) -> Reply:
         content = await visit.house.prover.prove(row)
     except UnprovenError as failure:
         raise (NotSealedError if failure.verdict == Verdict.UNSEALED else UnknownRecordError) from None
-    visit.note_access(
-        filter=f"proof of query_id {query_id}", columns=sorted(PERSONAL & row.keys()), records=1
-    )
+    showing.note_read(visit, sight, f"proof of query_id {query_id}", PERSONAL & row.keys(), 1)
     return Download(f"proof-{query_id}.json", "application/json", content)
 
 
@@ -94,9 +89,9 @@ def _head(record: WholeRecord) -> Markup:
     )  # fmt: skip
 
 
-def _conversation(visit: Visit, row: Mapping[str, Any]) -> Markup:
-    if showing.is_masked(visit):
-        return tag("p", "What was said is masked for your role.", class_="masked")
+def _conversation(sight: showing.Sight, row: Mapping[str, Any]) -> Markup:
+    if sight.is_masked:
+        return showing.masked()
     excerpts = [str(each.get("excerpt", "")) for each in _dicts(row["citations"])]
     answer, selected = row["answer_text"] or "", row["selected_text"]
     return tag(
@@ -112,12 +107,12 @@ def _marked(text: str, spans: Sequence[tuple[int, int]]) -> list[object]:
     return [tag("mark", piece.text) if piece.is_marked else piece.text for piece in marked(text, spans)]
 
 
-def _quotes(visit: Visit, record: WholeRecord) -> Markup | None:
+def _quotes(sight: showing.Sight, record: WholeRecord) -> Markup | None:
     """Each passage that was quoted, as it is in that edition, with the quotations marked by their recorded places."""
     by_passage: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for cited in _dicts(record.row["citations"]):
         by_passage[str(cited.get("chunk_id"))].append(cited)
-    if not by_passage or showing.is_masked(visit):
+    if not by_passage or sight.is_masked:
         return None
     items = [
         tag("li", _passage(chunk_id, cited, record.passages.get(chunk_id)))
@@ -156,10 +151,10 @@ def _passage(chunk_id: str, cited: Sequence[Mapping[str, Any]], passage: Mapping
     return joined(tag("p", place, class_="small"), tag("blockquote", text), missing, name)
 
 
-def _near(visit: Visit, record: WholeRecord) -> Markup | None:
+def _near(sight: showing.Sight, record: WholeRecord) -> Markup | None:
     used = {cited.get("chunk_id") for cited in _dicts(record.row["citations"])}
     near = [each for each in _dicts(record.row["chunks_returned"]) if each.get("chunk_id") not in used]
-    if not near or showing.is_masked(visit):
+    if not near or sight.is_masked:
         return None
     rows = [_scored(each, record.passages.get(str(each.get("chunk_id")))) for each in near]
     headings = ("Passage", "Score", "Similarity", "Words", "Begins")
@@ -180,7 +175,11 @@ def _scored(candidate: Mapping[str, Any], passage: Mapping[str, Any] | None) -> 
         if passage
         else tag("code", str(candidate.get("chunk_id"))[:16])
     )
-    return (where, *scores, showing.cut(passage["text"], 120) if passage else "not stored any more")
+    return (
+        where,
+        *scores,
+        tag("span", showing.cut(passage["text"], 120), class_="begins") if passage else "not stored any more",
+    )
 
 
 def _stages(row: Mapping[str, Any]) -> Markup | None:
@@ -238,7 +237,7 @@ def _rung(each: JudgedRung) -> Markup:
     kind = "good" if each.verdict in _GOOD else "bad" if each.verdict in _BAD else "unsure"
     return tag(
         "li", tag("span", _SIGNS[kind], class_="sign", aria_hidden="true"), tag("b", str(each.rung).capitalize()),
-        tag("div", tag("span", str(each.verdict), class_=f"verdict {kind}"), " ", each.words), class_=kind,
+        tag("div", tag("span", str(each.verdict), class_=f"verdict {kind}"), " ", showing.said_by_us(each.words)), class_=kind,
     )  # fmt: skip
 
 
@@ -271,9 +270,9 @@ def _feedback(record: WholeRecord) -> Markup | None:
     return joined(tag("h2", "What the reader thought"), tag("ul", items))
 
 
-def _turns(visit: Visit, record: WholeRecord) -> Markup | None:
+def _turns(sight: showing.Sight, record: WholeRecord) -> Markup | None:
     return (
-        joined(tag("h2", "Other turns of this conversation"), showing.listed(visit, record.turns))
+        joined(tag("h2", "Other turns of this conversation"), showing.listed(sight, record.turns))
         if record.turns
         else None
     )

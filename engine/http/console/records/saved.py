@@ -58,8 +58,9 @@ async def show_one(visit: Visit) -> Reply:
         return SeeOther(f"{SEARCH}?{view.filter}")
     with showing.said():
         result = await showing.saved_views(visit).thaw(view, showing.books(visit))
-    showing.note_list(visit, f"frozen result {view.view_id}", result.rows_here)
-    return Sheet(view.name, joined(_about(view, result), _rows(visit, result), _delete(visit, view)))
+    sight = await showing.sight_of(visit)
+    showing.note_read(visit, sight, f"frozen result {view.view_id}", showing.LISTED, len(result.rows_here))
+    return Sheet(view.name, joined(_about(view, result), _rows(sight, result), _delete(visit, view)))
 
 
 async def delete(visit: Visit) -> Reply:
@@ -114,17 +115,17 @@ def _about(view: SavedView, result: FrozenResult) -> Markup:
         tag("p", f"{Criteria.read(_given(view.filter)).words}. Frozen by {view.owner} at ", showing.moment(view.made_at),
             f" UTC: {len(result.rows)} records below the heads of that moment. It shows these and no others."),
         tag("p", f"{result.erased} of them were erased since. Their places and proofs remain.", class_="calm") if result.erased else None,
-        tag("p", f"{result.archived} of them are archived now: `affidavit audit query` reads them, `affidavit audit restore` brings them back.",
+        tag("p", showing.said_by_us(f"{result.archived} of them are archived now: `affidavit audit query` reads them, `affidavit audit restore` brings them back."),
             class_="calm") if result.archived else None,
-        [tag("p", f"The tree of {month} has another root at this size than when this was frozen. Run `affidavit audit verify`.", class_="alarm", role="alert")
+        [tag("p", showing.said_by_us(f"The tree of {month} has another root at this size than when this was frozen. Run `affidavit audit verify`."), class_="alarm", role="alert")
          for month in result.changed],
         tag("details", tag("summary", "The heads"), layout.table(("Month", "Size", "Root"), heads, "Heads at which it was frozen")),
     )  # fmt: skip
 
 
-def _rows(visit: Visit, result: FrozenResult) -> Markup:
+def _rows(sight: showing.Sight, result: FrozenResult) -> Markup:
     away = [row for row in result.rows if row.found is None]
-    return joined(showing.listed(visit, result.rows_here), _away(away) if away else None)
+    return joined(showing.listed(sight, result.rows_here), _away(away) if away else None)
 
 
 def _away(rows: list[FrozenRow]) -> Markup:

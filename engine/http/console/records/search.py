@@ -8,7 +8,7 @@ from audit.markup import Markup, joined, tag
 from audit.search.criteria import Criteria, text_of
 from audit.search.finding import FoundPage, LogPlace
 from audit.search.pasted import Pasted, pasted
-from engine.errors import InvalidFieldError
+from engine.errors import ForbiddenError, InvalidFieldError
 from engine.http.console import layout
 from engine.http.console.records import showing
 from engine.http.console.visit import Reply, SeeOther, Sheet, Visit
@@ -25,19 +25,23 @@ _REASONS = (
     "model_refused",
     "selection_not_in_book",
 )
+_MASKED = "What was said is masked for you, so its words cannot be searched either. Ask to see it under Access; ids and filters work."
 _LEVELS = ("high", "medium", "low")
 
 
 async def show(visit: Visit) -> Reply:
+    sight = await showing.sight_of(visit)
     with showing.said():
         criteria = Criteria.read(visit.query, showing.books(visit))
         if found := pasted(criteria.text):
             rows = await showing.finder(visit).named(found, showing.books(visit))
             if rows:
-                return _named(visit, criteria, found, FoundPage(rows))
+                return _named(visit, sight, criteria, found, FoundPage(rows))
+        if criteria.text and sight.is_masked:
+            raise ForbiddenError(_MASKED)
         page = await showing.finder(visit).page(criteria, _after(visit))
-    showing.note_list(visit, criteria.words, page.rows)
-    return Sheet("Search", joined(_form(criteria), _result(visit, criteria, page)))
+    showing.note_read(visit, sight, criteria.words, showing.LISTED, len(page.rows))
+    return Sheet("Search", joined(_form(criteria), _result(visit, sight, criteria, page)))
 
 
 async def paste(visit: Visit) -> Reply:
@@ -50,12 +54,12 @@ async def paste(visit: Visit) -> Reply:
     return SeeOther(f"{ADDRESS}?{urlencode({'text': found.value})}")
 
 
-def _named(visit: Visit, criteria: Criteria, found: Pasted, page: FoundPage) -> Reply:
+def _named(visit: Visit, sight: showing.Sight, criteria: Criteria, found: Pasted, page: FoundPage) -> Reply:
     if len(page.rows) == 1:
         return SeeOther(showing.record_address(page.rows[0].query_id))
-    showing.note_list(visit, f"{found.kind} {found.value}", page.rows)
+    showing.note_read(visit, sight, f"{found.kind} {found.value}", showing.LISTED, len(page.rows))
     told = tag("p", f"{len(page.rows)} records belong to this id, the newest first.")
-    return Sheet("Search", joined(_form(criteria), told, showing.listed(visit, page.rows)))
+    return Sheet("Search", joined(_form(criteria), told, showing.listed(sight, page.rows)))
 
 
 def _after(visit: Visit) -> LogPlace | None:
@@ -67,10 +71,10 @@ def _after(visit: Visit) -> LogPlace | None:
         raise InvalidFieldError("The address of this page is not whole. Begin the search again.") from None
 
 
-def _result(visit: Visit, criteria: Criteria, page: FoundPage) -> Markup:
+def _result(visit: Visit, sight: showing.Sight, criteria: Criteria, page: FoundPage) -> Markup:
     return joined(
         None if page.rows else tag("p", "No record fits so far." if page.older else "No record fits.", class_="calm"),
-        showing.listed(visit, page.rows) if page.rows else None,
+        showing.listed(sight, page.rows) if page.rows else None,
         _progress(criteria, page), _unindexed(page), _keep(visit, criteria), _paste(visit),
     )  # fmt: skip
 
@@ -97,7 +101,9 @@ def _unindexed(page: FoundPage) -> Markup | None:
     months = ", ".join(f"{month:%Y-%m}" for month in page.unindexed)
     return tag(
         "p",
-        f"These months are over and have no search index yet: {months}. `affidavit audit partitions` builds it.",
+        showing.said_by_us(
+            f"These months are over and have no search index yet: {months}. `affidavit audit partitions` builds it."
+        ),
         class_="calm",
     )
 
@@ -117,7 +123,7 @@ def _form(criteria: Criteria) -> Markup:
     )
     note = tag(
         "p",
-        "All words must occur. “Several words” in quotation marks follow each other; wor* begins a word. Times are UTC.",
+        "All words must occur. “Several words” in quotation marks follow each other; a word with * at its end begins so. Times are UTC.",
         class_="small",
     )
     buttons = tag(

@@ -1,7 +1,8 @@
 """What the pages of records have in common: lists of records, addresses, what is masked, and errors as the console says them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from engine.errors import DatabaseUnavailableError, InvalidFieldError
 from engine.http.console.visit import Visit
 
 SHOWN_CHARACTERS_MAX = 280  # of a question and an answer in a list
+UNMASK = "/console/access/requests"
 LISTED = ("answer_text", "user_query_text")  # the personal columns of a list
 
 
@@ -29,7 +31,7 @@ def said() -> Iterator[None]:
 
 
 def finder(visit: Visit) -> Finder:
-    return Finder(visit.house.console_pool)
+    return Finder(visit.house.console_pool, visit.house.engine.clock().date())
 
 
 def saved_views(visit: Visit) -> SavedViews:
@@ -41,9 +43,37 @@ def books(visit: Visit) -> list[str] | None:
     return sorted(visit.client.books) or None
 
 
-def is_masked(_: Visit) -> bool:
-    """Whether this reader sees that something was said, and not what. The one place where the pages of records ask."""
-    return False
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Whether this reader sees what was said, or only that something was; with the basis and the second person of it."""
+
+    is_masked: bool
+    basis: str | None = None
+    second: str | None = None
+
+
+async def sight_of(visit: Visit) -> Sight:
+    """By the policy, and by what the reader asked for within its time. The one place where the pages of records ask."""
+    policy = visit.house.access_policy
+    is_masked_role = policy.masks(visit.role.word)
+    if not (is_masked_role or policy.basis_required):
+        return Sight(is_masked=False)
+    for request in reversed(await visit.house.unmask_requests()):
+        is_enough = request.approved_by or not (is_masked_role and policy.second_person)
+        if request.who == visit.who and is_enough:
+            return Sight(is_masked=False, basis=request.basis, second=request.approved_by)
+    return Sight(is_masked=True)
+
+
+def masked() -> Markup:
+    return tag(
+        "p", "What was said is masked for you. ", tag("a", "Ask to see it", href=UNMASK), class_="masked"
+    )
+
+
+def said_by_us(text: str) -> Markup:
+    """Words of our own, with commands in `backticks`."""
+    return joined([tag("code", part) if number % 2 else part for number, part in enumerate(text.split("`"))])
 
 
 def identity(text: str) -> UUID | None:
@@ -62,17 +92,19 @@ def moment(at: datetime) -> Markup:
     return tag("time", f"{utc:%Y-%m-%d %H:%M:%S}", datetime=utc.isoformat())
 
 
-def note_list(visit: Visit, what: str, rows: Sequence[FoundRecord | None]) -> None:
+def note_read(visit: Visit, sight: Sight, what: str, columns: Collection[str], records: int) -> None:
     """On record before it is shown."""
-    if not is_masked(visit):
-        visit.note_access(filter=what, columns=LISTED, records=len(rows))
+    if not sight.is_masked:
+        visit.note_access(
+            filter=what, columns=sorted(columns), records=records, basis=sight.basis, second=sight.second
+        )
 
 
-def listed(visit: Visit, rows: Sequence[FoundRecord]) -> Markup:
-    return tag("ol", [_item(visit, row) for row in rows], class_="records")
+def listed(sight: Sight, rows: Sequence[FoundRecord]) -> Markup:
+    return tag("ol", [_item(sight, row) for row in rows], class_="records")
 
 
-def _item(visit: Visit, row: FoundRecord) -> Markup:
+def _item(sight: Sight, row: FoundRecord) -> Markup:
     outcome = row.outcome + (f", {row.reason}" if row.reason else "")
     level = (
         f"{row.confidence_level} {row.confidence_score:.2f}"
@@ -84,15 +116,15 @@ def _item(visit: Visit, row: FoundRecord) -> Markup:
         "li",
         tag("p", tag("a", moment(row.timestamp), " UTC", href=record_address(row.query_id)),
             [joined(" · ", each) for each in about if each], class_="small"),
-        _said(visit, row),
+        _said(sight, row),
     )  # fmt: skip
 
 
-def _said(visit: Visit, row: FoundRecord) -> Markup:
+def _said(sight: Sight, row: FoundRecord) -> Markup:
     if row.erased_at is not None:
         return tag("p", f"Erased on {row.erased_at.astimezone(UTC):%Y-%m-%d}.", class_="masked")
-    if is_masked(visit):
-        return tag("p", "Masked for your role.", class_="masked")
+    if sight.is_masked:
+        return masked()
     return joined(
         tag("p", cut(row.user_query_text), class_="said asked") if row.user_query_text else None,
         tag("p", cut(row.answer_text), class_="said answered") if row.answer_text else None,
