@@ -42,7 +42,7 @@ CREATE TABLE audit_reads_waiting (
     read_id  uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     read_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     login    text NOT NULL,
-    command  text NOT NULL CHECK (command ~ '^audit (query|prove|package|export|pii|hold list|access ask)$'),  -- and no other record
+    command  text NOT NULL CHECK (command ~ '^audit (query|search|prove|package|export|report|pii|hold list|access ask)$'),  -- and no other record
     details  jsonb NOT NULL CHECK (octet_length(details::text) <= 200000),
     records  bigint,
     has_ended boolean NOT NULL DEFAULT false
@@ -67,10 +67,10 @@ BEGIN
 END
 $$;
 
--- After the read: how many rows it showed, once, and only of one's own.
-CREATE FUNCTION audit_end_read(reported uuid, shown bigint) RETURNS void
+-- After the read: how many rows it showed, and what else is known only then; once, only of one's own, and nothing is replaced.
+CREATE FUNCTION audit_end_read(reported uuid, shown bigint, more jsonb DEFAULT '{}') RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
-    UPDATE audit_reads_waiting SET records = shown, has_ended = true
+    UPDATE audit_reads_waiting SET records = shown, details = more || details, has_ended = true
     WHERE read_id = reported AND login = session_user AND NOT has_ended
 $$;
 

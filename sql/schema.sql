@@ -478,7 +478,7 @@ ALTER TABLE public.audit_months ADD CONSTRAINT audit_months_pkey PRIMARY KEY (re
 ALTER TABLE public.audit_open ADD CONSTRAINT audit_open_pkey PRIMARY KEY (log_id);
 ALTER TABLE public.audit_pepper ADD CONSTRAINT audit_pepper_pepper_check CHECK ((octet_length(pepper) = 32));
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_pkey PRIMARY KEY (read_id);
-ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_command_check CHECK ((command ~ '^audit (query|prove|package|export|pii|hold list|access ask)$'::text));
+ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_command_check CHECK ((command ~ '^audit (query|search|prove|package|export|report|pii|hold list|access ask)$'::text));
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_details_check CHECK ((octet_length((details)::text) <= 200000));
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_pkey PRIMARY KEY (month, first_leaf);
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_check CHECK ((tree_size > first_leaf));
@@ -742,13 +742,13 @@ BEGIN
 END
 $function$
 ;
-CREATE OR REPLACE FUNCTION public.audit_end_read(reported uuid, shown bigint)
+CREATE OR REPLACE FUNCTION public.audit_end_read(reported uuid, shown bigint, more jsonb DEFAULT '{}'::jsonb)
  RETURNS void
  LANGUAGE sql
  SECURITY DEFINER
  SET search_path TO 'public', 'pg_temp'
 AS $function$
-    UPDATE audit_reads_waiting SET records = shown, has_ended = true
+    UPDATE audit_reads_waiting SET records = shown, details = more || details, has_ended = true
     WHERE read_id = reported AND login = session_user AND NOT has_ended
 $function$
 ;
@@ -1848,7 +1848,7 @@ ALTER FUNCTION public.audit_count_held_before(timestamp with time zone) OWNER TO
 ALTER FUNCTION public.audit_covers(text[],bytea[],uuid[],uuid,text,timestamp with time zone,timestamp with time zone,uuid,text,bytea,text,timestamp with time zone,date) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_disk_writers() OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_empty_open(uuid,bytea) OWNER TO affidavit_owner;
-ALTER FUNCTION public.audit_end_read(uuid,bigint) OWNER TO affidavit_owner;
+ALTER FUNCTION public.audit_end_read(uuid,bigint,jsonb) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_end_requests(json,text[]) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_erase(json) OWNER TO affidavit_owner;
 ALTER FUNCTION public.audit_forget_sessions(text[],uuid[]) OWNER TO affidavit_owner;
@@ -1957,7 +1957,7 @@ GRANT EXECUTE ON FUNCTION public.audit_count_held(uuid) TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_count_held_before(timestamp with time zone) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_disk_writers() TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) TO affidavit_archiver;
-GRANT EXECUTE ON FUNCTION public.audit_end_read(uuid,bigint) TO affidavit_auditor;
+GRANT EXECUTE ON FUNCTION public.audit_end_read(uuid,bigint,jsonb) TO affidavit_auditor;
 GRANT EXECUTE ON FUNCTION public.audit_end_requests(json,text[]) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_erase(json) TO affidavit_archiver;
 GRANT EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) TO affidavit_archiver;
@@ -2164,7 +2164,7 @@ REVOKE EXECUTE ON FUNCTION public.audit_count_held_before(timestamp with time zo
 REVOKE EXECUTE ON FUNCTION public.audit_covers(text[],bytea[],uuid[],uuid,text,timestamp with time zone,timestamp with time zone,uuid,text,bytea,text,timestamp with time zone,date) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_disk_writers() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_empty_open(uuid,bytea) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION public.audit_end_read(uuid,bigint) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION public.audit_end_read(uuid,bigint,jsonb) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_end_requests(json,text[]) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_erase(json) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION public.audit_forget_sessions(text[],uuid[]) FROM PUBLIC;

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 _REPORT = "SELECT public.audit_report_read(%s, %s)"
-_END = "SELECT public.audit_end_read(%s, %s)"
+_END = "SELECT public.audit_end_read(%s, %s, %s)"
 
 
 async def report_read(connection: psycopg.AsyncConnection, command: str, details: dict[str, Any]) -> UUID:
@@ -21,5 +21,8 @@ async def report_read(connection: psycopg.AsyncConnection, command: str, details
     return read_id
 
 
-async def end_read(connection: psycopg.AsyncConnection, read_id: UUID, records: int | None) -> None:
-    await connection.execute(_END, (read_id, records))
+async def end_read(
+    connection: psycopg.AsyncConnection, read_id: UUID, records: int | None, more: dict[str, Any]
+) -> None:
+    """`more` is what was not said at the beginning."""
+    await connection.execute(_END, (read_id, records, Jsonb(more)))

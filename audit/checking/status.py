@@ -85,7 +85,7 @@ _UNSEALED = """
 SELECT count(*), min(timestamp) FROM audit_logs l
 WHERE NOT EXISTS (SELECT FROM audit_leaves WHERE log_id = l.log_id)
 """
-_READS_WAITING = "SELECT count(*), min(read_at) FROM audit_reads_waiting"
+READS_WAITING = "SELECT count(*), min(read_at) FROM audit_reads_waiting"
 _ROWLESS = """
 SELECT to_char(month, 'YYYY-MM'), count(*), min(leaf_index) FROM audit_leaves a
 WHERE NOT EXISTS (SELECT FROM audit_logs WHERE log_id = a.log_id)
@@ -203,7 +203,7 @@ async def read_status(
         lost=await asyncio.to_thread(find_losses, [kept for kept in months if kept.overlaps(period)], vault),
         holds=holds,
         erasures_waiting=erasures_waiting,
-        reads_waiting=Backlog(*(await read(AUDITOR, _READS_WAITING))[1][0]),
+        reads_waiting=Backlog(*(await read(AUDITOR, READS_WAITING))[1][0]),
         not_ours=not_ours,
         open_not_ours=open_not_ours,
     )

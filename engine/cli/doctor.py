@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from audit.checking.stamp_check import LATE
-from audit.checking.status import OVERDUE, forgeries, spool_files
+from audit.checking.status import OVERDUE, READ_OVERDUE, forgeries, spool_files
 from audit.errors import KeyFileError, NoSigningKeyError
 from audit.heads.inspection import UNWATCHED
 from audit.ledger.partitions import MONTHS_AHEAD_MIN
@@ -92,6 +92,7 @@ async def examine(settings: Settings, database: Database) -> list[CheckResult]:
         "calibration": _calibration,
         "keys": _keys,
         "holds": _holds,
+        "reads": _reads,
         "generator": _generator,
         "traces": _traces,
     }
@@ -313,12 +314,23 @@ async def _holds(_: Settings, database: Database) -> VaultState:
     if doubts := await wiring.hold_doubts_of(database):
         words = f"not as the log records it: {'; '.join(doubts)}"
         return "failed", f"{words}. Find out who else can write to the database"
-    async with wiring.open_holds(database) as holds:
+    async with wiring.open_listed_holds(database) as holds:
         in_force = [hold for hold in await holds.all() if hold.state == "active"]
         waiting = await holds.waiting()
     if due := [request for request in waiting if not request.holds]:
         return "missing", f"{len(due)} erasures are not held any more: run `affidavit audit hold finish`"
     return "ok", f"{len(in_force)} in force, {len(waiting)} erasures wait"
+
+
+async def _reads(_: Settings, database: Database) -> VaultState:
+    """Of auditors' logins: an engine takes a minute, and a quarter of an hour for what was interrupted."""
+    waiting = await wiring.reads_waiting_of(database)
+    if waiting.oldest and wiring.now() - waiting.oldest > READ_OVERDUE:
+        return (
+            "missing",
+            f"{waiting.count} reads of auditors wait to be recorded: start an engine, which records them",
+        )
+    return "ok", f"{waiting.count} wait to be recorded"
 
 
 async def _generator(settings: Settings, _: Database) -> VaultState:

@@ -96,29 +96,44 @@ async def noting_read(
     settings: Settings, database: Database, command: str, access: Access, **about: Any
 ) -> AsyncIterator[UUID]:
     """The same of what is read and not shown."""
-    begun = about | ({"access": access.as_details()} if access.columns else {})
+    if access.columns:
+        about |= {"access": access.as_details()}
+    async with noting(settings, database, command, **about) as noted:
+        yield noted.log_id
+        if access.columns:
+            noted.details["access"] = access.as_details()
+
+
+@dataclass(slots=True)
+class Noted:
+    """A record that is being made: its name, and its details, to which the block may add."""
+
+    log_id: UUID
+    details: dict[str, Any]
+
+
+@asynccontextmanager
+async def noting(settings: Settings, database: Database, command: str, **about: Any) -> AsyncIterator[Noted]:
+    """A record of this command, which an auditor's login only reports. It is durable before the block begins."""
     if writes_records(settings, database):
-        async with operator_events_of(database).event(command, **begun) as trail:
-            yield trail.log_id
-            trail.details = begun | ({"access": access.as_details()} if access.columns else {})
+        async with operator_events_of(database).event(command, **about) as trail:
+            noted = Noted(trail.log_id, dict(about))
+            yield noted
+            trail.details = noted.details
         return
     async with changing(database.url, AUDITOR) as connection:
-        read_id = await report_read(connection, command, begun)
-        yield read_id
-        await end_read(connection, read_id, access.records)
+        noted = Noted(await report_read(connection, command, about), dict(about))
+        yield noted
+        more = {name: value for name, value in noted.details.items() if name not in about}
+        await end_read(connection, noted.log_id, noted.details.get("access", {}).get("records"), more)
 
 
 async def ask_to_unmask(settings: Settings, database: Database, basis: str) -> UUID:
     """The name of the request, which is a record of the log and nothing else."""
     reader = reader_of(database)
     asks = {"who": reader.login, "role": reader.role, "basis": basis}
-    if writes_records(settings, database):
-        async with operator_events_of(database).event("audit access ask", asks=asks) as trail:
-            return trail.log_id
-    async with changing(database.url, AUDITOR) as connection:
-        read_id = await report_read(connection, "audit access ask", {"asks": asks})
-        await end_read(connection, read_id, None)
-        return read_id
+    async with noting(settings, database, "audit access ask", asks=asks) as noted:
+        return noted.log_id
 
 
 async def approve_unmasking(database: Database, request_id: UUID) -> UnmaskRequest:

@@ -28,7 +28,9 @@ from audit.checking.prover import Prover
 from audit.checking.second_judge import SecondJudge
 from audit.checking.stamp_check import StampRules
 from audit.checking.status import (
+    READS_WAITING,
     RECENT_ANCHORS,
+    Backlog,
     LogGauges,
     SpoolFile,
     Status,
@@ -263,6 +265,10 @@ async def open_holds(database: Database) -> AsyncIterator[Holds]:
 async def open_listed_holds(database: Database) -> AsyncIterator[ListedHolds]:
     async with databases.open_lazily(database.url, AUDITOR, size_max=1, wait_s=CHECK_S) as pool:
         yield ListedHolds(pool)
+
+
+async def reads_waiting_of(database: Database) -> Backlog:
+    return Backlog(*(await database.read(AUDITOR, READS_WAITING))[1][0])
 
 
 async def hold_doubts_of(database: Database) -> list[str]:

@@ -74,9 +74,9 @@ async def _make(
         "until": str(period.until),
         "format": arguments.format,
     }
-    async with wiring.operator_events_of(database).event("audit report", **about) as trail:
-        made = await _measured(settings, database, pack, period, trail.log_id, version("affidavit"))
-        trail.details = about | {"sha256": sha256(made.to_bytes()).hexdigest()}
+    async with wiring.noting(settings, database, "audit report", **about) as noted:
+        made = await _measured(settings, database, pack, period, noted.log_id, version("affidavit"))
+        noted.details["sha256"] = sha256(made.to_bytes()).hexdigest()
         _write(arguments.output, FORMS[arguments.format](made))
     return made
 

@@ -119,6 +119,38 @@ def test_export(run: Run, log: SealedLog, tmp_path: Path) -> None:
     assert (LOGIN, "affidavit audit export") in reads(log)
 
 
+def test_search(run: Run, log: SealedLog) -> None:
+    code, out, err = run("search", "IMU", "--basis", "case 12", "--json")
+    assert code in {0, 1}, err
+    assert isinstance(json.loads(out), list)
+    assert (LOGIN, "affidavit audit search") in reads(log)
+
+
+def test_chart(run: Run, tmp_path: Path) -> None:
+    assert (
+        run("chart", "refusals", "--from", "2025-01-01", "--to", "2025-02-01", "-o", tmp_path / "chart.csv")[
+            0
+        ]
+        == 0
+    )
+    assert (tmp_path / "chart.csv").exists()
+
+
+# Seen red with the record of the report written in the engine's role.
+def test_a_report_and_the_record_of_it_with_its_digest(run: Run, log: SealedLog, tmp_path: Path) -> None:
+    file = tmp_path / "review.html"
+    words = ("report", "--pack", "operation", *PERIOD, "-o", file)
+    code, _, err = run(*words)
+    assert code in {0, 1} and file.exists(), err
+    run("query", QUESTIONS, login=LEAD, data_dir=log.folder)  # it records what waits
+    with psycopg.connect(log.url) as superuser:
+        rows = superuser.execute(
+            "SELECT details FROM audit_logs WHERE endpoint = 'affidavit audit report'"
+        ).fetchall()
+    ((details,),) = rows
+    assert (len(details["sha256"]), details["pack"]) == (64, "operation")
+
+
 def test_personal_data_by_its_pattern(run: Run) -> None:
     assert run("pii", "--json")[0] in {0, 1}
 

@@ -154,10 +154,12 @@ def test_nobody_changes_or_takes_back_what_waits(log: Database) -> None:
                 with pytest.raises(errors.InsufficientPrivilege):
                     login.execute(statement.encode())
         alice.execute("SELECT audit_end_read(%s, 1)", (read_id,))
-        bob.execute("SELECT audit_end_read(%s, 2)", (read_id,))
+        replaced = Jsonb({"access": {"filter": "nothing"}, "more": 1})
+        bob.execute("SELECT audit_end_read(%s, 2, %s)", (read_id, replaced))
         bob.execute("SELECT audit_end_read(%s, 3)", (read_id,))
     with psycopg.connect(log.url) as superuser:
-        assert superuser.execute("SELECT login, records FROM audit_reads_waiting").fetchall() == [(BOB, 2)]
+        rows = superuser.execute("SELECT login, records, details FROM audit_reads_waiting").fetchall()
+    assert rows == [(BOB, 2, ACCESS | {"more": 1})]
 
 
 # Seen red without the fallback: each round of maintenance failed, and nothing was recorded any more.
