@@ -16,8 +16,19 @@ from audit.review.sampling import Sampling
 from engine import wiring
 from engine.storage.database import Database
 from tests.logs.archiving import archiver_of, tables
-from tests.logs.reviewing import ALL, make_present, reviewing, sampled, sampling, stated
-from tests.logs.sealed_log import FEBRUARY, JANUARY, SealedLog, sealed_log
+from tests.logs.reviewing import (
+    ADA,
+    ALL,
+    LIN,
+    RIGHT,
+    WRONG,
+    make_present,
+    reviewing,
+    sampled,
+    sampling,
+    stated,
+)
+from tests.logs.sealed_log import EVER, FEBRUARY, JANUARY, SealedLog, sealed_log
 from tests.second_draw import redraw
 
 MARCH = date(2025, 3, 1)
@@ -207,3 +218,26 @@ async def test_a_sample_stays_what_it_was_when_its_months_are_archived(
         with wiring.open_sampling(log.database.settings, log.database, log.keys) as reader:
             assert reader.doubts(sample) == []
             assert reader.draw(sample.sample_id) == sample
+
+
+async def test_verdicts_are_read_beside_the_archive_that_has_their_records(
+    database: Database, tmp_path: Path
+) -> None:
+    async with sealed_log(database, tmp_path) as log:
+        make_present(log)
+        first, second, *_ = (each.log_id for each in (await sampled(log)).records)
+        async with reviewing(log) as reviews:
+            await reviews.give(ADA, first, RIGHT)
+            await reviews.give(LIN, first, WRONG)
+            await reviews.give(ADA, second, WRONG)
+        await archiver_of(log).archive(MARCH)
+        asked = (
+            "SELECT reviewer, kind, grounded, outcome, confidence_level FROM audit_reviews ORDER BY given_at"
+        )
+        with wiring.open_tiers(log.database.settings, log.database, EVER, is_open=False) as tiers:
+            found = tiers.query(asked)
+    assert found.opened == [JANUARY, FEBRUARY]
+    assert found.rows == [
+        ("ada", "review", "yes", "answered", "low"), ("lin", "review", "no", "answered", "low"),
+        ("ada", "review", None, "answered", "low"),
+    ]  # fmt: skip
