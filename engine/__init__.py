@@ -20,6 +20,7 @@ Modules
     logs                 structured logging
     wiring/              the composition root: assembles concrete parts
         house            the engine for serving
+        console          a console that only reads
         reload           settings that are taken over without a restart
         signing          which keys sign
         audit_log        what writes, seals, checks, archives and erases the log
@@ -161,7 +162,7 @@ Modules
     cli/                 the console script, one file for each group of commands
         __main__         python -m engine.cli
         main             the parser, signals and exit codes
-        serving_commands  affidavit up, serve, migrate
+        serving_commands  affidavit up, serve, console, migrate
         book_commands    affidavit ingest, books, ask, index …
         evaluation_commands  affidavit eval, calibrate
         key_commands     affidavit keys …, sessions …
@@ -178,6 +179,7 @@ Modules
             search_commands  search
         doctor           affidavit doctor: checks of an installation
         serving          server processes and their supervisor
+        console          the console's pages alone
         manual           the manual as a second book, published in the background
         output           how commands print
     terminal/            what a person at a terminal meets

@@ -76,6 +76,7 @@ class House:
     verifier: LogVerifier
     access_policy: Policy
     unmask_requests: Callable[[], Awaitable[list[UnmaskRequest]]]
+    is_read_only: bool = False  # only the console, and it changes nothing
 
     def turn(self, token: str | None, *, may_begin_anew: bool = False) -> Turn | None:
         """The next turn of a conversation, if conversations are switched on."""

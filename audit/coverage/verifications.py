@@ -38,6 +38,9 @@ class VerificationRun:
 class LogVerifier(Protocol):
     """Starts verifications in the background, and knows the last one."""
 
+    @property
+    def can_start(self) -> bool: ...
+
     async def start(self, client_id: str, key_id: str | None) -> bool:
         """False if one is running: two would only slow each other down."""
 

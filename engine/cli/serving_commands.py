@@ -74,6 +74,17 @@ async def serve(settings: Settings, arguments: Arguments) -> int:
         )  # fmt: skip
 
 
+async def console(settings: Settings, arguments: Arguments) -> int:
+    """Open the console's pages alone, on this machine and read-only, with any login of the database that may read the log."""
+    from engine.cli import console as pages
+
+    logs.configure(logging.WARNING)
+    async with wiring.open_existing_database(settings, say) as database:
+        await pages.serve(settings, database, arguments.port, opens=arguments.opens)
+    say("Stopped.")
+    return 0
+
+
 async def migrate(settings: Settings, _: Arguments) -> int:
     """Apply the new migrations in sql/ and create the log's partitions."""
     async with wiring.open_database(settings, say) as database:
@@ -157,6 +168,14 @@ SERVING_COMMANDS: dict[str, Command] = {
     "serve": Command(
         serve, "affidavit serve --host 0.0.0.0 --workers 4",
         (argument("--host", default="127.0.0.1", help="default: 127.0.0.1"), _PORT, _WORKERS, _REUSE_PORT),
+        runs_until_stopped=True,
+    ),
+    "console": Command(
+        console, "affidavit console --port 8090",
+        (
+            argument("--port", type=port, default=8090, help="default: 8090; 0 takes a free one"),
+            argument("--no-open", dest="opens", action="store_false", help="do not open the page in the browser"),
+        ),
         runs_until_stopped=True,
     ),
     "migrate": Command(migrate, "affidavit migrate"),

@@ -20,7 +20,9 @@ from engine.http.widgets.lookups import Readiness
 
 
 def create_app(
-    open_house: Callable[[], AbstractAsyncContextManager[House]], metrics_folder: Path | None = None
+    open_house: Callable[[], AbstractAsyncContextManager[House]],
+    metrics_folder: Path | None = None,
+    add_routes: Callable[[FastAPI], None] = routes.add_routes,
 ) -> FastAPI:
     """`open_house` is called at start-up and closed at shutdown; server workers share metrics in `metrics_folder`."""
     figures = Figures()
@@ -53,6 +55,6 @@ def create_app(
     app.add_exception_handler(RequestError, problems.on_request_error)
     app.add_exception_handler(HTTPException, problems.on_http_exception)
     app.add_exception_handler(RequestValidationError, problems.on_invalid_request)
-    routes.add_routes(app)
+    add_routes(app)
     app.openapi = openapi.of(app)  # type: ignore[method-assign]  # the framework's hook for a document of one's own
     return app

@@ -62,6 +62,7 @@ from engine.wiring.books import (
     open_sessions,
 )
 from engine.wiring.charts import keeping_rollups, open_chart_log, open_rollup_check, open_rollup_keeper
+from engine.wiring.console import open_console
 from engine.wiring.drill import drill_restore
 from engine.wiring.house import has_database, open_database, open_existing_database, open_house
 from engine.wiring.packages import open_making
@@ -130,6 +131,7 @@ __all__ = [
     "noting_read",
     "now",
     "open_chart_log",
+    "open_console",
     "open_database",
     "open_eraser",
     "open_evidence",

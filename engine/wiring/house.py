@@ -110,7 +110,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         sessions = Sessions(pool, settings.sessions.purge_days, uuid4)
         tracer = _tracer(settings, stack)
         events = OperatorEvents(lambda: nullcontext(engine.ledger), now, uuid4)
-        console_pool = await enter(_console_pool(database))
+        console_pool = await enter(open_console_pool(database, settings.budget.total_s))
         house = House(
             engine=engine,
             library=library,
@@ -135,7 +135,9 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             seals=partial(_seals, sealer),
             console_sessions=ConsoleSessions(pool),
             console_pool=console_pool,
-            coverage=closed_by(stack, RecentCoverage(partial(_coverage, settings, database), time.monotonic)),
+            coverage=closed_by(
+                stack, RecentCoverage(partial(coverage_of, settings, database), time.monotonic)
+            ),
             verifier=closed_by(stack, BackgroundVerifier(database, pool, console_pool, events)),
             charts=charts.charts_of(settings, database),
             access_policy=access.access_policy_of(settings),
@@ -147,15 +149,18 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         yield house
 
 
-def _console_pool(database: Database) -> AbstractAsyncContextManager[AsyncConnectionPool]:
+def open_console_pool(
+    database: Database, within_s: float
+) -> AbstractAsyncContextManager[AsyncConnectionPool]:
     """Beside the readers' pool, so that no auditor makes a reader wait for a connection."""
-    budget = database.settings.budget
+    wait_s = database.settings.budget.audit_s
     return databases.open_lazily(
-        database.url, AUDITOR, size_max=CONSOLE_CONNECTIONS, wait_s=budget.audit_s, within_s=budget.total_s
+        database.url, AUDITOR, size_max=CONSOLE_CONNECTIONS, wait_s=wait_s, within_s=within_s
     )
 
 
-async def _coverage(settings: Settings, database: Database) -> Coverage:
+async def coverage_of(settings: Settings, database: Database) -> Coverage:
+    """Reads the state of the log, which on a long one takes a while."""
     at = now()
     try:
         status = await audit_log.status_of(settings, database)

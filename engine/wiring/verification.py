@@ -115,10 +115,12 @@ class BackgroundVerifier:
         self._running = asyncio.create_task(self._run(run_id, client_id, key_id))
         return True
 
+    @property
+    def can_start(self) -> bool:
+        return True
+
     async def newest(self) -> VerificationRun | None:
-        async with borrowed(self.reading) as connection:
-            row = await (await connection.execute(_NEWEST, (SILENT_S,))).fetchone()
-        return VerificationRun(*row) if row else None
+        return await newest_run(self.reading)
 
     async def close(self) -> None:
         if self._running:
@@ -147,6 +149,12 @@ class BackgroundVerifier:
                 async with borrowed(self.pool) as connection:
                     await connection.execute(_TELL, (*(self._told or ("", 0, 0)), run_id))
             await asyncio.sleep(TOLD_EVERY_S)
+
+
+async def newest_run(reading: AsyncConnectionPool) -> VerificationRun | None:
+    async with borrowed(reading) as connection:
+        row = await (await connection.execute(_NEWEST, (SILENT_S,))).fetchone()
+    return VerificationRun(*row) if row else None
 
 
 async def _verified_elsewhere(database: Database, hear: Callable[[bytes], object]) -> dict[str, Any]:

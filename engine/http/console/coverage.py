@@ -82,7 +82,11 @@ def _alarms(coverage: Coverage, now: datetime) -> Markup:
 
 
 def _last_verification(visit: Visit, run: VerificationRun | None) -> Markup:
-    button = layout.form(visit, VERIFICATION, tag("button", "Verify now", type="submit", class_="primary"))
+    button = (
+        layout.form(visit, VERIFICATION, tag("button", "Verify now", type="submit", class_="primary"))
+        if visit.house.verifier.can_start
+        else tag("p", "To verify it now, run ", tag("code", "affidavit audit verify"), ".")
+    )
     if run is None:
         said = tag(
             "p",

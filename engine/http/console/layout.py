@@ -13,6 +13,7 @@ HOME, SIGN_OUT = "/console", "/console/sign-out"
 Entry = tuple[str, str]  # a word of the navigation, and its address
 
 _FOOT = "Each page that you open here leaves a record in the log, with your key's client and, where it shows what people wrote, what was shown."
+_FOOT_LOCAL = "This console only reads. What it shows of what people wrote is put on record first; its other pages leave no record."
 
 
 def page(sheet: Sheet, visit: Visit | None = None, navigation: Sequence[Entry] = ()) -> str:
@@ -34,7 +35,11 @@ def page(sheet: Sheet, visit: Visit | None = None, navigation: Sequence[Entry] =
         tag("a", "Skip to the content", href="#content", class_="skip"),
         _top(visit, navigation),
         tag("main", tag("h1", sheet.title), sheet.body, id="content", tabindex="-1"),
-        tag("footer", tag("p", _FOOT), class_="foot small"),
+        tag(
+            "footer",
+            tag("p", _FOOT_LOCAL if visit and visit.house.is_read_only else _FOOT),
+            class_="foot small",
+        ),
     )
     return f"<!doctype html>\n{tag('html', tag('head', *head), tag('body', *body), lang='en')}\n"
 

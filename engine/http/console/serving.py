@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from audit.markup import joined, tag
 from engine.admission.console_sessions import form_token
-from engine.errors import MaskedReadError, RequestError, UnauthenticatedError
+from engine.errors import ForbiddenError, MaskedReadError, RequestError, UnauthenticatedError
 from engine.house import House
 from engine.http import request_context
 from engine.http.console import PAGES, assets, layout, signing_in
@@ -61,7 +61,8 @@ async def sign_in(request: Request) -> Response:
     except RequestError as failure:
         if not hasattr(request.state, "is_on_record"):
             raise  # it failed before it reached the engine, so its row is written where others are
-        return _rendered(signing_in.sheet(signing_in.HOME, failure), failure.status)
+        is_local = request_context.house(request).is_read_only
+        return _rendered(signing_in.sheet(signing_in.HOME, failure, is_local=is_local), failure.status)
     response = RedirectResponse(next_path, HTTPStatus.SEE_OTHER, HEADERS)
     signing_in.set_cookie(response, secret, is_secure=is_secure)
     return response
@@ -87,6 +88,10 @@ def _route(handler: Handler, role: Role, *, is_act: bool = False, is_last: bool 
         async def work(client: Client, trail: Trail) -> Reply:
             visits.append(await _visit(request, client, trail, secret or "", is_act=is_act))
             visits[0].require(role)
+            if is_act and house.is_read_only and not is_last:
+                raise ForbiddenError(
+                    "This console only reads. Use the console of `affidavit serve` for this."
+                )
             reply = await handler(visits[0])
             if isinstance(reply, SeeOther):
                 trail.http_status = HTTPStatus.SEE_OTHER.value
@@ -100,7 +105,7 @@ def _route(handler: Handler, role: Role, *, is_act: bool = False, is_last: bool 
         try:
             reply = await house.engine.serve(asked, work)
         except UnauthenticatedError as failure:
-            return _rendered(signing_in.sheet(_address(request)), failure.status)
+            return _rendered(signing_in.sheet(_address(request), is_local=house.is_read_only), failure.status)
         except RequestError as failure:
             visit = visits[0] if visits else None
             sheet = (

@@ -109,13 +109,15 @@ async def form_fields(request: Request) -> list[tuple[str, str]]:
         raise BadRequestError("The form cannot be read. Open the page again and send it once more.") from None
 
 
-def sheet(next_path: str, failure: RequestError | None = None) -> Sheet:
-    """The form to sign in with. `failure`: of an attempt to."""
+def sheet(next_path: str, failure: RequestError | None = None, *, is_local: bool = False) -> Sheet:
+    """The form to sign in with. `failure`: of an attempt to. `is_local`: the console of one command, with a code of its own."""
     said = None if failure is None else tag("p", _words(failure), class_="alarm", role="alert")
     hint = joined(
         "An API key with the scope ", tag("code", "audit"), ". ", tag("code", "affidavit keys create --client NAME --scope audit"),
         " makes one; ", tag("code", "audit,review"), " is for reviewers and ", tag("code", "audit,lead"), " for leads.",
     )  # fmt: skip
+    if is_local:
+        hint = joined("The code that ", tag("code", "affidavit console"), " printed in your terminal.")
     key = tag(
         "input", type="password", id="key", name="key", autocomplete="off", required=True, aria_describedby="key-hint",
         aria_invalid="true" if failure else None,
@@ -125,7 +127,7 @@ def sheet(next_path: str, failure: RequestError | None = None) -> Sheet:
         tag(
             "form",
             tag("input", type="hidden", name="next", value=next_path if _OURS.fullmatch(next_path) else HOME),
-            tag("label", "API key", for_="key"), key, tag("p", hint, id="key-hint", class_="small"),
+            tag("label", "Code" if is_local else "API key", for_="key"), key, tag("p", hint, id="key-hint", class_="small"),
             tag("button", "Sign in", type="submit", class_="primary"),
             method="post", action=SIGN_IN, class_="sign-in panel",
         ),
@@ -139,7 +141,7 @@ def sheet(next_path: str, failure: RequestError | None = None) -> Sheet:
 
 def _words(failure: RequestError) -> str:
     if isinstance(failure, UnauthenticatedError):
-        return "This key is not valid: it is unknown, was revoked, or is mistyped."
+        return "This is not valid: it is unknown, was revoked, or is mistyped."
     return failure.detail
 
 

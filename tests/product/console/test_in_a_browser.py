@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from engine.http.console import PAGES
 from engine.storage.database import Database
 from tests.conftest import Running
 from tests.product.browser import CHROMIUM, Page, browser
@@ -14,13 +15,7 @@ from tests.product.docusaurus import PLUGIN, install
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
 
-PAGES = (
-    "/console",
-    "/console/verification",
-    "/console/reviews",
-    "/console/reports",
-    "/console/reports?pack=change",
-)
+ADDRESSES = (*(page.path for page in PAGES if page.navigation), "/console/verification", "/console/reports?pack=change")
 _RUN_AXE = "axe.run().then(found => found.violations.map(it => [it.id, it.nodes.map(node => node.html)]))"
 
 
@@ -33,7 +28,7 @@ def chromium() -> Iterator[Page]:
 @pytest.fixture
 async def page(chromium: Page, server: Running, database: Database) -> Page:
     """Signed in, by keyboard alone."""
-    key = await key_of(database, client="The office of records, third floor")
+    key = await key_of(database, "audit", "lead", client="The office of records, third floor")
     await asyncio.to_thread(enter, chromium, server.url, key)
     return chromium
 
@@ -54,7 +49,7 @@ def opened(page: Page, path: str) -> None:
     page.read("void document.querySelectorAll('details').forEach(one => one.open = true)")
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", ADDRESSES)
 @pytest.mark.parametrize("width", [320, 380, 1200])
 def test_no_page_is_wider_than_its_window(page: Page, path: str, width: int) -> None:
     opened(page, path)
@@ -62,13 +57,11 @@ def test_no_page_is_wider_than_its_window(page: Page, path: str, width: int) -> 
     assert page.read("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", ADDRESSES)
 def test_the_policy_refuses_nothing_that_a_page_needs(page: Page, path: str) -> None:
     opened(page, path)
     assert page.complaints == []
-    assert page.read(
-        "document.styleSheets.length === document.querySelectorAll('link[rel=stylesheet]').length"
-    )
+    assert page.read("document.styleSheets.length") == 1
 
 
 def test_a_script_cannot_read_the_session(page: Page) -> None:
@@ -95,7 +88,7 @@ def test_without_scripts_the_log_is_verified_by_a_button(page: Page) -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", ADDRESSES)
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_nothing(page: Page, path: str, dark: bool) -> None:
     install()

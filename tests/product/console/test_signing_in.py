@@ -10,6 +10,7 @@ import pytest
 
 from engine import wiring
 from engine.admission.console_sessions import IDLE, LIFETIME, digest
+from engine.admission.flood import ROWS_MAX
 from engine.admission.keys import key_id_of
 from engine.house import House
 from engine.storage.database import Database
@@ -116,6 +117,14 @@ async def test_a_wrong_key_is_refused_and_on_record(
     (row,) = records.where("request_id = %s", name)
     assert (row["endpoint"], row["http_status"]) == ("/console/sign-in", 401)
     assert not wrong or wrong not in str(row)
+
+
+async def test_guessing_keys_shares_rows_like_any_flood(house: House, records: Records) -> None:
+    async with browser_at(house, address="203.0.113.77") as client:
+        for _ in range(ROWS_MAX + 5):
+            assert (await sign_in(client, "aff_0000000000_" + "0" * 72)).status_code == 401
+    rows = records.where("endpoint = '/console/sign-in' AND client_address = '203.0.113.77'")
+    assert len(rows) == ROWS_MAX
 
 
 @pytest.mark.parametrize("scopes", [["ask"], ["ask", "review", "lead"], ["erase", "admin"]])
