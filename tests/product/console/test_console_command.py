@@ -41,14 +41,14 @@ def opened(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iter
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
         env=os.environ | PATIENCE | {"DATABASE_URL": make_conninfo(database.url, user="affidavit_auditor")},
     )  # fmt: skip
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         with killed_after(HUNG_S, process):
             yield Opened(*_read_start(process.stdout))
     finally:
         process.terminate()
         assert process.wait(60) == 0
-        process.stdout.close() if process.stdout else None
+        process.stdout.close()
 
 
 def _read_start(lines: Iterator[str]) -> tuple[str, str]:
