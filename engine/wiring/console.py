@@ -32,7 +32,7 @@ from engine.models import Client
 from engine.retrieval.library import StoredLibrary
 from engine.settings import Settings
 from engine.storage.database import Database
-from engine.wiring import audit_log, charts, providers
+from engine.wiring import access, audit_log, charts, providers, reports
 from engine.wiring.access import reader_of, recording_read
 from engine.wiring.house import coverage_of, open_console_pool, rules_of
 from engine.wiring.providers import closed_by, now
@@ -105,10 +105,10 @@ class ReadsLedger:
         if "access" not in details:
             return
         about = {name: value for name, value in details.items() if name != "access"}
-        access = Access(**details["access"])
+        read = Access(**details["access"])
         try:
             async with recording_read(
-                self.settings, self.database, f"console {trail.endpoint}", access, **about
+                self.settings, self.database, f"console {trail.endpoint}", read, **about
             ):
                 pass
         except (AffidavitError, AuditError, OSError) as failure:
@@ -154,5 +154,6 @@ async def open_console(settings: Settings, database: Database) -> AsyncIterator[
             prover=await stack.enter_async_context(audit_log.open_prover(database)), public_keys=absent, log_gauges=absent,
             tallies=dict, sessions=None, eraser=absent, operator_events=absent, tracer=None, seals=absent,
             console_sessions=sessions, console_pool=pool, charts=charts.charts_of(settings, database),
-            coverage=closed_by(stack, coverage), verifier=RunsOfOthers(pool), is_read_only=True,
+            coverage=closed_by(stack, coverage), verifier=RunsOfOthers(pool), access_policy=access.access_policy_of(settings), reports=reports.reports_of(settings, database),
+            unmask_requests=partial(asyncio.to_thread, access.unmask_requests, database), is_read_only=True,
         ), code  # fmt: skip

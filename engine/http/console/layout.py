@@ -61,7 +61,9 @@ def table(headings: Sequence[object], rows: Sequence[Sequence[object]], caption:
         ],
     )
     inner = tag("table", tag("caption", caption), head, body)
-    return tag("div", inner, class_="table", tabindex="0", role="region", aria_label=_words(caption))
+    return tag(
+        "div", inner, class_="table", tabindex="0", role="region", aria_label=f"Table: {_words(caption)}"
+    )
 
 
 def figure(name: str, caption: object, drawn: Markup) -> Markup:
@@ -70,8 +72,8 @@ def figure(name: str, caption: object, drawn: Markup) -> Markup:
     return tag("figure", tag("figcaption", caption), inner)
 
 
-def _words(caption: object) -> str | None:
-    return caption if isinstance(caption, str) else "Table"
+def _words(caption: object) -> str:
+    return caption if isinstance(caption, str) else "numbers"
 
 
 def _top(visit: Visit | None, navigation: Sequence[Entry]) -> Markup:

@@ -15,7 +15,11 @@ from tests.product.docusaurus import PLUGIN, install
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
 
-ADDRESSES = (*(page.path for page in PAGES if page.navigation), "/console/verification", "/console/reports?pack=change")
+ADDRESSES = (
+    *(page.path for page in PAGES if page.navigation),
+    "/console/verification",
+    "/console/reports?pack=change",
+)
 _RUN_AXE = "axe.run().then(found => found.violations.map(it => [it.id, it.nodes.map(node => node.html)]))"
 
 
