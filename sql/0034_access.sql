@@ -42,7 +42,7 @@ CREATE TABLE audit_reads_waiting (
     read_id  uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     read_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     login    text NOT NULL,
-    command  text NOT NULL CHECK (command ~ '^audit (query|search|prove|package|export|report|pii|hold list|access ask)$'),  -- and no other record
+    command  text NOT NULL CHECK (command ~ '^(audit (query|search|prove|package|export|report|pii|hold list|access ask)|console)$'),  -- and no other record
     details  jsonb NOT NULL CHECK (octet_length(details::text) <= 200000),
     records  bigint,
     has_ended boolean NOT NULL DEFAULT false

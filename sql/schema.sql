@@ -478,7 +478,7 @@ ALTER TABLE public.audit_months ADD CONSTRAINT audit_months_pkey PRIMARY KEY (re
 ALTER TABLE public.audit_open ADD CONSTRAINT audit_open_pkey PRIMARY KEY (log_id);
 ALTER TABLE public.audit_pepper ADD CONSTRAINT audit_pepper_pepper_check CHECK ((octet_length(pepper) = 32));
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_pkey PRIMARY KEY (read_id);
-ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_command_check CHECK ((command ~ '^audit (query|search|prove|package|export|report|pii|hold list|access ask)$'::text));
+ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_command_check CHECK ((command ~ '^(audit (query|search|prove|package|export|report|pii|hold list|access ask)|console)$'::text));
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_details_check CHECK ((octet_length((details)::text) <= 200000));
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_pkey PRIMARY KEY (month, first_leaf);
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_check CHECK ((tree_size > first_leaf));

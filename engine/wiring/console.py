@@ -104,12 +104,12 @@ class ReadsLedger:
         details = trail.details if isinstance(trail.details, dict) else {}
         if "access" not in details:
             return
-        about = {name: value for name, value in details.items() if name != "access"}
+        about = {name: value for name, value in details.items() if name != "access"} | {
+            "page": trail.endpoint
+        }
         read = Access(**details["access"])
         try:
-            async with recording_read(
-                self.settings, self.database, f"console {trail.endpoint}", read, **about
-            ):
+            async with recording_read(self.settings, self.database, "console", read, **about):
                 pass
         except (AffidavitError, AuditError, OSError) as failure:
             raise LedgerUnavailableError("The read cannot be recorded") from failure
