@@ -142,6 +142,7 @@ def test_a_report_and_the_record_of_it_with_its_digest(run: Run, log: SealedLog,
     words = ("report", "--pack", "operation", *PERIOD, "-o", file)
     code, _, err = run(*words)
     assert code in {0, 1} and file.exists(), err
+    assert run("report", "--repeat", file)[0] == 0
     run("query", QUESTIONS, login=LEAD, data_dir=log.folder)  # it records what waits
     with psycopg.connect(log.url) as superuser:
         rows = superuser.execute(
