@@ -100,7 +100,9 @@ def _shown(report: ControlReport, since: date, until: date) -> Markup:
     caption = f"{report.pack.title}, {period_of(report)}: {counts}, over {report.records:,} sealed records"
     return joined(
         tag("p", CAUTION, class_="small"),
-        tag("div", layout.table(("Control", "Status", "What the log shows"), rows, caption), class_="controls"),
+        tag(
+            "div", layout.table(("Control", "Status", "What the log shows"), rows, caption), class_="controls"
+        ),
         tag("h2", "Take it along"),
         _files(report.pack.id, since, until),
         tag("h2", "Each control"),
