@@ -26,6 +26,9 @@ STOP_S = 1.0
 PAUSE_S = 0.05  # after some thousand rows
 DRAWN_AT_ONCE = 2  # pages: more would keep readers waiting
 
+# On one processor: the others are the readers'.
+_LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('max_parallel_workers_per_gather', '0', false)"
+
 log = logging.getLogger(__name__)
 
 
@@ -52,7 +55,7 @@ def open_chart_log(
     with reading(database.url, AUDITOR) as connection:
         connection.autocommit = True
         limit_ms = f"{(within_s or settings.audit.query_s) * 1000:.0f}"
-        connection.execute("SELECT set_config('statement_timeout', %s, false)", (limit_ms,))
+        connection.execute(_LIMITS, (limit_ms,))
         yield ChartLog(connection, sealed_rows_of(connection, vault_of(settings)), choice)
 
 

@@ -59,16 +59,17 @@ def tokens(log: ChartLog) -> Chart:
 
 def cost(log: ChartLog, prices: Prices, currency: str) -> Chart:
     """Tokens of models without a price are not counted, and the note says so."""
-    read, written = (log.sums(measure, "day", "value") for measure in ("tokens_input", "tokens_output"))
-    used = {key.value for key in (*read, *written)}
+    sums = [log.sums(measure, "day", "value") for measure in ("tokens_input", "tokens_output") if prices]
+    used = {key.value for counts in sums for key in counts}
     table: _Table = defaultdict(lambda: defaultdict(float))
-    for number, counts in enumerate((read, written)):
+    for number, counts in enumerate(sums):
         for key, count in counts.items():
             if key.day and key.value and key.value in prices:
                 paid = count.total * prices[key.value][number] / 1e6
                 table[key.value][log.choice.step_of(key.day)] += paid
     unpriced = sorted(name or "no model" for name in used if name not in prices)
     note = f"Without a price in `[prices]`: {', '.join(unpriced)}." if unpriced else ""
+    note = note if prices else "No model has a price: see `[prices]` in the settings."
     series = [
         _series(log.choice, name, values, number, {})
         for number, (name, values) in enumerate(_largest(table).items())

@@ -99,7 +99,10 @@ def alone(connection: psycopg.Connection) -> Iterator[None]:
 def put(
     connection: psycopg.Connection, rollup: Rollup, counts: Mapping[CountKey, Count], at: datetime
 ) -> bool:
-    """Write it in place of one of the same leaves. False if another process wrote it first: the primary key decides."""
+    """Write it in place of one of the same leaves. False if another process wrote it first: the primary key decides.
+
+    What a chart reads together lies together on disk.
+    """
     made = replace(rollup, digest=digest_of(rollup, counts))
     place = (made.month, made.first_leaf)
     with suppress(errors.UniqueViolation), connection.transaction():
@@ -108,7 +111,7 @@ def put(
             _INSERT, (*place, made.tree_size, made.root, made.version, made.erased, made.digest, at)
         )
         with connection.cursor().copy(_COPY) as copy:
-            for key, count in counts.items():
+            for key, count in sorted(counts.items(), key=lambda item: (item[0].measure, item[0].day)):
                 copy.write_row((*place, *key, count.count, count.total, count.first_at, count.last_at))
         return True
     return False
