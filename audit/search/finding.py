@@ -158,10 +158,9 @@ class Finder:
             search = await _search(connection, criteria)
             within = [each.month for each in months if _is_within(each.month, criteria, after)]
             unindexed = tuple(
-                each.month
-                for each in months
-                if each.month in within[1:] and search.words and not each.is_indexed
-            )
+                each.month for each in months
+                if search.words and not each.is_indexed and each.month in within and each.month < self.today.replace(day=1)
+            )  # fmt: skip
             for each in months:
                 if each.month not in within:
                     continue

@@ -20,7 +20,7 @@ from engine.storage.database import AUDITOR, Database, open_lazily
 from tests.databases import migrated_database
 from tests.logs.recorded import make_months, quotation, write
 
-OVER, NOW = date(2031, 4, 1), date(2031, 5, 1)
+OVER, NOW, AHEAD = date(2031, 4, 1), date(2031, 5, 1), date(2031, 6, 1)
 TODAY = date(2031, 5, 20)
 CHUNK = "ab" * 32
 
@@ -53,7 +53,7 @@ def url(database: Database) -> Iterator[str]:
     """The same questions in a month that is over and has its index, and in the one that is being written."""
     with migrated_database(database) as made:
         with psycopg.connect(made.url) as inside:
-            make_months(inside, (OVER, NOW))
+            make_months(inside, (OVER, NOW, AHEAD))
             for month in (OVER, NOW):
                 write(
                     inside, *[asked(at, *said) for at, said in zip(days(month, len(SAID)), SAID, strict=True)]

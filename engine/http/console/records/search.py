@@ -1,7 +1,7 @@
 """The search page: one field for words and for anything pasted, a filter whose address can be shared, pages that stay."""
 
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from audit.markup import Markup, joined, tag
@@ -40,8 +40,11 @@ async def show(visit: Visit) -> Reply:
         if criteria.text and sight.is_masked:
             raise ForbiddenError(_MASKED)
         page = await showing.finder(visit).page(criteria, _after(visit))
+        _, archived_until = await showing.finder(visit).archived(criteria, None)
     showing.note_read(visit, sight, criteria.words, showing.LISTED, len(page.rows))
-    return Sheet("Search", joined(_form(criteria), _result(visit, sight, criteria, page)))
+    return Sheet(
+        "Search", joined(_form(criteria), _result(visit, sight, criteria, page), _archived(archived_until))
+    )
 
 
 async def paste(visit: Visit) -> Reply:
@@ -106,6 +109,13 @@ def _unindexed(page: FoundPage) -> Markup | None:
         ),
         class_="calm",
     )
+
+
+def _archived(until: datetime | None) -> Markup | None:
+    if until is None:
+        return None
+    told = f"Archived months before {until:%Y-%m} are not searched here. `affidavit audit search` finds ids and filters in them too."
+    return tag("p", showing.said_by_us(told), class_="small")
 
 
 def _form(criteria: Criteria) -> Markup:
