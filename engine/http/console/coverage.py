@@ -132,9 +132,9 @@ def _findings(details: Mapping[str, Any]) -> Markup:
     if left_off := details.get("findings_left_off"):
         found.append(tag("li", f"and {left_off:,} more: run affidavit audit verify", class_="calm"))
     listed = tag("ul", found, class_="alarms") if found else tag("p", "No findings.")
-    counted = [(what, f"{number:,}") for what, number in details.get("counted", {}).items()]
+    counted = [tag("li", f"{number:,} {what}") for what, number in details.get("counted", {}).items()]
     return joined(
-        tag("h2", "Findings"), listed, [tag("h2", "Counted"), layout.facts(counted)] if counted else None
+        tag("h2", "Findings"), listed, [tag("h2", "Counted"), tag("ul", counted)] if counted else None
     )
 
 
