@@ -35,6 +35,7 @@ IN_PATHS = {
     "{record}": str(uuid4()),
     "{sample}": str(uuid4()),
     "{session_id}": str(uuid4()),
+    "{view_id}": str(uuid4()),
 }
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY")
 OPERATOR = Client("tests", None, frozenset({"ask"}))
