@@ -136,7 +136,6 @@ def test_chart(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "chart.csv").exists()
 
 
-# Seen red with the record of the report written in the engine's role.
 def test_a_report_and_the_record_of_it_with_its_digest(run: Run, log: SealedLog, tmp_path: Path) -> None:
     file = tmp_path / "review.html"
     words = ("report", "--pack", "operation", *PERIOD, "-o", file)

@@ -20,6 +20,7 @@ from psycopg.types.json import Jsonb
 
 from audit.checking.status import gaps
 from audit.proof.keys import SigningKey
+from audit.query.tiers import TieredLog
 from engine import settings as settings_file
 from engine import wiring
 from engine.cli import main
@@ -117,7 +118,10 @@ def test_a_count_leaves_no_record(log: Database, run: Run) -> None:
 
 
 # Seen red with the report after the query.
-def test_a_read_that_cannot_be_reported_does_not_happen(log: Database, run: Run) -> None:
+def test_a_read_that_cannot_be_reported_does_not_happen(
+    log: Database, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TieredLog, "query", lambda *_: pytest.fail("it was read"))
     with psycopg.connect(log.url, autocommit=True) as superuser:
         superuser.execute("REVOKE EXECUTE ON FUNCTION audit_report_read FROM affidavit_auditor")
         try:
@@ -243,7 +247,50 @@ asyncio.run(run())
 """
 
 
-# Seen red with the record written after the transaction that takes the report (some were lost), and before it (some were twice).
+DYING = """
+import asyncio, os, signal, sys
+from pathlib import Path
+import psycopg
+from audit.ledger import reported_reads
+from engine import settings, wiring
+from engine.storage.database import Database
+given = settings.load({"DATABASE_URL": sys.argv[1]}, data_dir=Path(sys.argv[2]))
+real, leave = reported_reads.arguments, psycopg.AsyncTransaction.__aexit__
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+def before_the_record(entries):
+    die()
+def before_the_end(entries):
+    async def end(*_):
+        die()
+    psycopg.AsyncTransaction.__aexit__ = end
+    return real(entries)
+reported_reads.arguments = {"record": before_the_record, "end": before_the_end}[sys.argv[3]]
+async def run():
+    async with wiring.open_ledger(Database(sys.argv[1], given)):
+        pass
+asyncio.run(run())
+"""
+
+
+# Seen red with the report taken in a transaction of its own: it was lost.
+@pytest.mark.parametrize("place", ["record", "end"])
+def test_an_engine_that_dies_while_it_records_loses_nothing_and_repeats_nothing(
+    log: Database, place: str
+) -> None:
+    before = len(accesses(log))
+    with as_login(log, ALICE) as alice:
+        ((read_id,),) = alice.execute(
+            "SELECT audit_report_read('audit query', %s)", (Jsonb(ACCESS),)
+        ).fetchall()
+        alice.execute("SELECT audit_end_read(%s, 1)", (read_id,))
+    command = [sys.executable, "-c", DYING, log.url, str(log.settings.data_dir), place]
+    died = subprocess.run(command, cwd=ROOT, env=dict(os.environ), check=False, capture_output=True)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    asyncio.run(drain(log))
+    assert (waiting(log), len(accesses(log)) - before) == (0, 1)
+
+
 @pytest.mark.campaign
 def test_each_report_becomes_one_record_through_kills(log: Database) -> None:
     before, sent = len(accesses(log)), list[str]()
