@@ -1,6 +1,7 @@
 """Charts of sealed records over any period: the filters are in the address, and each chart is a table and a CSV too."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from urllib.parse import urlencode
 
@@ -31,7 +32,7 @@ async def show(visit: Visit) -> Sheet:
     except (RollupError, StatementError) as failure:
         words = str(failure) if isinstance(failure, RollupError) else LATER
         return Sheet("Charts", joined(_filters(choice), tag("p", words, class_="alarm")))
-    figures = [_figure(chart, choice) for chart in drawn if chart.name != "cost" or not chart.is_empty]
+    figures = await asyncio.to_thread(_figures, drawn, choice)  # readers' requests go on meanwhile
     return Sheet(
         "Charts",
         joined(
@@ -125,6 +126,10 @@ def _periods(choice: ChartChoice) -> list[Markup]:
         for words, days in PERIODS
     ]
     return [*links, tag("a", "no filters", href="/console/charts")]
+
+
+def _figures(drawn: Sequence[Chart], choice: ChartChoice) -> Markup:
+    return joined([_figure(chart, choice) for chart in drawn if chart.name != "cost" or not chart.is_empty])
 
 
 def _figure(chart: Chart, choice: ChartChoice) -> Markup:
