@@ -16,7 +16,9 @@ HERE = Path(__file__).parent
 
 def test_the_page_is_what_its_sources_give() -> None:
     assert verifier_page.PAGE.read_bytes() == verifier_page.assembled(), "Run `make verifier`."
-    assert verifier_page.RECOMPUTE.read_text() == verifier_page.script_of("page/recompute.js"), "Run `make verifier`."
+    assert verifier_page.RECOMPUTE.read_text() == verifier_page.script_of("page/recompute.js"), (
+        "Run `make verifier`."
+    )
     assert verifier_page.PUBLISHED.read_bytes() == verifier_page.PAGE.read_bytes()
 
 
