@@ -20,6 +20,7 @@ AuditError
 │   ├── BundleError               not a proof bundle of ours
 │   ├── UnknownVersionError       a record of a schema version that this program does not know
 │   ├── ArchiveError              not an archive of ours, or not what was sealed
+│   ├── ReportFileError           not a report of ours
 │   ├── PackageError              not an evidence package in the one form that it has
 │   ├── SampleError               not a sample's file, or not a population that a sample can be drawn from
 │   └── TimeStampError            not a time stamp of this text by a pinned authority
@@ -46,6 +47,7 @@ AuditError
 ├── ReviewRefusedError            a verdict cannot be given like this, or not by this person
 ├── ReviewUnavailableError        the database does not answer now, so no verdict was given
 ├── MaskedError                   personal columns are masked for this reader: nothing was shown
+├── CriteriaError                 what is searched for is not written as it can be; also a ValueError
 ├── QueryError                    an auditor's SQL is refused or wrong
 ├── UnansweredError               an auditor's SQL may be right, but what it needs cannot be read now
 │   └── MisleadingSchemaError     the database could answer with other rows than `verify` checks

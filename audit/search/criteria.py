@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
+from audit.errors import AuditError
+
 VALUE_CHARACTERS_MAX = 500
 
 # The name in an address, and the column that must have exactly this value.
@@ -15,7 +17,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-class CriteriaError(ValueError):
+class CriteriaError(AuditError, ValueError):
     """The filter is not one; the message says why."""
 
 
