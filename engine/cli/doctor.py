@@ -318,7 +318,8 @@ async def _holds(_: Settings, database: Database) -> VaultState:
         in_force = [hold for hold in await holds.all() if hold.state == "active"]
         waiting = await holds.waiting()
     if due := [request for request in waiting if not request.holds]:
-        return "missing", f"{len(due)} erasures are not held any more: run `affidavit audit hold finish`"
+        words = f"{len(due)} erasures are not held any more, and were not carried out yet"
+        return "missing", f"{words}: a running engine does it within a minute"
     return "ok", f"{len(in_force)} in force, {len(waiting)} erasures wait"
 
 
