@@ -137,7 +137,9 @@ class Sampling:
     def _stated(self, sample_id: UUID) -> StatedRow:
         found = self.rows.connection.execute(_STATED, (sample_id, f"affidavit {STATING}")).fetchone()
         if found is None:
-            raise SampleError(f"The log has no sample {sample_id}: see `affidavit audit sample --list`.")
+            raise SampleError(
+                f"The log has no sample {sample_id}. Check the ID: the console lists all under Reviews."
+            )
         return StatedRow(*found)
 
     def _newest_heads(self, wish: Wish) -> list[StatedHead]:
