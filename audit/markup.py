@@ -14,9 +14,9 @@ VOID = frozenset({"br", "col", "hr", "img", "input", "link", "meta"})  # element
 _ADDRESSES = frozenset({"action", "formaction", "href", "src", "xlink:href"})
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9:-]*")
 _HARMLESS = re.compile(r"(?:https?://|/(?!/)|[#?])[^\x00-\x20\\]*", re.ASCII | re.IGNORECASE)
-# What HTML and XML cannot hold, and what changes the direction or the lines of the text around it.
+# What HTML and XML cannot hold, and what changes the direction of the text around it. The marks of Arabic and Hebrew stay.
 _UNSHOWN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 
 

@@ -65,6 +65,7 @@ def test_no_element_brings_its_own_script_or_style(name: str) -> None:
 
 def test_what_would_reorder_or_vanish_is_shown_as_a_mark() -> None:
     assert str(joined("a\u202eb\x00c\x1bd")) == "a\ufffdb\ufffdc\ufffdd"
+    assert str(joined("\u200fa\u200e")) == "\u200fa\u200e"
 
 
 def test_lists_and_absent_children_and_numbers() -> None:
