@@ -235,14 +235,14 @@ REVIEW_COMMANDS: dict[str, Command] = {
         ),
     ),
     "audit review next": Command(
-        show_next, "affidavit audit review next --as ada", (_PERSON, _SAMPLE, JSON),
+        show_next, "affidavit audit review next --as reviewer-1", (_PERSON, _SAMPLE, JSON),
     ),
     "audit review give": Command(
-        give, "affidavit audit review give 0190c2a4-… --as ada --grounded yes --answers partly --harmful no --personal-data no",
+        give, "affidavit audit review give 0190c2a4-… --as reviewer-1 --grounded yes --answers partly --harmful no --personal-data no",
         (_RECORD, _PERSON, *_RUBRIC, _COMMENT, _SAMPLE),
     ),
     "audit review adjudicate": Command(
-        adjudicate, "affidavit audit review adjudicate 0190c2a4-… --as lin --grounded yes --answers yes --harmful no --personal-data no",
+        adjudicate, "affidavit audit review adjudicate 0190c2a4-… --as lead-1 --grounded yes --answers yes --harmful no --personal-data no",
         (_RECORD, _PERSON, *_RUBRIC, _COMMENT, _SAMPLE),
     ),
     "audit review report": Command(
