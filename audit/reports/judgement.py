@@ -23,14 +23,17 @@ class ControlVerdict:
 def judge(
     control: Control, columns: Sequence[str], rows: Sequence[Sequence[Any]], sealed: int
 ) -> ControlVerdict:
-    """`sealed` is how many records of the period the heads seal. Without any, nothing is met."""
+    """`sealed` is how many records of the period the heads seal. Without any, nothing is met.
+
+    Violations come first: a period whose rows were all deleted, or never sealed, has none that are sealed.
+    """
     if not control.query:
         return ControlVerdict(control.unmeasured, control.because)
-    if not sealed:
-        return ControlVerdict("not measured", EMPTY)
     counted, violations = (_total(columns, rows, name) for name in ("counted", "violations"))
     if violations:
         return ControlVerdict("not met", _figure(control, counted, violations, rows), counted, violations)
+    if not sealed:
+        return ControlVerdict("not measured", EMPTY)
     if not counted:
         return (
             ControlVerdict("not applicable", control.absent)

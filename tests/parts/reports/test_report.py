@@ -154,6 +154,25 @@ def test_a_period_without_a_record_is_not_measured_and_never_met(log: SealedLog,
     assert {each.judged.status for each in report.controls} == {"not measured"}
 
 
+def test_a_month_whose_rows_were_all_deleted_is_not_met(log: SealedLog) -> None:
+    """Seen red with the sealed records asked for before the violations: "not measured"."""
+    try:
+        log.attack("DELETE FROM audit_logs WHERE timestamp < '2025-03-01'")
+        rows = control(measured(log, "retention"), "retention-rows")
+        assert (rows.judged.status, rows.judged.violations) == ("not met", rows.judged.counted)
+    finally:
+        log.restore()
+
+
+def test_a_month_that_was_never_sealed_is_not_met(log: SealedLog) -> None:
+    try:
+        log.attack("DELETE FROM audit_leaves; DELETE FROM audit_checkpoints")
+        unsealed = control(measured(log, "operation"), "operation-unsealed")
+        assert (unsealed.judged.status, unsealed.judged.violations) == ("not met", unsealed.judged.counted)
+    finally:
+        log.restore()
+
+
 @pytest.mark.parametrize("pack", PACKS)
 def test_a_repeated_report_is_the_same_to_the_last_byte_in_every_form(log: SealedLog, pack: str) -> None:
     report = measured(log, pack)
