@@ -47,6 +47,12 @@ class LogVerifier(Protocol):
     async def newest(self) -> VerificationRun | None: ...
 
 
+def reason_of(said: Mapping[str, Any]) -> str:
+    """It stays when the details are erased or archived, so it says whether the whole log was verified."""
+    part = " of a part" if said.get("since") or said.get("until") else ""
+    return f"verdict {said['verdict']}{part}"
+
+
 def about(report: Report, since: datetime | None, until: datetime | None, seconds: float) -> dict[str, Any]:
     """What the record of a run says. Findings have no word of a reader."""
     return {

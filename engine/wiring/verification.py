@@ -17,7 +17,7 @@ from audit import worker
 from audit.checking.evidence import Period
 from audit.checking.inspection import inspect
 from audit.checking.stamp_check import check_stamps
-from audit.coverage.verifications import COMMAND, VerificationRun
+from audit.coverage.verifications import COMMAND, VerificationRun, reason_of
 from audit.definitions.comparison import check_with
 from audit.errors import AuditError, WorkerEndedError
 from audit.heads.inspection import Watch
@@ -87,7 +87,7 @@ async def record_verification(database: Database, said: dict[str, Any], begun_at
         if not is_alive:
             return ""
         async with operator_events_of(database).event(COMMAND, **said) as trail:
-            trail.reason = f"verdict {said['verdict']}"  # stays when the details are erased or archived
+            trail.reason = reason_of(said)
         async with database.pool("affidavit_engine", 1) as pool, borrowed(pool) as connection:
             await connection.execute(_ENDED, (uuid4(), begun_at, trail.log_id, trail.timestamp))
     except (AffidavitError, AuditError, psycopg.Error, OSError, TimeoutError):
@@ -135,7 +135,7 @@ class BackgroundVerifier:
             telling.cancel()
             self._told = None
         async with self.events.event(COMMAND, client_id=client_id, key_id=key_id, **said) as trail:
-            trail.reason = f"verdict {said['verdict']}"
+            trail.reason = reason_of(said)
         async with borrowed(self.pool) as connection:
             await connection.execute(_END, (trail.log_id, trail.timestamp, run_id))
 

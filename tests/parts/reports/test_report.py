@@ -123,7 +123,7 @@ STATUSES = {
     "retention-rows": "met", "retention-months": "met", "retention-archives": "not applicable",
     "retention-erasures": "not applicable", "retention-holds": "not applicable", "retention-handed-over": "not applicable",
     "retention-period": "not measured", "retention-write-once": "not measured", "retention-backup": "not measured",
-    "incident-failures": "met", "incident-history": "met", "incident-forged": "met", "incident-changed": "met",
+    "incident-failures": "met", "incident-history": "met", "incident-forged": "met", "incident-changed": "met", "incident-rows": "met",
     "incident-rollback": "met", "incident-revocations": "not applicable", "incident-response": "not measured",
     "change-named": "met", "change-models": "met", "change-prompts": "met", "change-editions": "met",
     "change-settings": "met", "change-signing-keys": "met", "change-api-keys": "met", "change-schema": "met",
@@ -160,6 +160,49 @@ def test_a_month_whose_rows_were_all_deleted_is_not_met(log: SealedLog) -> None:
         log.attack("DELETE FROM audit_logs WHERE timestamp < '2025-03-01'")
         rows = control(measured(log, "retention"), "retention-rows")
         assert (rows.judged.status, rows.judged.violations) == ("not met", rows.judged.counted)
+    finally:
+        log.restore()
+
+
+def test_rows_whose_content_was_rewritten_are_not_said_to_be_unchanged_without_a_verification(
+    log: SealedLog,
+) -> None:
+    """Stored hashes stay as they were."""
+    try:
+        log.attack(
+            "UPDATE audit_logs SET answer_text = 'another', endpoint = '/v1/books/{book_id}/questions'"
+        )
+        report = measured(log, "incident")
+        assert control(report, "incident-changed").judged.status == "met"
+        assert control(report, "incident-rows").judged.status == "not measured"
+    finally:
+        log.restore()
+
+
+@pytest.mark.parametrize(
+    ("reason", "whole", "any_run"),
+    [
+        ("verdict VALID of a part", "not measured", "met"),
+        ("verdict TAMPERED of a part", "not measured", "not met"),
+        ("verdict TAMPERED", "not met", "not met"),
+    ],
+)
+def test_a_verification_of_a_part_is_not_one_of_the_log(
+    log: SealedLog, reason: str, whole: str, any_run: str
+) -> None:
+    try:
+        log.attack(f"UPDATE audit_logs SET reason = '{reason}' WHERE endpoint = 'affidavit audit verify'")
+        assert control(measured(log, "incident"), "incident-rows").judged.status == whole
+        assert control(measured(log, "operation"), "operation-verified").judged.status == any_run
+    finally:
+        log.restore()
+
+
+def test_a_verdict_under_a_typed_name_is_counted_apart(log: SealedLog) -> None:
+    assert control(measured(log, "review"), "review-two").rows[0][-1] == 0
+    try:
+        log.attack("UPDATE audit_logs SET key_id = NULL WHERE endpoint = 'affidavit audit review give'")
+        assert control(measured(log, "review"), "review-two").rows[0][-1] == 1
     finally:
         log.restore()
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from audit.coverage.verifications import reason_of
 from audit.reports.as_of import SETTLED, AsOf
 from audit.reports.judgement import EMPTY, judge
 from audit.reports.pack import Control
@@ -53,6 +54,14 @@ def test_a_control_without_a_query_says_why() -> None:
     control = Control("c", "t", "s", "m", ("p",), because="No query sees it.", unmeasured="not applicable")
     assert judge(control, (), (), 9).status == "not applicable"
     assert judge(control, (), (), 0).words == "No query sees it."
+
+
+def test_a_verification_of_a_part_says_so_in_the_reason_that_stays() -> None:
+    """Seen red with the verdict alone: a run over one hour read like one over the whole log."""
+    day = "2026-11-20T00:00:00+00:00"
+    assert reason_of({"verdict": "VALID", "since": None, "until": None}) == "verdict VALID"
+    assert reason_of({"verdict": "VALID", "since": day, "until": None}) == "verdict VALID of a part"
+    assert reason_of({"verdict": "VALID", "since": None, "until": day}) == "verdict VALID of a part"
 
 
 def test_a_figure_is_in_words_a_person_reads() -> None:
