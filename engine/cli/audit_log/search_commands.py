@@ -14,7 +14,7 @@ from audit.search.finding import SHOWN, Finder
 from audit.search.pasted import Pasted, pasted
 from engine import wiring
 from engine.cli import output
-from engine.cli.output import FROM, JSON, TO, Arguments, Command, argument, say
+from engine.cli.output import APPROVAL, BASIS, FROM, JSON, TO, Arguments, Command, argument, say
 from engine.settings import Settings
 from engine.storage.database import Database
 
@@ -34,7 +34,7 @@ async def search(settings: Settings, arguments: Arguments) -> int:
         say(str(wrong))
         return output.WRONG_USAGE
     async with wiring.open_existing_database(settings) as database, wiring.open_finder(database) as finder:
-        access = wiring.access_of(database, criteria.words, _PERSONAL, arguments.basis)
+        access = wiring.access_of(database, criteria.words, _PERSONAL, arguments.basis, arguments.approval)
         async with wiring.recording_read(settings, database, "audit search", access):
             rows = await _found(settings, database, finder, criteria)
             access.records = len(rows)
@@ -102,8 +102,7 @@ SEARCH_COMMANDS: dict[str, Command] = {
             argument("--book", metavar="BOOK_ID", help="records of this book"),
             argument("--client", metavar="CLIENT", help="records of this client"),
             argument("--outcome", metavar="OUTCOME", help="answered, refused, served, failed, client_gone, abandoned, recorded"),
-            argument("--basis", metavar="TEXT", help="the reason, where the policy asks for one; it is recorded"),
-            JSON,
+            BASIS, APPROVAL, JSON,
         ),
     ),
 }  # fmt: skip

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -199,7 +200,7 @@ def test_where_everybody_gives_a_basis_so_does_an_operator(run: Run, log: Sealed
         run("query", QUESTIONS, login="postgres", data_dir=log.folder, **wanted)
 
 
-# Seen red with an approval by whoever asked, by a login that is no lead, and one of another person's request.
+# Seen red with a search that took no approval. Seen red with an approval by whoever asked, by a login that is no lead, and one of another person's request.
 def test_a_second_person_approves_and_both_steps_are_records(run: Run, log: SealedLog) -> None:
     words = ("query", QUESTIONS, "--basis", "case 12")
     with pytest.raises(MaskedError, match="second person approves"):
@@ -216,6 +217,7 @@ def test_a_second_person_approves_and_both_steps_are_records(run: Run, log: Seal
     (found,) = json.loads(run("access", "list", "--json", **TWO)[1])
     assert (found["request_id"], found["who"], found["approved_by"]) == (request_id, LOGIN, LEAD)
     assert run(*words, "--approval", request_id, **TWO)[0] == 0
+    run("search", str(uuid4()), "--basis", "case 12", "--approval", request_id, **TWO)
     with pytest.raises(MaskedError, match="Nobody has approved"):  # it is not theirs
         run(*words, "--approval", request_id, login=LEAD, **TWO)
     own = json.loads(run("access", "ask", "--basis", "mine", "--json", **as_lead, **TWO)[1])["request_id"]
