@@ -101,6 +101,27 @@ async def save(client: httpx.AsyncClient, **fields: str) -> httpx.Response:
     return await client.post("/console/saved", data={"form_token": token, "filter": "text=IMU"} | fields)
 
 
+# Seen red with nobody asked: the frozen result listed what matched the words.
+async def test_words_that_are_masked_are_not_found_by_freezing_either(
+    house: House, database: Database, query_id: str, records: Records
+) -> None:
+    masking = replace(house, access_policy=Policy(frozenset({"auditor"}), second_person=True))
+    async with signed_in(masking, await key_of(database)) as client:
+        assert (await save(client, name=(name := str(uuid4())), kind="frozen")).status_code == 403
+        assert name not in (await client.get("/console/saved")).text
+        assert (await save(client, name=name, kind="frozen", filter="outcome=answered")).status_code == 303
+        assert (await save(client, name=name, kind="view")).status_code == 303
+
+
+# Seen red without the note of it.
+async def test_freezing_is_a_read(auditor: httpx.AsyncClient, records: Records) -> None:
+    name = str(uuid4())
+    assert (await save(auditor, name=name, kind="frozen")).status_code == 303
+    (row, *_) = records.where("endpoint = '/console/saved' AND details ? 'access' ORDER BY timestamp DESC")
+    access = row["details"]["access"]
+    assert (access["filter"], access["columns"]) == ("text “IMU”", ["answer_text", "user_query_text"])
+
+
 async def test_nobody_sees_or_deletes_a_private_view_of_another(house: House, database: Database) -> None:
     name = f"mine {uuid4()}"
     async with signed_in(house, await key_of(database, client="owner")) as owner:

@@ -35,7 +35,11 @@ async def save(visit: Visit) -> Reply:
         criteria = Criteria.read(_given(visit.form.get("filter", "")), showing.books(visit))
         views, heads, leaves = showing.saved_views(visit), None, None
         if visit.form.get("kind") == "frozen":
+            sight = await showing.sight_of(visit)
+            showing.check_words(sight, criteria)
             heads, leaves = await views.freeze(criteria)
+            found = sum(map(len, leaves.values()))
+            showing.note_read(visit, sight, criteria.words, showing.LISTED, found)
         view = SavedView(
             uuid4(), visit.who, visit.form.get("name", "").strip(), criteria.address, is_shared, visit.house.engine.clock(), heads, leaves
         )  # fmt: skip

@@ -8,15 +8,16 @@ from uuid import UUID
 
 from audit.errors import SearchRefusedError, UnansweredError
 from audit.markup import Markup, joined, tag
-from audit.search.criteria import CriteriaError
+from audit.search.criteria import Criteria, CriteriaError
 from audit.search.finding import Finder, FoundRecord
 from audit.search.saved import SavedViews
-from engine.errors import DatabaseUnavailableError, InvalidFieldError
+from engine.errors import DatabaseUnavailableError, ForbiddenError, InvalidFieldError
 from engine.http.console.visit import Visit
 
 SHOWN_CHARACTERS_MAX = 280  # of a question and an answer in a list
 UNMASK = "/console/access/requests"
 LISTED = ("answer_text", "user_query_text")  # the personal columns of a list
+_MASKED = "What was said is masked for you, so its words cannot be searched either. Ask to see it under Access; ids and filters work."
 
 
 @contextmanager
@@ -63,6 +64,12 @@ async def sight_of(visit: Visit) -> Sight:
         if request.who == visit.who and is_enough:
             return Sight(is_masked=False, basis=request.basis, second=request.approved_by)
     return Sight(is_masked=True)
+
+
+def check_words(sight: Sight, criteria: Criteria) -> None:
+    """Whoever may not see what was said may not find out by searching for it either."""
+    if criteria.text and sight.is_masked:
+        raise ForbiddenError(_MASKED)
 
 
 def masked() -> Markup:
