@@ -43,20 +43,22 @@ CREATE TABLE audit_reads_waiting (
     read_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     login    text NOT NULL,
     command  text NOT NULL CHECK (command ~ '^(audit (query|search|prove|package|export|report|pii|hold list|access ask)|console)$'),  -- and no other record
-    details  jsonb NOT NULL CHECK (octet_length(details::text) <= 200000),
+    details  jsonb NOT NULL CHECK (octet_length(details::text) <= 32000),  -- ours have at most 20,000 for what was asked for
     records  bigint,
     has_ended boolean NOT NULL DEFAULT false
 );
 ALTER TABLE audit_reads_waiting ALTER COLUMN details SET STATISTICS 0, ALTER COLUMN command SET STATISTICS 0;
 GRANT SELECT (read_id, read_at, login) ON audit_reads_waiting TO affidavit_auditor;  -- how many wait, and since when
 
--- Before the read. The limit keeps one login from filling the disk; whoever meets it does not read.
+-- Before the read. The limit keeps one login from filling the disk; whoever meets it does not read. The lock makes it hold for
+-- reports at once too.
 CREATE FUNCTION audit_report_read(command text, details jsonb) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
     reported uuid;
 BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);
+    PERFORM pg_advisory_xact_lock(hashtextextended('audit_report_read ' || session_user, 0));
     IF (SELECT count(*) FROM audit_reads_waiting w WHERE w.login = session_user) >= 1000 THEN
         RAISE EXCEPTION '1,000 reads of % wait for an engine that records them', session_user
             USING ERRCODE = 'configuration_limit_exceeded';
@@ -74,13 +76,17 @@ LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
     WHERE read_id = reported AND login = session_user AND NOT has_ended
 $$;
 
--- For the engine, which writes their records in the same transaction: those that have ended, or that will not end any more.
+-- For the engine, which writes their records in the same transaction: those that have ended, or that will not end any more. Of
+-- each login at most 20 at a time, so that none fills the log, which nobody can shorten, or keeps the others waiting.
 CREATE FUNCTION audit_take_reads(patience interval, most integer) RETURNS SETOF audit_reads_waiting
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
-    DELETE FROM audit_reads_waiting WHERE read_id IN (
-        SELECT read_id FROM audit_reads_waiting
+    WITH numbered AS (
+        SELECT read_id, row_number() OVER (PARTITION BY login ORDER BY read_at) AS number FROM audit_reads_waiting
         WHERE has_ended OR read_at < clock_timestamp() - patience
-        ORDER BY read_at LIMIT most FOR UPDATE SKIP LOCKED)
+    )
+    DELETE FROM audit_reads_waiting WHERE read_id IN (
+        SELECT w.read_id FROM audit_reads_waiting w JOIN numbered n USING (read_id) WHERE n.number <= 20
+        ORDER BY w.read_at LIMIT most FOR UPDATE OF w SKIP LOCKED)
     RETURNING *
 $$;
 

@@ -479,7 +479,7 @@ ALTER TABLE public.audit_open ADD CONSTRAINT audit_open_pkey PRIMARY KEY (log_id
 ALTER TABLE public.audit_pepper ADD CONSTRAINT audit_pepper_pepper_check CHECK ((octet_length(pepper) = 32));
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_pkey PRIMARY KEY (read_id);
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_command_check CHECK ((command ~ '^(audit (query|search|prove|package|export|report|pii|hold list|access ask)|console)$'::text));
-ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_details_check CHECK ((octet_length((details)::text) <= 200000));
+ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_details_check CHECK ((octet_length((details)::text) <= 32000));
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_pkey PRIMARY KEY (month, first_leaf);
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_check CHECK ((tree_size > first_leaf));
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_digest_check CHECK ((octet_length(digest) = 32));
@@ -1304,6 +1304,7 @@ DECLARE
     reported uuid;
 BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);
+    PERFORM pg_advisory_xact_lock(hashtextextended('audit_report_read ' || session_user, 0));
     IF (SELECT count(*) FROM audit_reads_waiting w WHERE w.login = session_user) >= 1000 THEN
         RAISE EXCEPTION '1,000 reads of % wait for an engine that records them', session_user
             USING ERRCODE = 'configuration_limit_exceeded';
@@ -1402,10 +1403,13 @@ CREATE OR REPLACE FUNCTION public.audit_take_reads(patience interval, most integ
  SECURITY DEFINER
  SET search_path TO 'public', 'pg_temp'
 AS $function$
-    DELETE FROM audit_reads_waiting WHERE read_id IN (
-        SELECT read_id FROM audit_reads_waiting
+    WITH numbered AS (
+        SELECT read_id, row_number() OVER (PARTITION BY login ORDER BY read_at) AS number FROM audit_reads_waiting
         WHERE has_ended OR read_at < clock_timestamp() - patience
-        ORDER BY read_at LIMIT most FOR UPDATE SKIP LOCKED)
+    )
+    DELETE FROM audit_reads_waiting WHERE read_id IN (
+        SELECT w.read_id FROM audit_reads_waiting w JOIN numbered n USING (read_id) WHERE n.number <= 20
+        ORDER BY w.read_at LIMIT most FOR UPDATE OF w SKIP LOCKED)
     RETURNING *
 $function$
 ;

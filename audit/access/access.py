@@ -1,12 +1,14 @@
 """The shape of an access: who read which personal columns, for what. Pure, so that commands and pages write the same."""
 
+import json
+from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from audit.proof.record import PERSONAL
 
-FILTER_CHARACTERS_MAX = 20_000  # of a statement; the rest is cut off, and the cut is said
+FILTER_BYTES_MAX = 20_000  # of a statement, as JSON; the rest is cut off, and the cut is said
 
 
 @dataclass(slots=True)
@@ -37,5 +39,11 @@ def role_of(scopes: Collection[str]) -> str:
 
 
 def _cut(text: str) -> str:
-    left = len(text) - FILTER_CHARACTERS_MAX
-    return text if left <= 0 else f"{text[:FILTER_CHARACTERS_MAX]} … and {left} characters more"
+    if _bytes_of(text) <= FILTER_BYTES_MAX:
+        return text
+    kept = bisect_right(range(len(text)), FILTER_BYTES_MAX, key=lambda end: _bytes_of(text[:end])) - 1
+    return f"{text[:kept]} … and {len(text) - kept} characters more"
+
+
+def _bytes_of(text: str) -> int:
+    return len(json.dumps(text, ensure_ascii=False).encode(errors="replace"))

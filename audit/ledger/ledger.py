@@ -239,8 +239,18 @@ class Ledger:
             return 0  # the end of an apparent orphan may wait in the spool
         async with self._pool.connection() as connection:
             if self._may_sign():
-                await self._reported.record(connection)
+                await self._record_reads(connection)
             return await self._orphans.close(connection, self._living)
+
+    async def _record_reads(self, connection: psycopg.AsyncConnection) -> None:
+        """A failure is said and tried again: what an auditor reported keeps no orphan open, and no engine from starting."""
+        try:
+            await self._reported.record(connection)
+        except Exception as failure:  # noqa: BLE001  its message may repeat a row, so only its type is logged
+            log.error(  # noqa: TRY400
+                "The reads that auditors reported could not be recorded (%s): they wait, and are tried again",
+                type(failure).__name__,
+            )
 
     def has_record(self, log_id: UUID) -> bool:
         """Whether a durable record of this unfinished request exists, which becomes its row."""

@@ -81,7 +81,7 @@ def _reads(reads: Sequence[tuple[Any, ...]], days: int) -> Markup:
     rows = [
         (
             f"{at:%Y-%m-%d %H:%M:%S}", joined(who, " ", tag("span", role, class_="role")), through, tag("code", asked_for),
-            columns.strip("[]").replace('"', ""), joined(records, _ended(outcome)), basis, second,
+            (columns or "").strip("[]").replace('"', ""), joined(records, _ended(outcome)), basis, second,
         )
         for at, who, role, through, asked_for, columns, records, basis, second, outcome in reads
     ]  # fmt: skip
