@@ -31,8 +31,9 @@ from engine.house import House
 from engine.models import Client
 from engine.retrieval.library import StoredLibrary
 from engine.settings import Settings
+from engine.signing import public_keys_file
 from engine.storage.database import Database
-from engine.wiring import access, audit_log, charts, providers, reports
+from engine.wiring import access, audit_log, charts, providers, reports, signing
 from engine.wiring.access import reader_of, recording_read
 from engine.wiring.house import coverage_of, open_console_pool, rules_of
 from engine.wiring.providers import closed_by, now
@@ -129,6 +130,13 @@ class RunsOfOthers:
         return await newest_run(self.reading)
 
 
+async def _pinned_keys(settings: Settings, pool: AsyncConnectionPool) -> list[str]:
+    """None where nobody put the file of public keys: then nothing that was signed can be judged here."""
+    if not public_keys_file(settings).exists():
+        return []
+    return await signing.key_texts(settings, pool)
+
+
 @asynccontextmanager
 async def open_console(settings: Settings, database: Database) -> AsyncIterator[tuple[House, str]]:
     """The house, and the code to sign in with."""
@@ -151,7 +159,7 @@ async def open_console(settings: Settings, database: Database) -> AsyncIterator[
             engine=engine, library=StoredLibrary(pool), index=absent, watched_index=absent, pool=absent,
             default_book=settings.books.default, top_k=settings.retrieval.top_k, body_bytes_max=settings.limits.body_bytes,
             page_enabled=False, proxies=TrustedProxies.named(()), allowed_origins=frozenset(), public_tokens=absent,
-            prover=await stack.enter_async_context(audit_log.open_prover(database)), public_keys=absent, log_gauges=absent,
+            prover=await stack.enter_async_context(audit_log.open_prover(database)), public_keys=partial(_pinned_keys, settings, pool), log_gauges=absent,
             tallies=dict, sessions=None, eraser=absent, operator_events=absent, tracer=None, seals=absent,
             console_sessions=sessions, console_pool=pool, charts=charts.charts_of(settings, database),
             coverage=closed_by(stack, coverage), verifier=RunsOfOthers(pool), access_policy=access.access_policy_of(settings), reports=reports.reports_of(settings, database),

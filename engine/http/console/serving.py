@@ -39,7 +39,7 @@ def add_console(app: FastAPI) -> None:
         app.get(page.path, include_in_schema=False)(_route(page.show, page.role))
         if page.act:
             app.post(page.path, include_in_schema=False)(
-                _route(page.act, max(page.role, page.act_role), is_act=True)
+                _route(page.act, max(page.role, page.act_role), is_act=True, only_reads=page.act_only_reads)
             )
     app.get(f"{assets.PREFIX}{{name}}", include_in_schema=False)(asset)
     app.post(signing_in.SIGN_IN, include_in_schema=False)(sign_in)
@@ -74,13 +74,15 @@ async def sign_out(request: Request) -> Response:
         await visit.house.console_sessions.end(signing_in.secret_of(request) or "")
         return Sheet("Signed out", tag("p", tag("a", "Sign in again", href=signing_in.HOME)))
 
-    response = await _route(end, Role.AUDITOR, is_act=True, is_last=True)(request)
+    response = await _route(end, Role.AUDITOR, is_act=True, is_last=True, only_reads=True)(request)
     if response.status_code == HTTPStatus.OK:
         signing_in.forget_cookie(response)
     return response
 
 
-def _route(handler: Handler, role: Role, *, is_act: bool = False, is_last: bool = False) -> _Route:
+def _route(
+    handler: Handler, role: Role, *, is_act: bool = False, is_last: bool = False, only_reads: bool = False
+) -> _Route:
     async def answer(request: Request) -> Response:
         house, secret = request_context.house(request), signing_in.secret_of(request)
         visits: list[Visit] = []
@@ -88,7 +90,7 @@ def _route(handler: Handler, role: Role, *, is_act: bool = False, is_last: bool 
         async def work(client: Client, trail: Trail) -> Reply:
             visits.append(await _visit(request, client, trail, secret or "", is_act=is_act))
             visits[0].require(role)
-            if is_act and house.is_read_only and not is_last:
+            if is_act and house.is_read_only and not only_reads:
                 raise ForbiddenError(
                     "This console only reads. Use the console of `affidavit serve` for this."
                 )
@@ -155,7 +157,13 @@ def _rendered(sheet: Sheet, status: int, visit: Visit | None = None) -> Response
 
 
 def _navigation(visit: Visit) -> list[layout.Entry]:
-    return [(page.navigation, page.path) for page in PAGES if page.navigation and page.role <= visit.role]
+    return [
+        (page.navigation, page.path)
+        for page in PAGES
+        if page.navigation
+        and page.role <= visit.role
+        and not (page.needs_engine and visit.house.is_read_only)
+    ]
 
 
 def _failed(failure: RequestError) -> Sheet:

@@ -1,6 +1,7 @@
 """`affidavit console`: the pages alone, on this machine, with a login that can only read the log."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ from psycopg.conninfo import make_conninfo
 from engine import settings as settings_file
 from engine import wiring
 from engine.answer import Asked
+from engine.house import House
 from engine.models import Client, Trail
 from engine.storage.database import Database
 from tests.conftest import HUNG_S, PATIENCE, ROOT, killed_after
+from tests.in_process import application
 from tests.product.console.signed_in import form_token_in
 
 WRITES = ["/console/verification"]
@@ -77,6 +80,42 @@ def test_an_auditors_login_sees_the_coverage(client: httpx.Client) -> None:
     assert client.get("/console/charts").status_code == 200
     assert "affidavit_auditor" in page.text
     assert "This console only reads" in page.text
+
+
+@pytest.fixture
+async def query_id(house: House, key: str) -> str:
+    async with application(house, key=key) as (_, reader):
+        told = await reader.post("/v1/query", json={"query": "Why do humanoid robots need an IMU?"})
+    return str(told.json()["query_id"])
+
+
+# Seen red: the parts that a console alone does not have were asked for public keys, and each record was a failure.
+async def test_a_record_is_found_and_opened_without_a_public_key(client: httpx.Client, query_id: str) -> None:
+    """Its folder has none, so what was signed cannot be judged, and the page says so."""
+    page = client.get("/console/search", params={"text": query_id})
+    assert page.status_code == 303
+    page = client.get(page.headers["location"])
+    assert page.status_code == 200
+    assert "IMU" in page.text
+    assert "CANNOT_TELL" in page.text
+    assert client.get(f"{page.url.path}/proof").status_code in {200, 409}  # it may wait for its seal
+    assert query_id in client.get("/console/search", params={"text": "humanoid robots"}).text
+    token = form_token_in(client.get("/console").text)
+    pasted = client.post("/console/search", data={"form_token": token, "pasted": query_id})
+    assert pasted.headers["location"].endswith(query_id)
+
+
+async def test_it_judges_with_the_keys_of_its_folder(house: House, database: Database) -> None:
+    async with wiring.open_console(database.settings, database) as (alone, _):
+        assert await alone.public_keys() == await house.public_keys() != []
+
+
+# Seen red: entries that always answered with 403.
+def test_each_entry_of_the_navigation_opens(client: httpx.Client) -> None:
+    entries = re.findall(r'<li><a href="(/console[^"]*)"', client.get("/console").text)
+    assert "/console/search" in entries
+    assert {path: client.get(path).status_code for path in entries} == dict.fromkeys(entries, 200)
+    assert "Keep this search" not in client.get("/console/search").text
 
 
 def test_only_the_code_signs_in(opened: Opened) -> None:

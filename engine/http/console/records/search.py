@@ -174,7 +174,9 @@ def _choice(words: str, name: str, value: str, known: tuple[str, ...]) -> Markup
     return tag("label", words, tag("select", options, name=name))
 
 
-def _keep(visit: Visit, criteria: Criteria) -> Markup:
+def _keep(visit: Visit, criteria: Criteria) -> Markup | None:
+    if visit.house.is_read_only:
+        return None
     fields = tag("label", "Name", tag("input", name="name", maxlength=200, required=True))
     shared = (
         tag("label", tag("input", type="checkbox", name="shared", value="yes"), "Shared with all auditors")
