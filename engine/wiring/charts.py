@@ -1,11 +1,14 @@
 """Factories of rollups and of charts."""
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+
+import psycopg
 
 from audit.charts.figures.catalogue import DrawCharts, chart_of
 from audit.charts.figures.chart import Chart
@@ -60,22 +63,48 @@ def open_chart_log(
 
 
 def charts_of(settings: Settings, database: Database) -> DrawCharts:
-    """Charts for the console's pages: beside the readers' connections, and only some at once."""
-    at_once = asyncio.Semaphore(DRAWN_AT_ONCE)
+    """Charts for the console's pages: beside the readers' connections and threads, and only some at once."""
+    threads = ThreadPoolExecutor(DRAWN_AT_ONCE, "charts")
 
-    def made(choice: ChartChoice, names: Sequence[str]) -> list[Chart]:
+    def made(choice: ChartChoice, names: Sequence[str], page: _WaitingPage) -> list[Chart]:
         with open_chart_log(settings, database, choice, settings.budget.total_s) as log:
+            page.connection = log.connection
             prices = settings.prices
-            return [chart_of(name, log, prices.by_model, prices.currency) for name in names]
+            return [
+                chart_of(name, log, prices.by_model, prices.currency) for name in names if page.still_waits()
+            ]
 
     async def draw(choice: ChartChoice, names: Sequence[str]) -> list[Chart]:
-        async with at_once:
-            return await asyncio.to_thread(made, choice, names)
+        page, loop = _WaitingPage(), asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(threads, made, choice, names, page)
+        except asyncio.CancelledError:
+            loop.run_in_executor(None, page.give_up)
+            raise
 
     return draw
 
 
-@contextlib.asynccontextmanager
+@dataclass(slots=True)
+class _WaitingPage:
+    """A thread cannot be cancelled, but its statement can, and it asks before each chart."""
+
+    connection: psycopg.Connection | None = None
+    is_given_up: bool = False
+
+    def still_waits(self) -> bool:
+        if self.is_given_up:
+            raise InterruptedError
+        return True
+
+    def give_up(self) -> None:
+        self.is_given_up = True
+        if self.connection:
+            with suppress(psycopg.Error):  # it has ended meanwhile
+                self.connection.cancel()
+
+
+@asynccontextmanager
 async def keeping_rollups(settings: Settings, database: Database) -> AsyncIterator[None]:
     """In the background until the end of the block: makes the rollups of a day once it is over.
 
