@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import logging
 import pickle
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import psycopg
@@ -23,6 +26,7 @@ from audit.errors import AuditError, WorkerEndedError
 from audit.heads.inspection import Watch
 from audit.progress import Progress
 from audit.proof.keys import PublicKey
+from audit.proof.record import Trail
 from audit.proof.verdict import Report
 from engine.admission.operator_events import OperatorEvents
 from engine.errors import AffidavitError
@@ -39,7 +43,10 @@ PROCESS = "engine.wiring.verifying"
 SILENT_S = 30.0  # a run whose process has said nothing for so long is over
 TOLD_EVERY_S = 1.0
 RUN_S = 24 * 3600.0
+RECORD_PAUSES_S = (1.0, 5.0, 15.0, *[30.0] * 8)  # what took hours to find is worth some minutes
 
+# Two that begin at once do not see each other's row. No reader can take this lock.
+_ALONE = "LOCK TABLE verification_runs IN SHARE ROW EXCLUSIVE MODE"
 _BEGIN = """
 INSERT INTO verification_runs (run_id, asked_by)
 SELECT %s, %s WHERE NOT EXISTS (
@@ -60,7 +67,10 @@ _IS_ALIVE = """
 SELECT EXISTS (SELECT FROM audit_logs WHERE endpoint = 'heartbeat' AND timestamp > now() - interval '3 minutes')
 """
 
+Done = TypeVar("Done")
 Told = tuple[str, int, int]
+
+log = logging.getLogger(__name__)
 
 
 def verified(
@@ -107,8 +117,11 @@ class BackgroundVerifier:
     _told: Told | None = None
 
     async def start(self, client_id: str, key_id: str | None) -> bool:
+        if self._running and not self._running.done():
+            return False
         run_id = uuid4()
-        async with borrowed(self.pool) as connection:
+        async with borrowed(self.pool) as connection, connection.transaction():
+            await connection.execute(_ALONE)
             begun = await connection.execute(_BEGIN, (run_id, client_id, SILENT_S))
         if not begun.rowcount:
             return False
@@ -129,13 +142,26 @@ class BackgroundVerifier:
 
     async def _run(self, run_id: UUID, client_id: str, key_id: str | None) -> None:
         telling = asyncio.create_task(self._tell(run_id))
+        said: dict[str, Any] = {"verdict": None}
         try:
             said = await _verified_elsewhere(self.database, self._hear)
+            trail = await _persistently(lambda: self._record(client_id, key_id, said))
+            await _persistently(lambda: self._end(run_id, trail))
+        except Exception as failure:  # noqa: BLE001  nobody awaits this task; a driver's message could repeat a row
+            log.error(  # noqa: TRY400
+                "The verification ended with the verdict %s, and that is not on record (%s). Verify again.",
+                said["verdict"], type(failure).__name__,
+            )  # fmt: skip
         finally:
             telling.cancel()
             self._told = None
+
+    async def _record(self, client_id: str, key_id: str | None, said: dict[str, Any]) -> Trail:
         async with self.events.event(COMMAND, client_id=client_id, key_id=key_id, **said) as trail:
             trail.reason = reason_of(said)
+        return trail
+
+    async def _end(self, run_id: UUID, trail: Trail) -> None:
         async with borrowed(self.pool) as connection:
             await connection.execute(_END, (trail.log_id, trail.timestamp, run_id))
 
@@ -157,12 +183,23 @@ async def newest_run(reading: AsyncConnectionPool) -> VerificationRun | None:
     return VerificationRun(*row) if row else None
 
 
+async def _persistently(attempt: Callable[[], Awaitable[Done]]) -> Done:
+    for pause_s in RECORD_PAUSES_S:
+        with suppress(AffidavitError, AuditError, psycopg.Error, OSError, TimeoutError):
+            return await attempt()
+        await asyncio.sleep(pause_s)
+    return await attempt()
+
+
 async def _verified_elsewhere(database: Database, hear: Callable[[bytes], object]) -> dict[str, Any]:
     process = worker.Worker(worker.command(PROCESS), env=worker.environment(*FROM_ENVIRONMENT))
-    asking = asyncio.to_thread(process.request, b"", pickle.dumps(database), deadline_s=RUN_S, hear=hear)
+    thread = ThreadPoolExecutor(1, "verification")  # it waits for hours; the threads of all are readers'
+    ask = partial(process.request, b"", pickle.dumps(database), deadline_s=RUN_S, hear=hear)
     try:
-        return json.loads((await asking)[1])  # type: ignore[no-any-return]
+        _, said = await asyncio.get_running_loop().run_in_executor(thread, ask)
+        return json.loads(said)  # type: ignore[no-any-return]
     except WorkerEndedError:
         return {"verdict": None, "failed": "The process that verified ended before it was done."}
     finally:
         process.end()
+        thread.shutdown(wait=False)

@@ -40,7 +40,7 @@ async def test_a_page_that_is_given_up_stops_its_statement(
         raise AssertionError
 
     monkeypatch.setattr(charts, "chart_of", slow)
-    drawing = asyncio.create_task(charts.charts_of(database.settings, database)(choice, NAMES))
+    drawing = asyncio.ensure_future(charts.charts_of(database.settings, database)(choice, NAMES))
     await asyncio.to_thread(begun.wait)
     drawing.cancel()
     with pytest.raises(asyncio.CancelledError):

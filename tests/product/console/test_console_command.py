@@ -83,14 +83,14 @@ def test_an_auditors_login_sees_the_coverage(client: httpx.Client) -> None:
 
 
 @pytest.fixture
-async def query_id(house: House, key: str) -> str:
+async def query_id(anyio_backend: str, house: House, key: str) -> str:
     async with application(house, key=key) as (_, reader):
         told = await reader.post("/v1/query", json={"query": "Why do humanoid robots need an IMU?"})
     return str(told.json()["query_id"])
 
 
 # Seen red: the parts that a console alone does not have were asked for public keys, and each record was a failure.
-async def test_a_record_is_found_and_opened_without_a_public_key(client: httpx.Client, query_id: str) -> None:
+def test_a_record_is_found_and_opened_without_a_public_key(client: httpx.Client, query_id: str) -> None:
     """Its folder has none, so what was signed cannot be judged, and the page says so."""
     page = client.get("/console/search", params={"text": query_id})
     assert page.status_code == 303
