@@ -250,7 +250,7 @@ def _refusing() -> Iterator[None]:
 
 
 PAGES = (
-    ConsolePage(REVIEWS, show_samples, navigation="Reviews", needs_engine=True),
+    ConsolePage(REVIEWS, show_samples, navigation="Reviews"),
     ConsolePage(f"{REVIEWS}/{{sample}}", show_sample),
     ConsolePage(f"{REVIEWS}/{{sample}}/{{record}}", show_record, role=ConsoleRole.REVIEWER, act=judge, act_role=ConsoleRole.REVIEWER),
 )  # fmt: skip

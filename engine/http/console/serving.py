@@ -14,7 +14,8 @@ from engine.admission.console_sessions import form_token
 from engine.errors import ForbiddenError, MaskedReadError, RequestError, UnauthenticatedError
 from engine.house import House
 from engine.http import request_context
-from engine.http.console import PAGES, assets, layout, signing_in
+from engine.http.console import PAGES, assets, layout, reviews, signing_in
+from engine.http.console.records import saved
 from engine.http.console.visit import Download, Handler, Reply, Role, SeeOther, Sheet, Visit
 from engine.models import Client, Trail
 
@@ -29,6 +30,10 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 _KEPT = {"Cache-Control": "public, max-age=31536000, immutable"}
+_OF_AN_ENGINE = {
+    reviews.REVIEWS,
+    saved.ADDRESS,
+}  # kept and read in its role, which a console that only reads lacks
 
 _Route = Callable[[Request], Awaitable[Response]]
 
@@ -162,7 +167,7 @@ def _navigation(visit: Visit) -> list[layout.Entry]:
         for page in PAGES
         if page.navigation
         and page.role <= visit.role
-        and not (page.needs_engine and visit.house.is_read_only)
+        and not (page.path in _OF_AN_ENGINE and visit.house.is_read_only)
     ]
 
 

@@ -119,5 +119,4 @@ class ConsolePage:
     role: Role = Role.AUDITOR
     act: Handler | None = None
     act_role: Role = Role.AUDITOR
-    needs_engine: bool = False  # a console that only reads cannot show it
     act_only_reads: bool = False

@@ -5,7 +5,7 @@ from engine.http.console.visit import ConsolePage
 
 PAGES = (
     ConsolePage("/console/search", search.show, navigation="Search", act=search.paste, act_only_reads=True),
-    ConsolePage("/console/saved", saved.show, navigation="Saved", act=saved.save, needs_engine=True),
+    ConsolePage("/console/saved", saved.show, navigation="Saved", act=saved.save),
     ConsolePage("/console/saved/{view_id}", saved.show_one, act=saved.delete),
     ConsolePage("/console/records/{query_id}", record.show),
     ConsolePage("/console/records/{query_id}/proof", record.proof),
