@@ -43,6 +43,24 @@ def test_every_mapping_names_a_known_provision_and_every_provision_is_named() ->
 
 
 @pytest.mark.parametrize(
+    ("control", "provision"),
+    [
+        ("retention-erasures", "sec-17a-4-f-2-i"),  # an erasure that cannot be undone is what both forbid
+        ("retention-erasures", "cfr-11-10-e"),
+        ("retention-period", "sec-17a-4-f-2-i"),
+        ("change-settings", "cfr-11-10-k"),  # of documents
+        ("change-schema", "cfr-11-10-k"),
+        ("operation-verified", "sec-17a-4-f-2-ii"),  # asks for an automatic verification; people started these
+        ("operation-outages", "soc2-cc7-5"),
+    ],
+)
+def test_a_control_is_not_said_to_be_evidence_for_what_it_does_not_show(control: str, provision: str) -> None:
+    """Seen red with each of these mappings."""
+    assert [each.id for each in CONTROLS if each.id == control] == [control]
+    assert all(provision not in each.provisions for each in CONTROLS if each.id == control)
+
+
+@pytest.mark.parametrize(
     ("frame", "article"),
     {
         "AI Act 12": r"Regulation \(EU\) 2024/1689, Article 12\([12]\)",
