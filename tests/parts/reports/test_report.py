@@ -145,6 +145,22 @@ def test_a_number_that_is_gone_is_missing_and_one_that_was_never_written_is_not(
     assert sorted(row[1:] for row in numbered.rows) == [(10, 8, 1, 1), (10, 9, 1, 0)]
 
 
+def test_a_heartbeat_may_say_of_many_ranges_that_they_have_no_record(log: SealedLog) -> None:
+    """Seen red with the first ten ranges read: a number that was said to have no record was missing."""
+    ranges = [[number, number] for number in (*range(1, 23, 2), 105)]
+    january = "heartbeat IS NOT NULL AND timestamp < '2025-02-01'"
+    try:
+        log.attack(
+            "UPDATE audit_logs SET sequence = sequence + 100 WHERE timestamp < '2025-02-01'",
+            f"UPDATE audit_logs SET heartbeat = jsonb_set(heartbeat, '{{through}}', to_jsonb(sequence - 1)) WHERE {january}",
+            f"UPDATE audit_logs SET heartbeat = jsonb_set(heartbeat, '{{unrecorded}}', '{ranges}') WHERE {january} AND sequence = 111",
+        )
+        rows = control(measured(log, "operation"), "operation-numbered").rows
+        assert sorted(row[1:] for row in rows) == [(10, 8, 1, 1), (10, 9, 1, 0)]
+    finally:
+        log.restore()
+
+
 @pytest.mark.parametrize(
     ("pack", "day"), [*((pack, "2025-01-20") for pack in PACKS), ("incident", "2024-05-01")]
 )
