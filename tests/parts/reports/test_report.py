@@ -162,6 +162,28 @@ def test_a_heartbeat_may_say_of_many_ranges_that_they_have_no_record(log: Sealed
 
 
 @pytest.mark.parametrize(
+    ("change", "counted", "violations"),
+    [
+        ("outcome = 'abandoned', total_latency_ms = NULL", 0, 1),
+        ("outcome = 'not_acknowledged'", 0, 1),
+        ("total_latency_ms = NULL", 0, 1),
+        ("outcome = 'client_gone'", -1, 0),
+    ],
+)
+def test_a_question_without_an_end_was_not_answered_within_five_seconds(
+    log: SealedLog, change: str, counted: int, violations: int
+) -> None:
+    """Seen red with abandoned and unacknowledged questions, and those without a latency, left out."""
+    before = control(measured(log, "operation"), "operation-five-seconds").judged
+    try:
+        log.attack(f"UPDATE audit_logs SET {change} WHERE sequence = 2 AND timestamp < '2025-02-01'")
+        after = control(measured(log, "operation"), "operation-five-seconds").judged
+    finally:
+        log.restore()
+    assert (after.counted - before.counted, after.violations - before.violations) == (counted, violations)
+
+
+@pytest.mark.parametrize(
     ("pack", "day"), [*((pack, "2025-01-20") for pack in PACKS), ("incident", "2024-05-01")]
 )
 def test_a_period_without_a_record_is_not_measured_and_never_met(log: SealedLog, pack: str, day: str) -> None:

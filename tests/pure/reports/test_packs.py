@@ -50,7 +50,10 @@ def test_every_mapping_names_a_known_provision_and_every_provision_is_named() ->
         ("retention-period", "sec-17a-4-f-2-i"),
         ("change-settings", "cfr-11-10-k"),  # of documents
         ("change-schema", "cfr-11-10-k"),
-        ("operation-verified", "sec-17a-4-f-2-ii"),  # asks for an automatic verification; people started these
+        (
+            "operation-verified",
+            "sec-17a-4-f-2-ii",
+        ),  # asks for an automatic verification; people started these
         ("operation-outages", "soc2-cc7-5"),
     ],
 )
