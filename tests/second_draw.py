@@ -19,7 +19,8 @@ def population_digest(population: dict[str, list[str | None]]) -> str:
 def redraw(file: bytes, population: dict[str, list[str | None]]) -> list[dict[str, Any]]:
     """The records of a sample's file, from the file's statement and head, and the population as the log has it."""
     body = json.loads(file)
-    size, seed = body["statement"]["size"], sha256(body["head"].encode("utf-8")).digest()
+    signed = body["head"].split("\n\n")[0] + "\n"
+    size, seed = body["statement"]["size"], sha256(signed.encode("utf-8")).digest()
     groups: dict[str, list[str]] = {}
     for log_id, stratum in population.items():
         groups.setdefault(stratum_text(stratum), []).append(log_id)

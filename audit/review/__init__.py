@@ -32,8 +32,8 @@ of `audit/__init__.py`, and `tests/second_draw.py` was written from it alone.
 
 3. The seed
     Of the anchored heads of that row's month, the one with the smallest size above `leaf_index` is the first that was signed with
-    the row in its tree. The seed is the SHA-256 of its note, as the vault has it. So the population was stated before anybody could
-    know the seed.
+    the row in its tree. The seed is the SHA-256 of the text of its note that is signed: all lines before the first empty one, each with
+    its 0x0a. Signature lines give no seed, because readers ignore those of unknown keys. So the population was stated before anybody could know the seed.
 
 4. How many of each stratum
     Proportional, and at least one of each. With `size` n, N records in all and N_h in a stratum: if n >= N, all. Otherwise n must not
@@ -47,5 +47,5 @@ of `audit/__init__.py`, and `tests/second_draw.py` was written from it alone.
 
 6. The file
     Canonical JSON and 0x0a, an object with exactly these members: format ("affidavit sample 1"), sample (the id), statement,
-    leaf_index, head (the note), seed (hex), records (a list of objects with log_id and stratum, in the sample's order).
+    leaf_index, head (the note with its signature lines), seed (hex), records (a list of objects with log_id and stratum, in the sample's order).
 """

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from audit.errors import SampleError
 from audit.proof.canonical import canonical_text, read_line
+from audit.proof.note import parse_note
 
 STRATA = {"reason": "reason", "confidence": "confidence_level", "book": "book_id"}  # and the column of each
 SIZE_MAX = 2_000  # people judge each of them twice
@@ -158,7 +159,8 @@ class _Smallest:
 
 
 def seed_of(head: str) -> bytes:
-    return sha256(head.encode()).digest()
+    """Without the signature lines: anybody who can write to the vault can add some that no reader knows, and try many."""
+    return sha256(parse_note(head).text.encode()).digest()
 
 
 def first_head(leaf_index: int, sizes: Iterable[int]) -> int | None:
@@ -226,7 +228,7 @@ def read_sample(content: bytes) -> Sample:
         sample = Sample(
             UUID(body["sample"]), body["statement"], int(body["leaf_index"]), str(body["head"]), bytes.fromhex(body["seed"]), records
         )  # fmt: skip
-        wish_of(sample.statement), heads_of(sample.statement), counts_of(sample.statement)
+        wish_of(sample.statement), heads_of(sample.statement), counts_of(sample.statement), seed_of(sample.head)
     except (KeyError, TypeError, ValueError):
         raise SampleError("This is not a sample's file.") from None
     return sample

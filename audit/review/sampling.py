@@ -110,7 +110,7 @@ class Sampling:
         head = None
         if stated.month is not None and stated.leaf_index is not None:
             head = self._first_head(stated.month, stated.leaf_index)
-        if head != sample.head:
+        if head is None or seed_of(head) != seed_of(sample.head):
             yield (
                 "The seed is not from the first head that was anchored after the population had been stated: somebody may have"
                 " chosen it."

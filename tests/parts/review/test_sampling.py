@@ -131,11 +131,30 @@ def drawn_with(reader: Sampling, sample: Sample, head: str) -> Sample:
     return draw(sample.sample_id, sample.statement, sample.leaf_index, head, records)
 
 
+# Seen red with the digest of the whole note as the seed.
+async def test_a_writer_of_the_vault_cannot_look_for_a_seed(log: SealedLog) -> None:
+    sample = await sampled(log)
+    month = make_present(log)
+    chain = month_anchors(log.vault, month).chain()
+    path = log.folder / "vault" / chain.key(chain.sizes[-1])
+    before = path.read_bytes()
+    path.chmod(0o600)
+    path.write_bytes(before + "— stranger AAAAAAE=\n".encode())
+    try:
+        with sampling(log) as reader:
+            again = reader.draw(sample.sample_id)
+        assert again and again.head != sample.head
+        assert (again.seed, again.records) == (sample.seed, sample.records)
+        assert doubts(log, sample) == []
+    finally:
+        path.write_bytes(before)
+
+
 @pytest.mark.parametrize("change", ["seed", "records", "statement", "place", "size"])
 async def test_a_file_that_is_not_what_the_log_gives_is_named(log: SealedLog, change: str) -> None:
     sample = await sampled(log)
     changed = {
-        "seed": replace(sample, seed=seed_of("another")),
+        "seed": replace(sample, seed=bytes(32)),
         "records": replace(sample, records=sample.records[::-1]),
         "statement": replace(sample, statement=sample.statement | {"to": "2030-01-01T00:00:00.000000Z"}),
         "place": replace(sample, leaf_index=sample.leaf_index + 1),

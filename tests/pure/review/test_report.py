@@ -24,7 +24,7 @@ def candidates(*sizes: tuple[str, int], book: str = "b") -> list[Drawable]:
 def sample(found: list[Drawable], size: int) -> Sample:
     wish = Wish(None, None, ("confidence", "book"), size)
     statement = state(wish, "log", [StatedHead(date(2026, 10, 1), 4, bytes(32))], found)
-    return draw(UUID(int=1), statement, 0, "head\n", found)
+    return draw(UUID(int=1), statement, 0, "head\n\n— affidavit q83vEgE=\n", found)
 
 
 def judged(*marks: Marks | None) -> Standing:
@@ -75,7 +75,7 @@ def test_without_confidence_among_the_strata_nothing_is_said_of_it() -> None:
     statement = state(
         Wish(None, None, ("book",), 5), "log", [StatedHead(date(2026, 10, 1), 4, bytes(32))], found
     )
-    report = report_of(draw(UUID(int=1), statement, 0, "head\n", found), {})
+    report = report_of(draw(UUID(int=1), statement, 0, "head\n\n— affidavit q83vEgE=\n", found), {})
     assert report.worth == []
     assert drawing.CONFIDENCE in drawing.text(report)
 
