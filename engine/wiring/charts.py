@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import psycopg
 
+from psycopg import IsolationLevel
+
 from audit.charts.figures.catalogue import DrawCharts, chart_of
 from audit.charts.figures.chart import Chart
 from audit.charts.figures.chart_log import ChartLog
@@ -54,9 +56,9 @@ def open_rollup_check(settings: Settings, database: Database) -> Iterator[Rollup
 def open_chart_log(
     settings: Settings, database: Database, choice: ChartChoice, within_s: float | None = None
 ) -> Iterator[ChartLog]:
-    """`within_s` limits each statement."""
+    """`within_s` limits each statement. All that is read of the database is of one moment."""
     with reading(database.url, AUDITOR) as connection:
-        connection.autocommit = True
+        connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
         limit_ms = f"{(within_s or settings.audit.query_s) * 1000:.0f}"
         connection.execute(_LIMITS, (limit_ms,))
         yield ChartLog(connection, sealed_rows_of(connection, vault_of(settings)), choice)

@@ -24,7 +24,10 @@ WHERE measure = %(measure)s AND day >= %(since)s AND day < %(until)s AND {filter
 
 @dataclass(slots=True)
 class ChartLog:
-    """With the rights of an auditor. What is in no rollup is counted once, for all charts of a page."""
+    """With the rights of an auditor. What is in no rollup is counted once, for all charts of a page.
+
+    The connection is in one transaction that sees one state: a leaf is in a rollup for all reads or for none.
+    """
 
     connection: psycopg.Connection
     archived: ArchivedRows

@@ -24,7 +24,7 @@ from audit.errors import RollupError
 from audit.proof.record import PERSONAL
 from audit.session import Session
 from engine.storage.database import AUDITOR, Database, as_role
-from engine.wiring import now
+from engine.wiring import charts, now
 from engine.wiring.audit_log import sealed_rows_of
 from tests.logs.archiving import archiver_of
 from tests.logs.recorded import make_months
@@ -247,6 +247,20 @@ async def test_two_makers_count_no_leaf_twice(log: SealedLog) -> None:
     make(log)
     assert sums(log, "requests") == {(): 19}
     assert check(log) == []
+
+
+# Seen red on a connection that commits by itself: the records were counted twice.
+async def test_a_rollup_that_is_made_while_a_page_is_drawn_changes_none_of_its_numbers(
+    log: SealedLog,
+) -> None:
+    with charts.open_chart_log(log.database.settings, log.database, YEAR) as page:
+        before = page.sums("requests", "day")
+        assert len(make(log)) == 2
+        assert page.sums("requests", "day") == before
+        assert {key.day: count.count for key, count in page.sums("questions", "day").items()} == {
+            date(2025, 1, 10): 5,
+            TENTH: 12,
+        }
 
 
 trails = st.fixed_dictionaries(
