@@ -228,7 +228,12 @@ def read_sample(content: bytes) -> Sample:
         sample = Sample(
             UUID(body["sample"]), body["statement"], int(body["leaf_index"]), str(body["head"]), bytes.fromhex(body["seed"]), records
         )  # fmt: skip
-        wish_of(sample.statement), heads_of(sample.statement), counts_of(sample.statement), seed_of(sample.head)
+        (
+            wish_of(sample.statement),
+            heads_of(sample.statement),
+            counts_of(sample.statement),
+            seed_of(sample.head),
+        )
     except (KeyError, TypeError, ValueError):
         raise SampleError("This is not a sample's file.") from None
     return sample

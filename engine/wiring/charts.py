@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 import psycopg
-
 from psycopg import IsolationLevel
 
 from audit.charts.figures.catalogue import DrawCharts, chart_of

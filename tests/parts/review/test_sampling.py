@@ -11,7 +11,7 @@ import pytest
 
 from audit.anchored import month_anchors, note_key, read
 from audit.errors import SampleError
-from audit.review.sample import Sample, draw, read_sample, seed_of, state
+from audit.review.sample import Sample, draw, read_sample, state
 from audit.review.sampling import Sampling
 from engine import wiring
 from engine.storage.database import Database
