@@ -50,6 +50,9 @@ CREATE TABLE audit_reads_waiting (
 ALTER TABLE audit_reads_waiting ALTER COLUMN details SET STATISTICS 0, ALTER COLUMN command SET STATISTICS 0;
 GRANT SELECT (read_id, read_at, login) ON audit_reads_waiting TO affidavit_auditor;  -- how many wait, and since when
 
+-- A row for each login that ever reported, to be locked: an advisory lock could be taken by another reader, who stays.
+CREATE TABLE audit_reporters (login text PRIMARY KEY);
+
 -- Before the read. The limit keeps one login from filling the disk; whoever meets it does not read. The lock makes it hold for
 -- reports at once too.
 CREATE FUNCTION audit_report_read(command text, details jsonb) RETURNS uuid
@@ -58,7 +61,8 @@ DECLARE
     reported uuid;
 BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);
-    PERFORM pg_advisory_xact_lock(hashtextextended('audit_report_read ' || session_user, 0));
+    INSERT INTO audit_reporters VALUES (session_user) ON CONFLICT DO NOTHING;
+    PERFORM FROM audit_reporters WHERE login = session_user FOR UPDATE;
     IF (SELECT count(*) FROM audit_reads_waiting w WHERE w.login = session_user) >= 1000 THEN
         RAISE EXCEPTION '1,000 reads of % wait for an engine that records them', session_user
             USING ERRCODE = 'configuration_limit_exceeded';

@@ -1,6 +1,25 @@
 -- What people found of sampled questions: a verdict is the row of `affidavit audit review give` or `… adjudicate`, and nothing else.
 SET LOCAL ROLE affidavit_owner;
 
+-- As in 0031, with one lock more: one verdict after the other, so that none is on record twice.
+CREATE OR REPLACE FUNCTION audit_lock(wanted text, waits boolean DEFAULT true) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+    IF wanted NOT IN ('anchor', 'claim', 'erasure', 'hold', 'month', 'review', 'seal', 'stamp') THEN
+        RAISE EXCEPTION 'there is no lock %', wanted;
+    END IF;
+    IF NOT EXISTS (SELECT FROM audit_locks WHERE name = wanted) THEN
+        INSERT INTO audit_locks VALUES (wanted) ON CONFLICT DO NOTHING;
+    END IF;
+    IF waits THEN
+        PERFORM FROM audit_locks WHERE name = wanted FOR UPDATE;
+    ELSE
+        PERFORM FROM audit_locks WHERE name = wanted FOR UPDATE SKIP LOCKED;
+    END IF;
+    RETURN FOUND;
+END
+$$;
+
 -- Samples and verdicts are few among millions of rows.
 CREATE INDEX audit_logs_reviews ON audit_logs (endpoint, timestamp)
     WHERE endpoint IN ('affidavit audit sample draw', 'affidavit audit review give', 'affidavit audit review adjudicate');

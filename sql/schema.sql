@@ -245,6 +245,9 @@ CREATE TABLE public.audit_reads_waiting (
     records bigint,
     has_ended boolean DEFAULT false NOT NULL
 );
+CREATE TABLE public.audit_reporters (
+    login text NOT NULL
+);
 CREATE TABLE public.audit_rollup_counts (
     month date NOT NULL,
     first_leaf bigint NOT NULL,
@@ -480,6 +483,7 @@ ALTER TABLE public.audit_pepper ADD CONSTRAINT audit_pepper_pepper_check CHECK (
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_pkey PRIMARY KEY (read_id);
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_command_check CHECK ((command ~ '^(audit (query|search|prove|package|export|report|pii|hold list|access ask)|console)$'::text));
 ALTER TABLE public.audit_reads_waiting ADD CONSTRAINT audit_reads_waiting_details_check CHECK ((octet_length((details)::text) <= 32000));
+ALTER TABLE public.audit_reporters ADD CONSTRAINT audit_reporters_pkey PRIMARY KEY (login);
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_pkey PRIMARY KEY (month, first_leaf);
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_check CHECK ((tree_size > first_leaf));
 ALTER TABLE public.audit_rollups ADD CONSTRAINT audit_rollups_digest_check CHECK ((octet_length(digest) = 32));
@@ -1077,7 +1081,7 @@ CREATE OR REPLACE FUNCTION public.audit_lock(wanted text, waits boolean DEFAULT 
  SET search_path TO 'public', 'pg_temp'
 AS $function$
 BEGIN
-    IF wanted NOT IN ('anchor', 'claim', 'erasure', 'hold', 'month', 'seal', 'stamp') THEN
+    IF wanted NOT IN ('anchor', 'claim', 'erasure', 'hold', 'month', 'review', 'seal', 'stamp') THEN
         RAISE EXCEPTION 'there is no lock %', wanted;
     END IF;
     IF NOT EXISTS (SELECT FROM audit_locks WHERE name = wanted) THEN
@@ -1304,7 +1308,8 @@ DECLARE
     reported uuid;
 BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);
-    PERFORM pg_advisory_xact_lock(hashtextextended('audit_report_read ' || session_user, 0));
+    INSERT INTO audit_reporters VALUES (session_user) ON CONFLICT DO NOTHING;
+    PERFORM FROM audit_reporters WHERE login = session_user FOR UPDATE;
     IF (SELECT count(*) FROM audit_reads_waiting w WHERE w.login = session_user) >= 1000 THEN
         RAISE EXCEPTION '1,000 reads of % wait for an engine that records them', session_user
             USING ERRCODE = 'configuration_limit_exceeded';
@@ -1921,6 +1926,7 @@ ALTER TABLE public.audit_open OWNER TO affidavit_owner;
 ALTER TABLE public.audit_origin OWNER TO affidavit_owner;
 ALTER TABLE public.audit_pepper OWNER TO affidavit_owner;
 ALTER TABLE public.audit_reads_waiting OWNER TO affidavit_owner;
+ALTER TABLE public.audit_reporters OWNER TO affidavit_owner;
 ALTER TABLE public.audit_rollup_counts OWNER TO affidavit_owner;
 ALTER TABLE public.audit_rollups OWNER TO affidavit_owner;
 ALTER TABLE public.audit_row_keys OWNER TO affidavit_owner;

@@ -52,7 +52,7 @@ _RECORD = """
 SELECT log_id, query_id, timestamp, book_id, outcome, reason, user_query_text, selected_text, answer_text, citations
 FROM public.audit_logs WHERE log_id = %s AND erased_at IS NULL
 """
-_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+_LOCK = "SELECT audit_lock('review')"
 SAMPLES_MAX = 100
 
 Role = Literal["auditor", "reviewer", "lead"]
@@ -135,14 +135,18 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Reviews:
-    """Reads in the auditor's role, on autocommit connections; writes only events of the log."""
+    """Reads in the auditor's role, on autocommit connections; writes only events of the log.
+
+    `writers` are connections in the engine's role: no reader of the log can take the lock, and so hold up a verdict.
+    """
 
     pool: AsyncConnectionPool
+    writers: AsyncConnectionPool
     event: ReviewEvent
 
     async def keep(self, sample: Sample) -> None:
         """Put a drawn sample on record, once: its records are the queue from now on."""
-        async with self._locked(f"sample {sample.sample_id}") as connection:
+        async with self._alone() as connection:
             if await _fetch(connection, _DRAWN, {"sample": str(sample.sample_id), "most": 1}):
                 return
             async with self.event(DRAWING, sample=sample.as_json()) as trail:
@@ -209,23 +213,27 @@ class Reviews:
         command = GIVING if task == "review" else ADJUDICATING
         about = {"sample": str(named), "record": str(log_id)} | asdict(marks)
         async with (
-            self._locked(f"{named} {log_id}") as connection,
+            self._alone() as connection,
             self.event(command, client_id=person.name, key_id=person.key_id, **about) as trail,
         ):
             _check(await _queue(connection, named), person, log_id, task)
             trail.reason = f"sample {named} record {log_id}"
 
     @asynccontextmanager
-    async def _locked(self, what: str) -> AsyncIterator[psycopg.AsyncConnection]:
-        async with self._connected() as connection, connection.transaction():
-            await connection.execute(_LOCK.encode(), (f"affidavit review {what}",))
-            yield connection
+    async def _alone(self) -> AsyncIterator[psycopg.AsyncConnection]:
+        """One verdict or sample after the other: none is on record twice."""
+        async with self._connected(self.writers) as locking, locking.transaction():
+            await locking.execute(_LOCK)
+            async with self._connected() as connection:
+                yield connection
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[psycopg.AsyncConnection]:
+    async def _connected(
+        self, pool: AsyncConnectionPool | None = None
+    ) -> AsyncIterator[psycopg.AsyncConnection]:
         """The driver's messages are not passed on: they may contain what a reader asked."""
         try:
-            async with self.pool.connection() as connection:
+            async with (pool or self.pool).connection() as connection:
                 yield connection
         except (psycopg.Error, PoolTimeout) as failure:
             raise ReviewUnavailableError(

@@ -34,8 +34,11 @@ def open_sampling(
 
 @asynccontextmanager
 async def open_reviews(database: Database) -> AsyncIterator[Reviews]:
-    async with databases.open_lazily(database.url, AUDITOR, size_max=1, wait_s=CHECK_S) as pool:
-        yield Reviews(pool, operator_events_of(database).event)
+    async with (
+        databases.open_lazily(database.url, AUDITOR, size_max=1, wait_s=CHECK_S) as pool,
+        databases.open_lazily(database.url, _ENGINE, size_max=1, wait_s=CHECK_S) as writers,
+    ):
+        yield Reviews(pool, writers, operator_events_of(database).event)
 
 
 async def person_named(database: Database, name: str) -> Person:

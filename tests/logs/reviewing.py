@@ -48,8 +48,11 @@ async def reviewing(log: SealedLog, connections: int = 1) -> AsyncIterator[Revie
     async with (
         log.open_ledger() as ledger,
         log.database.pool(AUDITOR, connections, has_autocommit=True, size_min=connections) as pool,
+        log.database.pool(
+            "affidavit_engine", connections, has_autocommit=True, size_min=connections
+        ) as writers,
     ):
-        yield Reviews(pool, OperatorEvents(lambda: nullcontext(ledger), now, uuid4).event)
+        yield Reviews(pool, writers, OperatorEvents(lambda: nullcontext(ledger), now, uuid4).event)
 
 
 async def stated(log: SealedLog, wish: Wish = ALL) -> UUID:

@@ -205,7 +205,7 @@ def _words(item: str) -> str:
 
 
 def _reviews(visit: Visit) -> Reviews:
-    return Reviews(visit.house.console_pool, visit.house.operator_events.event)
+    return Reviews(visit.house.console_pool, visit.house.pool, visit.house.operator_events.event)
 
 
 async def _queue(visit: Visit) -> Queue:

@@ -100,6 +100,7 @@ ALLOWED = {
     "audit_origin": {SEALER: "SELECT", AUDITOR: "SELECT", ARCHIVER: "SELECT"},
     "audit_pepper": {ARCHIVER: "SELECT"},
     "audit_questions": {AUDITOR: "SELECT"},
+    "audit_reporters": {},
     "audit_reads_waiting": {AUDITOR: "SELECT(login,read_at,read_id)"},
     "audit_refusals": {AUDITOR: "SELECT"},
     "audit_requests_by_day": {AUDITOR: "SELECT"},
