@@ -129,6 +129,10 @@ class Queue:
             return "adjudicate" if person.role == "lead" else None
         return "review" if standing.state == "open" else None
 
+    def columns(self, log_id: UUID, person: Person) -> tuple[str, ...]:
+        """The personal columns that this person sees of it; who decides between two also sees their verdicts, which are `details`."""
+        return (*READ, "details") if self.task(log_id, person) == "adjudicate" else READ
+
     def report(self) -> ReviewReport:
         return report_of(self.sample, self.standings, self.erased)
 
@@ -170,7 +174,8 @@ class Reviews:
         waiting = queue.for_person(person)
         if not waiting:
             return None
-        read = Access(person.name, f"record {waiting[0][0]}", READ, person.role, queue.basis, records=1)
+        columns = queue.columns(waiting[0][0], person)
+        read = Access(person.name, f"record {waiting[0][0]}", columns, person.role, queue.basis, records=1)
         who = {"client_id": person.name, "key_id": person.key_id}
         async with self.event(READING, **who, access=read.as_details()):
             return await self.read(queue, waiting[0][0], person)

@@ -8,7 +8,7 @@ from uuid import UUID
 from audit.errors import ReviewRefusedError, ReviewUnavailableError, SampleError
 from audit.markup import EMPTY, Markup, joined, tag
 from audit.review import drawing
-from audit.review.reviews import READ, Person, Queue, RecordToJudge, Reviews, Role
+from audit.review.reviews import Person, Queue, RecordToJudge, Reviews, Role
 from audit.review.rubric import COMMENT_CHARACTERS_MAX, ITEMS, QUESTIONS, Marks, Standing
 from engine.errors import DatabaseUnavailableError, InvalidFieldError, NotFoundError
 from engine.http.console import layout
@@ -83,7 +83,9 @@ async def show_record(visit: Visit) -> Reply:
     """A record to judge, as its reader saw it, with the form."""
     queue, person = await _queue(visit), _person(visit)
     log_id = _id(visit.place["record"])
-    visit.note_access(filter=f"record {log_id}", columns=READ, records=1, basis=queue.basis)
+    visit.note_access(
+        filter=f"record {log_id}", columns=queue.columns(log_id, person), records=1, basis=queue.basis
+    )
     with _refusing():
         record = await _reviews(visit).read(queue, log_id, person)
     return Sheet(

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
@@ -62,6 +63,32 @@ async def test_a_record_has_its_quotations_marked_in_their_passage(
     )
     assert {"user_query_text", "answer_text", "citations"} <= set(access["columns"])
     assert reading["endpoint"] == "/console/records/{query_id}"
+
+
+# Seen red with the columns of the record alone.
+async def test_other_turns_and_feedback_are_named_and_masked_too(
+    house: House, auditor: httpx.AsyncClient, database: Database, records: Records
+) -> None:
+    said: dict[str, Any] = {"timestamp": wiring.now(), "outcome": "answered", "session_id": uuid4()}
+    erased = Trail(log_id=uuid4(), query_id=uuid4(), endpoint="/v1/query", **said)
+    turn = Trail(
+        log_id=uuid4(), query_id=uuid4(), endpoint="/v1/query", user_query_text="another turn", **said
+    )
+    thought = Trail(
+        log_id=uuid4(), query_id=uuid4(), timestamp=wiring.now(), endpoint="/v1/feedback", outcome="served",
+        details={"query_id": str(erased.query_id), "helpful": False, "reason": "beside_the_point"},
+    )  # fmt: skip
+    with psycopg.connect(database.url) as inside:
+        write(inside, erased, turn, thought, key=head_key(database))
+    address = f"/console/records/{erased.query_id}"
+    page = await auditor.get(address, headers={"X-Request-ID": (name := str(uuid4()))})
+    assert "another turn" in page.text and "beside_the_point" in page.text
+    (reading,) = records.where("request_id = %s", name)
+    assert reading["details"]["access"]["columns"] == ["answer_text", "details", "user_query_text"]
+    masking = replace(house, access_policy=Policy(frozenset({"auditor"}), second_person=True))
+    async with signed_in(masking, await key_of(database)) as client:
+        page = await client.get(address)
+    assert page.status_code == 200 and "another turn" not in page.text and "beside_the_point" not in page.text
 
 
 async def test_a_pasted_id_or_receipt_leads_to_the_record(

@@ -83,6 +83,7 @@ async def judge(client: httpx.AsyncClient, address: str, form: dict[str, str]) -
     return await client.post(address, data=form | {"form_token": token})
 
 
+# Seen red with the columns of a blind review at an adjudication.
 # One walk: what is judged stays judged, so its steps are not tests of their own.
 async def test_two_judge_blind_and_a_lead_decides(
     house: House, keys: dict[str, str], sample: Sample, records: Records
@@ -113,7 +114,10 @@ async def test_two_judge_blind_and_a_lead_decides(
         listed = (await aud.get(place(sample))).text.partition("<h2>Records</h2>")[2]
         assert "not_covered" not in listed, "A stratum would tell who still judges what the confidence is"
 
-        decides = (await kay.get(address)).text
+        decided = await kay.get(address, headers={"X-Request-ID": (name := str(uuid4()))})
+        decides = decided.text
+        (row,) = records.where("request_id = %s", name)
+        assert "details" in row["details"]["access"]["columns"], "The comments of the two are shown"
         assert "What two reviewers said" in decides
         assert (
             "<script" not in decides

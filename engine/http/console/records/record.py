@@ -26,17 +26,24 @@ _SIGNS = {"good": "✓", "bad": "✕", "unsure": "?"}
 async def show(visit: Visit) -> Reply:
     record, keys = await _read(visit)
     sight = await showing.sight_of(visit)
-    columns = [name for name in PERSONAL if record.row.get(name) is not None]
-    showing.note_read(visit, sight, f"query_id {record.row['query_id']}", columns, 1 + len(record.turns))
+    showing.note_read(
+        visit, sight, f"query_id {record.row['query_id']}", _columns(record), 1 + len(record.turns)
+    )
     row = record.row
     return Sheet(
         "Record",
         joined(
             _head(record), _conversation(sight, row), _quotes(sight, record), _near(sight, record), _stages(row),
-            _ladder(record, keys), _facts(row), _feedback(record), _turns(sight, record),
+            _ladder(record, keys), _facts(row), _feedback(sight, record), _turns(sight, record),
         ),
         scripts=(assets.address_of(SCRIPT),),
     )  # fmt: skip
+
+
+def _columns(record: WholeRecord) -> set[str]:
+    """What is shown of this record, of the other turns, and of what the reader thought, which are records of their own."""
+    own = {name for name in PERSONAL if record.row.get(name) is not None}
+    return own.union(showing.LISTED if record.turns else (), {"details"} if record.feedback else ())
 
 
 async def proof(visit: Visit) -> Reply:
@@ -254,8 +261,8 @@ def _facts(row: Mapping[str, Any]) -> Markup:
     return joined(tag("h2", "The record"), layout.facts([*pairs, hashed]))
 
 
-def _feedback(record: WholeRecord) -> Markup | None:
-    if not record.feedback:
+def _feedback(sight: showing.Sight, record: WholeRecord) -> Markup | None:
+    if not record.feedback or sight.is_masked:
         return None
     items = [
         tag(
