@@ -9,7 +9,7 @@ CREATE FUNCTION audit_search_words(question text, answer text, citations jsonb, 
 RETURNS tsvector LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
     RETURN to_tsvector('pg_catalog.simple'::regconfig, regexp_replace(
-               left(question, 20000) || ' ' || left(answer, 40000),
+               coalesce(left(question, 20000), '') || ' ' || coalesce(left(answer, 40000), ''),
                '([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])', ' \1 ', 'g'))
         || array_to_tsvector(array_remove(
                ARRAY['provider_request_id:' || left(provider_request_id, 200), 'writer:' || writer] || CASE jsonb_typeof(citations)

@@ -1357,7 +1357,7 @@ CREATE OR REPLACE FUNCTION public.audit_search_words(question text, answer text,
 AS $function$
 BEGIN
     RETURN to_tsvector('pg_catalog.simple'::regconfig, regexp_replace(
-               left(question, 20000) || ' ' || left(answer, 40000),
+               coalesce(left(question, 20000), '') || ' ' || coalesce(left(answer, 40000), ''),
                '([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])', ' \1 ', 'g'))
         || array_to_tsvector(array_remove(
                ARRAY['provider_request_id:' || left(provider_request_id, 200), 'writer:' || writer] || CASE jsonb_typeof(citations)

@@ -28,7 +28,9 @@ NAME_CHARACTERS_MAX = 200
 SAVED_MAX = 500  # of one owner
 
 _COLUMNS = "view_id, owner, name, filter, is_shared, made_at, heads, leaves"
-_SEEN = f"SELECT {_COLUMNS} FROM audit_saved_views WHERE (owner = %(who)s OR is_shared)"  # noqa: S608
+_SEEN = "FROM audit_saved_views WHERE (owner = %(who)s OR is_shared)"
+_ALL = f"SELECT {_COLUMNS.replace('leaves', 'NULL::jsonb AS leaves')} {_SEEN} ORDER BY name, made_at"
+_ONE = f"SELECT {_COLUMNS} {_SEEN} AND view_id = %(view)s"
 _SAVE = f"""
 INSERT INTO audit_saved_views ({_COLUMNS})
 SELECT %s, %s, %s, %s, %s, %s, %s, %s WHERE (SELECT count(*) FROM audit_saved_views WHERE owner = %s) < {SAVED_MAX}
@@ -99,19 +101,16 @@ class SavedViews:
     finder: Finder
 
     async def seen_by(self, who: str) -> list[SavedView]:
+        """Without their leaves, which are many: `one` has them."""
         async with _connected(self.pool) as connection:
             cursor = connection.cursor(row_factory=class_row(SavedView))
-            return await (
-                await cursor.execute(f"{_SEEN} ORDER BY name, made_at".encode(), {"who": who})
-            ).fetchall()
+            return await (await cursor.execute(_ALL.encode(), {"who": who})).fetchall()
 
     async def one(self, who: str, view_id: UUID) -> SavedView | None:
         """None: there is none, or it is somebody else's."""
         async with _connected(self.pool) as connection:
             cursor = connection.cursor(row_factory=class_row(SavedView))
-            found = await cursor.execute(
-                f"{_SEEN} AND view_id = %(view)s".encode(), {"who": who, "view": view_id}
-            )
+            found = await cursor.execute(_ONE.encode(), {"who": who, "view": view_id})
             return await found.fetchone()
 
     async def save(self, view: SavedView) -> None:

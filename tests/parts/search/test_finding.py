@@ -15,6 +15,7 @@ from audit.search import finding
 from audit.search.criteria import Criteria
 from audit.search.finding import Finder, FoundRecord, LogPlace
 from audit.search.pasted import pasted
+from audit.search.saved import SavedView, SavedViews
 from audit.search.word_index import build_missing
 from engine.storage.database import AUDITOR, Database, open_lazily
 from tests.databases import migrated_database
@@ -150,6 +151,35 @@ async def test_every_id_finds_its_record(finder: Finder, url: str, month: date) 
         assert found is not None, text
         assert trail.log_id in {each.log_id for each in await finder.named(found)}, text
         assert await finder.named(found, ["another"]) == [], "the books of a key limit what is seen"
+
+
+# Seen red: all words of the record were NULL, because those of its answer were.
+@pytest.mark.parametrize("month", [OVER, NOW])
+@pytest.mark.parametrize("missing", ["answer_text", "user_query_text"])
+async def test_a_question_without_an_answer_is_found(
+    finder: Finder, url: str, month: date, missing: str
+) -> None:
+    at = datetime(month.year, month.month, 21, tzinfo=UTC)
+    writer, asked_for = uuid4(), f"unheard{uuid4().hex}"
+    trail = replace(asked(at, asked_for, asked_for), outcome="failed", writer=writer)
+    setattr(trail, missing, None)
+    with psycopg.connect(url) as inside:
+        write(inside, trail)
+    assert [each.log_id for each in (await finder.page(Criteria(text=asked_for))).rows] == [trail.log_id]
+    found = pasted(str(writer))
+    assert found and [each.log_id for each in await finder.named(found)] == [trail.log_id]
+
+
+# Seen red with the leaves of each view: 20 MB for a full list.
+async def test_a_list_of_saved_views_does_not_read_what_they_froze(finder: Finder, url: str) -> None:
+    at = datetime(2031, 5, 1, tzinfo=UTC)
+    view = SavedView(uuid4(), "owner", "frozen", "", False, at, {"2031-04": [1, "root"]}, {"2031-04": [0]})
+    async with open_lazily(url, "affidavit_engine", size_max=1, wait_s=5) as pool:
+        views = SavedViews(pool, finder)
+        await views.save(view)
+        assert await views.seen_by("owner") == [replace(view, leaves=None)]
+        assert await views.one("owner", view.view_id) == view
+    assert replace(view, leaves=None).is_frozen
 
 
 async def test_pages_have_each_record_once_while_others_are_written(finder: Finder, url: str) -> None:
