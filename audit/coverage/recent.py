@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -39,13 +38,16 @@ class RecentCoverage:
         self._reading: asyncio.Task[None] | None = None
 
     async def get(self) -> Coverage | None:
-        """The newest; None while the first reading takes longer than a page can wait. Its failure is the caller's."""
+        """The newest; None while the first reading takes longer than a page can wait. Its failure is the caller's, or, if it
+        comes later, that of whoever asks next."""
         if self._newest is None or self._monotonic() - self._read_at > FRESH_S:
-            if self._reading is None or self._reading.done():
-                self._reading = asyncio.create_task(self._read_again())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._patience_s):
-                    await asyncio.shield(self._reading)
+            reading = self._reading
+            if reading is None or (reading.done() and not reading.exception()):
+                reading = self._reading = asyncio.create_task(self._read_again())
+            await asyncio.wait([reading], timeout=self._patience_s)
+            if reading.done():
+                self._reading = None if self._reading is reading else self._reading
+                reading.result()
         return self._newest
 
     async def close(self) -> None:
