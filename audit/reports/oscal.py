@@ -47,7 +47,7 @@ def _results(report: ControlReport) -> Object:
 
 
 def _result(report: ControlReport, content: str) -> Object:
-    observations = [_observation(report, each) for each in report.controls]
+    observations = [_observation(report, content, each) for each in report.controls]
     findings = [_finding(each, seen) for each, seen in zip(report.controls, observations, strict=True)
                 if each.judged.status in _STATES]  # fmt: skip
     found = {
@@ -64,7 +64,7 @@ def _result(report: ControlReport, content: str) -> Object:
     return found | ({"findings": findings} if findings else {})
 
 
-def _observation(report: ControlReport, measured: MeasuredControl) -> Object:
+def _observation(report: ControlReport, content: str, measured: MeasuredControl) -> Object:
     control, judged = measured.control, measured.judged
     props = [_prop("control-id", control.id), _prop("status", judged.status)]
     if measured.query:
@@ -73,7 +73,7 @@ def _observation(report: ControlReport, measured: MeasuredControl) -> Object:
             _prop("counted", str(judged.counted)), _prop("violations", str(judged.violations)),
         ]  # fmt: skip
     seen: dict[str, Any] = {
-        "uuid": _id("observation", report.to_bytes().decode(), control.id),
+        "uuid": _id("observation", content, control.id),
         "title": control.title,
         "description": f"{control.shows} Met means: {control.met}",
         "props": props,

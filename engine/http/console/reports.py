@@ -1,5 +1,6 @@
 """Reports: what the log shows of each control of a pack over a period, to see here and to take along as a file."""
 
+import asyncio
 from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
 from urllib.parse import urlencode
@@ -32,7 +33,7 @@ async def show(visit: Visit) -> Sheet:
         report = await _measured(visit, name, since, until)
     except UnansweredError as failure:
         return Sheet("Reports", joined(form, _by_command(name, since, until, failure)))
-    return Sheet("Reports", joined(form, _shown(report, since, until)))
+    return Sheet("Reports", joined(form, await asyncio.to_thread(_shown, report, since, until)))
 
 
 async def download(visit: Visit) -> Download:
@@ -48,8 +49,14 @@ async def download(visit: Visit) -> Download:
         report = await _measured(visit, name, since, until)
     except UnansweredError as failure:
         raise UnavailableError(str(failure)) from failure
-    visit.note(form=form, sha256=sha256(report.to_bytes()).hexdigest())
-    return Download(f"report-{name}-{since}-{until}.{ending}", _TYPES[form], FORMS[form](report))
+    content, digest = await asyncio.to_thread(_written, report, form)  # readers' requests go on meanwhile
+    visit.note(form=form, sha256=digest)
+    return Download(f"report-{name}-{since}-{until}.{ending}", _TYPES[form], content)
+
+
+def _written(report: ControlReport, form: str) -> tuple[bytes, str]:
+    """The file, and the digest of its data."""
+    return FORMS[form](report), sha256(report.to_bytes()).hexdigest()
 
 
 async def _measured(visit: Visit, name: str, since: date, until: date) -> ControlReport:

@@ -1,9 +1,11 @@
 """Reports in the console: chosen, seen, taken along; each is on record, and can be repeated by command."""
 
 import re
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from audit.reports.forms import data_in
 from audit.reports.pack import PACKS
 from engine.house import House
 from engine.storage.database import Database
+from engine.wiring import reports
 from tests.conftest import Records
 from tests.product.console.signed_in import browser_at, key_of, signed_in
 
@@ -75,6 +78,30 @@ async def test_what_takes_too_long_for_a_page_is_said_with_the_command_that_may_
     assert (
         "affidavit audit report --pack change --from 2026-01-01 --to 2026-02-01 -o change.html" in page.text
     )
+
+
+# Seen red: the log was opened, and the file written, on the thread that serves readers.
+async def test_readers_do_not_wait_while_a_report_is_opened_and_written(
+    house: House, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, opening, writing = list[threading.Thread](), reports.open_measuring, ControlReport.to_bytes
+
+    def opened(*given: Any) -> Any:
+        threads.append(threading.current_thread())
+        return opening(*given)
+
+    def written(report: ControlReport) -> bytes:
+        threads.append(threading.current_thread())
+        return writing(report)
+
+    monkeypatch.setattr(reports, "open_measuring", opened)
+    monkeypatch.setattr(ControlReport, "to_bytes", written)
+    measure = reports.reports_of(database.settings, database)
+    async with signed_in(house, await key_of(database), reports=measure) as client:
+        file = await client.get(f"{PATH}/change.oscal.json")
+    assert file.status_code == 200
+    assert len(threads) >= 3
+    assert threading.current_thread() not in threads
 
 
 async def test_without_a_session_there_is_no_report(house: House) -> None:

@@ -11,6 +11,7 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser as Html
 
 from audit.errors import FormatError
+from audit.reports.document import ControlReport
 from audit.reports.forms import FORMS
 from audit.reports.pack import PACKS
 from audit.reports.repeating import read_report
@@ -163,3 +164,16 @@ def _members(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [*value.items(), *(pair for each in value.values() for pair in _members(each))]
     return []
+
+
+# Seen red with the whole report written again for each control.
+def test_oscal_writes_the_report_into_itself_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, written, count = report("operation", MIXED), ControlReport.to_bytes, list[None]()
+
+    def counted(one: ControlReport) -> bytes:
+        count.append(None)
+        return written(one)
+
+    monkeypatch.setattr(ControlReport, "to_bytes", counted)
+    FORMS["oscal"](made)
+    assert len(count) == 1
