@@ -3,6 +3,7 @@
 An operator's process writes the record itself. A login with an auditor's rights alone reports the read to the database.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from audit.access.policy import LEAD, Policy
 from audit.access.reporting import end_read, report_read
 from audit.errors import MaskedError
 from audit.proof.record import PERSONAL
+from engine.errors import DatabaseUnavailableError, StatementError
 from engine.settings import Settings
 from engine.signing import has_signing_key
 from engine.storage.database import AUDITOR, Database, changing, reading
@@ -76,6 +78,14 @@ def unmask_requests(database: Database) -> list[UnmaskRequest]:
     since = now() - access_policy_of(database.settings).approval
     with reading(database.url, AUDITOR) as connection:
         return [UnmaskRequest(*row) for row in connection.execute(REQUESTS, (since,))]
+
+
+async def requests_now(database: Database) -> list[UnmaskRequest]:
+    """For the console's pages."""
+    try:
+        return await asyncio.to_thread(unmask_requests, database)
+    except StatementError as failure:
+        raise DatabaseUnavailableError from failure
 
 
 @asynccontextmanager

@@ -163,5 +163,5 @@ async def open_console(settings: Settings, database: Database) -> AsyncIterator[
             tallies=dict, sessions=None, eraser=absent, operator_events=absent, tracer=None, seals=absent,
             console_sessions=sessions, console_pool=pool, charts=charts.charts_of(settings, database),
             coverage=closed_by(stack, coverage), verifier=RunsOfOthers(pool), access_policy=access.access_policy_of(settings), reports=reports.reports_of(settings, database),
-            unmask_requests=partial(asyncio.to_thread, access.unmask_requests, database), is_read_only=True,
+            unmask_requests=partial(access.requests_now, database), is_read_only=True,
         ), code  # fmt: skip

@@ -141,7 +141,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             verifier=closed_by(stack, BackgroundVerifier(database, pool, console_pool, events)),
             charts=charts.charts_of(settings, database),
             access_policy=access.access_policy_of(settings),
-            unmask_requests=partial(asyncio.to_thread, access.unmask_requests, database),
+            unmask_requests=partial(access.requests_now, database),
             reports=reports.reports_of(settings, database),
         )
         await watched.start()

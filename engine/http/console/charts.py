@@ -10,7 +10,7 @@ from audit.charts.figures.by_day import OUTCOMES
 from audit.charts.figures.catalogue import NAMES
 from audit.charts.figures.chart import Chart
 from audit.charts.figures.choice import ChartChoice
-from audit.errors import RollupError
+from audit.errors import AuditError, RollupError
 from audit.markup import Markup, joined, tag
 from engine.errors import InvalidFieldError, StatementError, UnavailableError
 from engine.http.console import layout
@@ -19,7 +19,9 @@ from engine.http.console.visit import Download, Sheet, Visit
 DAYS = 30
 PERIODS = (("7 days", 7), ("30 days", 30), ("90 days", 90), ("a year", 365))
 YEARS_MAX = 20
+YEARS = range(1970, 3000)  # of a period: there are days before and after each
 LATER = "The database cannot be read now, or not within the seconds that a page has. Try a shorter period, or again later."
+UNREAD = "An archived month of this period cannot be read now. Choose other months, or ask the operator: `affidavit audit status`."
 ROWS_MAX = 400  # of a table on the page; the CSV has all
 
 
@@ -29,9 +31,8 @@ async def show(visit: Visit) -> Sheet:
     visit.note(filter=_query(choice))
     try:
         drawn = await visit.house.charts(choice, NAMES)
-    except (RollupError, StatementError) as failure:
-        words = str(failure) if isinstance(failure, RollupError) else LATER
-        return Sheet("Charts", joined(_filters(choice), tag("p", words, class_="alarm")))
+    except (AuditError, StatementError) as failure:
+        return Sheet("Charts", joined(_filters(choice), tag("p", _why_none(failure), class_="alarm")))
     figures = await asyncio.to_thread(_figures, drawn, choice)  # readers' requests go on meanwhile
     return Sheet(
         "Charts",
@@ -48,9 +49,15 @@ async def download(visit: Visit) -> Download:
     visit.note(filter=_query(choice), chart=name)
     try:
         (chart,) = await visit.house.charts(choice, [name])
-    except (RollupError, StatementError) as failure:
-        raise UnavailableError(str(failure) if isinstance(failure, RollupError) else LATER) from failure
+    except (AuditError, StatementError) as failure:
+        raise UnavailableError(_why_none(failure)) from failure
     return Download(f"{name}-{choice.since}-{choice.until}.csv", "text/csv; charset=utf-8", csv(chart))
+
+
+def _why_none(failure: AuditError | StatementError) -> str:
+    if isinstance(failure, RollupError):
+        return str(failure)
+    return LATER if isinstance(failure, StatementError) else UNREAD
 
 
 def _choice(visit: Visit) -> ChartChoice:
@@ -67,9 +74,12 @@ def _choice(visit: Visit) -> ChartChoice:
 
 def _day(given: Mapping[str, str], name: str, otherwise: date) -> date:
     try:
-        return date.fromisoformat(given[name]) if name in given else otherwise
+        day = date.fromisoformat(given[name]) if name in given else otherwise
     except ValueError:
         raise InvalidFieldError(f"The field {name} must be a date such as 2026-11-01.") from None
+    if day.year not in YEARS:
+        raise InvalidFieldError(f"The field {name} must be between the years {YEARS[0]} and {YEARS[-1]}.")
+    return day
 
 
 def _query(choice: ChartChoice, **changes: str) -> str:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ import pytest
 from audit.access.policy import Policy
 from engine.house import House
 from engine.storage.database import Database
+from engine.wiring import access
 from tests.conftest import Records
 from tests.in_process import application
 from tests.product.console.signed_in import form_token_in, key_of, signed_in
@@ -120,3 +122,11 @@ async def test_an_auditor_who_reads_another_clients_proof_is_on_record(
     assert access_of(records, own_name) is None
     found = access_of(records, name)
     assert (found["who"], found["role"], found["records"]) == ("an auditor", "auditor", 1)
+
+
+# Seen red as a failure of our own.
+async def test_requests_that_cannot_be_read_now_are_a_busy_page(house: House, database: Database) -> None:
+    gone = Database("host=/nowhere dbname=affidavit", database.settings)
+    asking = partial(access.requests_now, gone)
+    async with signed_in(house, await key_of(database), unmask_requests=asking) as client:
+        assert (await client.get("/console/access/requests")).status_code == 503

@@ -7,6 +7,8 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
+from audit.charts.figures.chart import Chart
+from audit.errors import ArchiveError, DeliveryError
 from engine import wiring
 from engine.house import House
 from engine.storage.database import Database
@@ -81,6 +83,9 @@ async def test_a_filter_in_the_address_is_kept_in_every_link(auditor: httpx.Asyn
         "from=2026-02-02&to=2026-02-02",
         "from=1900-01-01&to=2026-01-01",
         "client=%00",
+        "to=0001-01-01",  # seen red: no day is before the first
+        "from=0001-01-01&to=0001-02-01",
+        "from=9999-12-01&to=9999-12-31",
     ],
 )
 async def test_a_wrong_period_is_said(auditor: httpx.AsyncClient, query: str) -> None:
@@ -90,6 +95,22 @@ async def test_a_wrong_period_is_said(auditor: httpx.AsyncClient, query: str) ->
 
 async def test_a_chart_that_there_is_not_is_said(auditor: httpx.AsyncClient) -> None:
     assert (await auditor.get("/console/charts/secrets.csv")).status_code == 422
+
+
+# Seen red as a failure of our own.
+@pytest.mark.parametrize("failure", [ArchiveError("month 2026-01: row 7"), DeliveryError("https://vault")])
+async def test_an_archive_that_cannot_be_read_is_said(
+    house: House, database: Database, failure: Exception
+) -> None:
+    async def draw(*_: object) -> list[Chart]:
+        raise failure
+
+    async with signed_in(house, await key_of(database), charts=draw) as client:
+        page = await client.get("/console/charts")
+        file = await client.get("/console/charts/outcomes.csv")
+    assert (page.status_code, file.status_code) == (200, 503)
+    assert "An archived month of this period cannot be read" in page.text
+    assert str(failure) not in page.text + file.text
 
 
 async def test_nobody_sees_a_chart_without_a_session(house: House) -> None:
