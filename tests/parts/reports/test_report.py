@@ -183,6 +183,53 @@ def test_a_question_without_an_end_was_not_answered_within_five_seconds(
     assert (after.counted - before.counted, after.violations - before.violations) == (counted, violations)
 
 
+VIOLATIONS = {
+    "change-prompts": "prompt_sha256 = NULL, model_used = 'claude-opus-4-8'",
+    "change-named": "prompt_sha256 = NULL, model_used = 'claude-opus-4-8'",
+    "operation-refusals": "outcome = 'refused', reason = 'a reason that no engine gives'",
+}
+
+
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_a_rule_can_be_violated(log: SealedLog, name: str) -> None:
+    """Seen red with prompts counted only where there is one, and with any reason."""
+    try:
+        log.attack(
+            f"UPDATE audit_logs SET {VIOLATIONS[name]} WHERE sequence = 2 AND timestamp < '2025-02-01'"
+        )
+        judged = control(measured(log, name.partition("-")[0]), name).judged
+        assert (judged.status, judged.violations) == ("not met", 1)
+    finally:
+        log.restore()
+
+
+def test_an_answer_without_a_language_model_needs_no_prompt(log: SealedLog) -> None:
+    try:
+        log.attack("UPDATE audit_logs SET prompt_sha256 = NULL, model_used = 'extractive'")
+        report = measured(log, "change")
+        assert control(report, "change-prompts").judged.status == "not applicable"
+        assert control(report, "change-named").judged.status == "met"
+    finally:
+        log.restore()
+
+
+def test_one_record_that_was_erased_twice_is_one(log: SealedLog) -> None:
+    """Seen red with lines counted."""
+    erasure = (
+        "INSERT INTO audit_erasures (erasure_id, log_id, month, erased_at, basis, event, key_id, signature)"
+        " SELECT gen_random_uuid(), log_id, '2025-01-01', '2025-01-20', 'asked', gen_random_uuid(), 'k', 's'"
+        " FROM audit_logs WHERE sequence = 2 AND timestamp < '2025-02-01'"
+    )
+    try:
+        log.attack(erasure, erasure)
+        assert control(measured(log, "retention"), "retention-erasures").judged.counted == 1
+    finally:
+        log.restore()
+        with psycopg.connect(log.url) as connection:
+            connection.execute("SET session_replication_role = replica")
+            connection.execute("DELETE FROM audit_erasures")
+
+
 @pytest.mark.parametrize(
     ("pack", "day"), [*((pack, "2025-01-20") for pack in PACKS), ("incident", "2024-05-01")]
 )

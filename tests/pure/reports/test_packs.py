@@ -6,6 +6,7 @@ import pytest
 
 from audit.proof.record import PERSONAL
 from audit.reports.pack import FRAMES, PACKS, Control, pack_of, provisions
+from engine.refusals import RefusalReason
 from tests.pure.reports.made_report import AS_OF
 
 CONTROLS = [control for pack in PACKS for control in pack_of(pack).controls]
@@ -40,6 +41,11 @@ def test_every_control_has_a_name_of_its_own_that_begins_with_its_pack() -> None
 def test_every_mapping_names_a_known_provision_and_every_provision_is_named() -> None:
     assert {name for control in CONTROLS for name in control.provisions} == set(provisions())
     assert {each.frame for each in provisions().values()} == set(FRAMES)
+
+
+def test_the_reasons_that_a_report_knows_are_those_that_the_engine_gives() -> None:
+    query = next(each.query for each in CONTROLS if each.id == "operation-refusals")
+    assert {reason.value for reason in RefusalReason} == set(re.findall(r"'(\w+_\w+|underspecified)'", query))
 
 
 @pytest.mark.parametrize(
