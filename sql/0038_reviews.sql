@@ -22,7 +22,9 @@ $$;
 
 -- Samples and verdicts are few among millions of rows.
 CREATE INDEX audit_logs_reviews ON audit_logs (endpoint, timestamp)
-    WHERE endpoint IN ('affidavit audit sample draw', 'affidavit audit review give', 'affidavit audit review adjudicate');
+    WHERE endpoint IN (
+        'affidavit audit sample', 'affidavit audit sample draw', 'affidavit audit review give', 'affidavit audit review adjudicate'
+    );
 
 -- A verdict's values are shown once two people gave theirs: until then each judges blind. Of one person the first verdict counts.
 CREATE VIEW audit_reviews WITH (security_invoker = true) AS

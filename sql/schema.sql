@@ -551,7 +551,7 @@ CREATE INDEX audit_logs_end_user ON ONLY public.audit_logs USING btree (end_user
 CREATE INDEX audit_logs_feedback ON ONLY public.audit_logs USING btree (((details ->> 'query_id'::text))) WHERE (endpoint = '/v1/feedback'::text);
 CREATE INDEX audit_logs_query_id ON ONLY public.audit_logs USING btree (query_id);
 CREATE INDEX audit_logs_request_id ON ONLY public.audit_logs USING btree (request_id) WHERE (request_id IS NOT NULL);
-CREATE INDEX audit_logs_reviews ON ONLY public.audit_logs USING btree (endpoint, "timestamp") WHERE (endpoint = ANY (ARRAY['affidavit audit sample draw'::text, 'affidavit audit review give'::text, 'affidavit audit review adjudicate'::text]));
+CREATE INDEX audit_logs_reviews ON ONLY public.audit_logs USING btree (endpoint, "timestamp") WHERE (endpoint = ANY (ARRAY['affidavit audit sample'::text, 'affidavit audit sample draw'::text, 'affidavit audit review give'::text, 'affidavit audit review adjudicate'::text]));
 CREATE INDEX audit_logs_session_id ON ONLY public.audit_logs USING btree (session_id) WHERE (session_id IS NOT NULL);
 CREATE INDEX audit_logs_timestamp ON ONLY public.audit_logs USING btree ("timestamp");
 CREATE UNIQUE INDEX audit_origin_one ON public.audit_origin USING btree ((true));

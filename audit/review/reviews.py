@@ -23,7 +23,7 @@ from audit.proof.canonical import canonical_json
 from audit.proof.record import Trail
 from audit.review.report import ReviewReport, report_of
 from audit.review.rubric import Judgement, Marks, Standing, marks_of, standing_of
-from audit.review.sample import Sample, read_sample
+from audit.review.sample import OTHER_POPULATIONS, OtherPopulation, Sample, read_sample
 
 DRAWING, GIVING, ADJUDICATING, READING = (
     "audit sample draw", "audit review give", "audit review adjudicate", "audit review next"
@@ -166,6 +166,12 @@ class Reviews:
         """Of this sample, or of the newest."""
         async with self._connected() as connection:
             return await _queue(connection, sample_id)
+
+    async def others(self, sample_id: UUID) -> list[OtherPopulation]:
+        """That were stated over the same days as this sample's."""
+        async with self._connected() as connection:
+            found = await (await connection.execute(OTHER_POPULATIONS.encode(), (sample_id,))).fetchall()
+        return [OtherPopulation(*row) for row in found]
 
     async def next(self, person: Person, sample_id: UUID | None = None) -> RecordToJudge | None:
         """What this person judges next, and puts on record that it was read. None: there is nothing to do."""

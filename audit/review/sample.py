@@ -37,6 +37,32 @@ class Record(NamedTuple):
     stratum: Stratum
 
 
+class OtherPopulation(NamedTuple):
+    """Stated over the same days as a sample's. One that was never drawn from may be one whose draw somebody did not like."""
+
+    sample_id: UUID
+    stated_at: datetime
+    is_drawn: bool
+
+    def __str__(self) -> str:
+        drawn = "drawn" if self.is_drawn else "never drawn on record"
+        return f"{self.sample_id}, stated {self.stated_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC, {drawn}"
+
+
+# Of an erased statement no days are known, so it counts for all of them.
+OTHER_POPULATIONS = """
+SELECT o.log_id, o.timestamp, EXISTS (
+    SELECT FROM public.audit_logs d
+    WHERE d.endpoint = 'affidavit audit sample draw' AND d.outcome = 'recorded' AND d.reason LIKE 'sample ' || o.log_id || ' drawn %%'
+)
+FROM public.audit_logs s JOIN public.audit_logs o
+  ON coalesce(o.details #>> '{statement,from}', '') < coalesce(s.details #>> '{statement,to}', '~') COLLATE "C"
+ AND coalesce(s.details #>> '{statement,from}', '') < coalesce(o.details #>> '{statement,to}', '~') COLLATE "C"
+WHERE s.log_id = %s AND s.endpoint = 'affidavit audit sample' AND o.endpoint = 'affidavit audit sample' AND o.log_id <> s.log_id
+ORDER BY o.timestamp LIMIT 100
+"""
+
+
 class StatedHead(NamedTuple):
     month: date
     size: int

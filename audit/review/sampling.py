@@ -16,8 +16,10 @@ from audit.ledger.partitions import month_start, next_month, partition_name
 from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
 from audit.review.sample import (
+    OTHER_POPULATIONS,
     STRATA,
     Drawable,
+    OtherPopulation,
     Sample,
     StatedHead,
     Statement,
@@ -90,6 +92,11 @@ class Sampling:
             return None
         records = self._population(wish_of(stated.statement), heads_of(stated.statement))
         return draw(sample_id, stated.statement, stated.leaf_index, head, records)
+
+    def others(self, sample_id: UUID) -> list[OtherPopulation]:
+        """That were stated over the same days."""
+        found = self.rows.connection.execute(OTHER_POPULATIONS, (sample_id,)).fetchall()
+        return [OtherPopulation(*row) for row in found]
 
     def doubts(self, sample: Sample) -> list[str]:
         """What is not as the log and the vault say; empty when the sample is the one that they give."""

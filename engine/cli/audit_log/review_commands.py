@@ -18,7 +18,7 @@ from audit.review import drawing
 from audit.review.drawing import stratum_words
 from audit.review.reviews import Person, RecordToJudge, Reviews
 from audit.review.rubric import COMMENT_CHARACTERS_MAX, ITEMS, QUESTIONS, Marks
-from audit.review.sample import STRATA, Sample, Wish, counts_of, read_sample, wish_of
+from audit.review.sample import STRATA, OtherPopulation, Sample, Wish, counts_of, read_sample, wish_of
 from engine import wiring
 from engine.cli import output
 from engine.cli.output import JSON, Arguments, Command, argument, say
@@ -79,14 +79,17 @@ def _hand_over(drawn: Sample, arguments: Arguments) -> None:
 async def _check(settings: Settings, arguments: Arguments) -> int:
     drawn = read_sample(arguments.check.read_bytes())
     async with wiring.open_existing_database(settings) as database:
-        doubts, report = await asyncio.to_thread(_checked, settings, database, drawn)
+        doubts, others, report = await asyncio.to_thread(_checked, settings, database, drawn)
     if report.verdict not in FINE:
         doubts.append(f"The log of its period is {report.verdict}: see `affidavit audit verify`.")
     if arguments.json:
-        print(json.dumps({"sample": str(drawn.sample_id), "verdict": report.verdict, "doubts": doubts}))
+        found = {"sample": str(drawn.sample_id), "verdict": report.verdict, "doubts": doubts}
+        print(json.dumps(found | {"others": [*map(str, others)]}))
     else:
         for doubt in doubts:
             print(f"FAILED  {doubt}")
+        for other in others:
+            print(f"OTHER POPULATION OF THESE DAYS  {other}")
         if not doubts:
             print(
                 f"The sample {drawn.sample_id} is the one that the log gives. The log of its period is {report.verdict}."
@@ -94,13 +97,15 @@ async def _check(settings: Settings, arguments: Arguments) -> int:
     return output.FOUND_SOMETHING if doubts else 0
 
 
-def _checked(settings: Settings, database: Database, drawn: Sample) -> tuple[list[str], Report]:
+def _checked(
+    settings: Settings, database: Database, drawn: Sample
+) -> tuple[list[str], list[OtherPopulation], Report]:
     wish = wish_of(drawn.statement)
     period = Period(wish.since or EVER.since, wish.until or EVER.until)
     with wiring.open_sampling(settings, database) as sampling:
-        doubts, keys = sampling.doubts(drawn), sampling.keys
+        doubts, others, keys = sampling.doubts(drawn), sampling.others(drawn.sample_id), sampling.keys
     with wiring.open_evidence(settings, database, period) as evidence:
-        return doubts, inspect(evidence, keys, output.progress())
+        return doubts, others, inspect(evidence, keys, output.progress())
 
 
 async def show_next(settings: Settings, arguments: Arguments) -> int:

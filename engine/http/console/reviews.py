@@ -18,6 +18,7 @@ from engine.http.console.visit import Role as ConsoleRole
 REVIEWS = "/console/reviews"
 HOW = "affidavit audit sample --size 60 --from 2026-11-01 --to 2026-12-01"
 BLIND = "You judge blind: nobody sees your verdict before the second reviewer gave theirs. It is sealed in the log, and stays."
+OTHERS = "Other populations were stated over days of this sample. One that was never drawn on record may be one whose draw somebody did not like:"
 _ROLES: Mapping[ConsoleRole, Role] = {
     ConsoleRole.AUDITOR: "auditor", ConsoleRole.REVIEWER: "reviewer", ConsoleRole.LEAD: "lead"
 }  # fmt: skip
@@ -53,6 +54,8 @@ async def show_sample(visit: Visit) -> Reply:
     """How far a sample is, what it says so far, and where the reader of this page goes on."""
     queue = await _queue(visit)
     person, sample_id = _person(visit), queue.sample.sample_id
+    with _refusing():
+        others = await _reviews(visit).others(sample_id)
     waiting = queue.for_person(person)
     link = (
         tag(
@@ -72,6 +75,7 @@ async def show_sample(visit: Visit) -> Reply:
     body = joined(
         tag("p", link) if link else nothing,
         tag("p", "Sample ", tag("code", str(sample_id)), class_="small"),
+        joined(tag("p", OTHERS, class_="calm"), tag("ul", [tag("li", str(each)) for each in others])) if others else None,
         drawing.html(queue.report()),
         tag("h2", "Records"),
         _records(queue, person),

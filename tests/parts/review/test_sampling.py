@@ -150,6 +150,21 @@ async def test_a_writer_of_the_vault_cannot_look_for_a_seed(log: SealedLog) -> N
         path.write_bytes(before)
 
 
+async def test_a_population_that_was_stated_and_not_drawn_stays_named(log: SealedLog) -> None:
+    other_days = replace(ALL, until=datetime(2025, 2, 1, tzinfo=UTC), size=2)
+    disliked = await stated(log, other_days)
+    chosen = (await sampled(log)).sample_id
+    last = (await sampled(log, replace(ALL, since=datetime(2025, 2, 1, tzinfo=UTC)))).sample_id
+    with sampling(log) as reader:
+        assert [(each.sample_id, each.is_drawn) for each in reader.others(chosen)] == [
+            (disliked, False),
+            (last, True),
+        ]
+        assert [each.sample_id for each in reader.others(last)] == [chosen], "It has no day of the first"
+    async with reviewing(log) as reviews:
+        assert [each.sample_id for each in await reviews.others(disliked)] == [chosen]
+
+
 @pytest.mark.parametrize("change", ["seed", "records", "statement", "place", "size"])
 async def test_a_file_that_is_not_what_the_log_gives_is_named(log: SealedLog, change: str) -> None:
     sample = await sampled(log)
