@@ -63,14 +63,18 @@ def report_of(
     """`erased`: records of the sample of which nothing is left to judge."""
     counts = counts_of(sample.statement)
     cells = [_Cell(stratum, counts[stratum], sample, standings) for stratum in ordered(counts)]
-    states = [standings.get(record.log_id, Standing()).state for record in sample.records]
-    gone = {*erased} - {log_id for log_id, standing in standings.items() if standing.state != "open"}
+    gone = {*erased} - {log_id for log_id, standing in standings.items() if standing.state == "final"}
+    states = [
+        standings.get(record.log_id, Standing()).state
+        for record in sample.records
+        if record.log_id not in gone
+    ]
     strata = tuple(sample.statement["strata"])
     judged = sum(len(cell.judged) for cell in cells)
     return ReviewReport(
         sample_id=sample.sample_id, since=sample.statement["from"], until=sample.statement["to"], strata=strata,
         population=sum(counts.values()), drawn=len(sample.records), judged=judged,
-        open=states.count("open") - len(gone), disputed=states.count("disputed"),
+        open=states.count("open"), disputed=states.count("disputed"),
         erased=len(gone) + states.count("final") - judged, agreement=_agreements(sample, standings),
         by_stratum=[cell.rate() for cell in cells], errors=_share(cells, _is_wrong), harmful=_share(cells, _is_harmful),
         personal_data=_share(cells, _is_personal), worth=_worth(cells, strata),

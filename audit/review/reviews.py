@@ -36,7 +36,7 @@ READ = (
 )  # the personal columns that a reviewer sees
 
 _DRAWN = """
-SELECT details -> 'sample' AS sample, reason FROM public.audit_logs
+SELECT details -> 'sample' AS sample, reason, timestamp FROM public.audit_logs
 WHERE endpoint = 'affidavit audit sample draw' AND outcome = 'recorded' AND details IS NOT NULL
   AND (%(sample)s::text IS NULL OR details -> 'sample' ->> 'sample' = %(sample)s)
 ORDER BY timestamp DESC LIMIT %(most)s
@@ -45,6 +45,13 @@ _VERDICTS = """
 SELECT log_id, timestamp, client_id, endpoint, split_part(reason, ' ', 4)::uuid AS record, details FROM public.audit_logs
 WHERE endpoint IN ('affidavit audit review give', 'affidavit audit review adjudicate') AND outcome = 'recorded'
   AND reason LIKE %s
+"""
+# A verdict may be in any month from the sample's own on.
+_ARCHIVED = """
+SELECT to_char(month, 'YYYY-MM') AS month FROM (
+    SELECT DISTINCT ON (month) month, state FROM public.audit_archives ORDER BY month, step DESC
+) newest
+WHERE state IN ('detached', 'dropped') AND month >= date_trunc('month', %s::timestamptz AT TIME ZONE 'UTC') ORDER BY month
 """
 _ERASED = "SELECT DISTINCT log_id FROM public.audit_erasures WHERE log_id = ANY (%s)"
 # Without the confidence: whoever knows it judges it.
@@ -259,6 +266,7 @@ async def _queue(connection: psycopg.AsyncConnection, sample_id: UUID | None) ->
         what = f"no drawn sample {sample_id}" if sample_id else "no sample yet"
         raise ReviewRefusedError(f"There is {what}: draw one with `affidavit audit sample`.")
     sample = _sample(drawn[0])
+    await _require_months(connection, drawn[0]["timestamp"])
     verdicts = defaultdict(list)
     for row in await _fetch(connection, _VERDICTS, (f"sample {sample.sample_id} record %",)):
         verdicts[row["record"]].append(_verdict(row))
@@ -266,6 +274,14 @@ async def _queue(connection: psycopg.AsyncConnection, sample_id: UUID | None) ->
     erased = frozenset(row["log_id"] for row in await _fetch(connection, _ERASED, (log_ids,)))
     standings = {log_id: standing_of(found) for log_id, found in verdicts.items()}
     return Queue(sample, standings, erased, frozenset(log_ids))
+
+
+async def _require_months(connection: psycopg.AsyncConnection, since: datetime) -> None:
+    """Without a month's verdicts a report would count too few, and people would judge again."""
+    if archived := [row["month"] for row in await _fetch(connection, _ARCHIVED, (since,))]:
+        raise ReviewRefusedError(
+            f"Verdicts on this sample may be in an archived month: bring {', '.join(archived)} back with `affidavit audit restore`."
+        )
 
 
 async def _fetch(connection: psycopg.AsyncConnection, statement: str, values: Any) -> list[dict[str, Any]]:

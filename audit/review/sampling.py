@@ -145,7 +145,8 @@ class Sampling:
         found = self.rows.connection.execute(_STATED, (sample_id, f"affidavit {STATING}")).fetchone()
         if found is None:
             raise SampleError(
-                f"The log has no sample {sample_id}. Check the ID: the console lists all under Reviews."
+                f"The log has no sample {sample_id}. Check the ID: the console lists all under Reviews. If its month is archived,"
+                " bring it back with `affidavit audit restore`."
             )
         return StatedRow(*found)
 

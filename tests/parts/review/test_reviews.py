@@ -239,6 +239,21 @@ async def test_an_erased_record_is_not_handed_out(log: SealedLog) -> None:
             await reviews.give(ADA, record, RIGHT)
 
 
+# Seen red when only records that nobody had judged counted as erased.
+async def test_an_erased_record_on_which_two_differ_waits_for_nobody(log: SealedLog) -> None:
+    record = await first(log)
+    async with reviewing(log) as reviews:
+        await reviews.give(ADA, record, RIGHT)
+        await reviews.give(LIN, record, WRONG)
+        with psycopg.connect(log.url) as connection:
+            ((query_id,),) = connection.execute(
+                "SELECT query_id FROM audit_logs WHERE log_id = %s", (record,)
+            ).fetchall()
+        await log.erase(ErasureTarget(query_id=query_id))
+        report = (await reviews.queue()).report()
+    assert (report.disputed, report.erased, report.open) == (0, 1, 5)
+
+
 async def test_the_confidence_is_not_shown_to_whoever_judges_it(log: SealedLog) -> None:
     async with reviewing(log) as reviews:
         record = await reviews.next(ADA)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from audit.anchored import month_anchors, note_key, read
-from audit.errors import SampleError
+from audit.errors import ReviewRefusedError, SampleError
 from audit.review.sample import Sample, draw, read_sample, state
 from audit.review.sampling import Sampling
 from engine import wiring
@@ -252,6 +252,32 @@ async def test_a_sample_stays_what_it_was_when_its_months_are_archived(
         with wiring.open_sampling(log.database.settings, log.database, log.keys) as reader:
             assert reader.doubts(sample) == []
             assert reader.draw(sample.sample_id) == sample
+
+
+# Seen red without the look at the archives: nobody had judged anything.
+async def test_no_verdict_is_given_or_counted_while_others_are_archived(
+    database: Database, tmp_path: Path
+) -> None:
+    async with sealed_log(database, tmp_path) as log:
+        month = make_present(log)
+        sample = await sampled(log)
+        async with reviewing(log) as reviews:
+            await reviews.give(ADA, sample.records[0].log_id, RIGHT)
+        assert await log.seal() == {}
+        await archiver_of(log).archive(MARCH)
+        async with reviewing(log) as reviews:
+            assert (await reviews.queue()).report().open == 6, "Months before the sample have no verdicts"
+            log.attack(
+                "INSERT INTO audit_archives (month, state, rows, manifest_key, manifest_version, manifest_sha256)"
+                " VALUES (%(month)s, 'detached', 1, 'k', 'v', 's')",
+                month=month,
+            )
+            with pytest.raises(
+                ReviewRefusedError, match=f"bring {month:%Y-%m} back with `affidavit audit restore`"
+            ):
+                await reviews.queue()
+            with pytest.raises(ReviewRefusedError, match="audit restore"):
+                await reviews.give(ADA, sample.records[0].log_id, RIGHT)
 
 
 async def test_verdicts_are_read_beside_the_archive_that_has_their_records(
