@@ -184,6 +184,7 @@ Modules
         drawing          the report as text and HTML (pure)
         sampling         states a population, draws and checks samples
         reviews          queues, verdicts
+        blindness        what whoever judges does not see elsewhere either
     search/              finds records, and reads one with all that belongs to it
         finding          by filter and words, or by what somebody pasted; start with this one
         criteria         the filter, as an address and as SQL (pure)

@@ -102,7 +102,23 @@ async def test_two_judge_blind_and_a_lead_decides(
             and "user_query_text" in row["details"]["access"]["columns"]
         )
 
+        (judged,) = records.where("log_id = %s", address.rpartition("/")[2])
+        elsewhere = f"/console/records/{judged['query_id']}"
+        blind = (await ada.get(elsewhere)).text
+        assert (
+            "still to judge" in blind and "<dt>Best score</dt>" not in blind and "Near, and not" not in blind
+        )
+        assert (await ada.get(f"{elsewhere}/proof")).status_code == 403
+        assert "still to judge" not in (await aud.get(elsewhere)).text
+
         went = await judge(ada, address, WRONG)
+        assert "still to judge" not in (await ada.get(elsewhere)).text
+        (given,) = records.where(
+            "endpoint = 'affidavit audit review give' AND outcome = 'recorded' AND details ->> 'record' = %s", str(judged["log_id"])
+        )  # fmt: skip
+        first = f"/console/records/{given['query_id']}"
+        assert [(await one.get(first)).status_code for one in (ada, lin, aud)] == [200, 403, 403]
+        assert [(await one.get(f"{first}/proof")).status_code for one in (lin, kay)] == [403, 403]
         assert went.status_code == 303 and went.headers["Location"].startswith(place(sample))
         for other in (await lin.get(address), await lin.get(place(sample)), await aud.get(place(sample))):
             assert other.status_code == 200 and "alert(document.cookie)&lt;/script" not in without_question(
@@ -111,6 +127,7 @@ async def test_two_judge_blind_and_a_lead_decides(
             assert "two differ" not in other.text
         assert (await judge(lin, address, RIGHT)).status_code == 303
         assert "two differ" in (await aud.get(place(sample))).text
+        assert [(await one.get(first)).status_code for one in (lin, aud)] == [200, 200]
         listed = (await aud.get(place(sample))).text.partition("<h2>Records</h2>")[2]
         assert "not_covered" not in listed, "A stratum would tell who still judges what the confidence is"
 

@@ -1,24 +1,28 @@
 """A record's page: what was said and quoted, what was near, how long it took, how it is proven, and what belongs to it."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from audit.errors import UnprovenError
+from audit.errors import ReviewUnavailableError, UnprovenError
 from audit.markup import Markup, joined, tag
 from audit.proof.keys import PublicKey
 from audit.proof.record import PERSONAL
 from audit.proof.verdict import Verdict
+from audit.review.blindness import Blindness
 from audit.search.marks import marked, spans_cited, spans_of
 from audit.search.reading import RecordReader, WholeRecord
 from audit.search.standing import JudgedRung
-from engine.errors import ForbiddenError, NotSealedError, UnknownRecordError
+from engine.errors import DatabaseUnavailableError, ForbiddenError, NotSealedError, UnknownRecordError
 from engine.http.console import assets, layout
 from engine.http.console.records import showing
-from engine.http.console.visit import Download, Reply, Sheet, Visit
+from engine.http.console.visit import Download, Reply, Role, Sheet, Visit
 
 SCRIPT = "recompute.js"
 WIDTH = 640  # of the bar of stages
+_SURE = {"confidence_score", "confidence_level", "best_score"}
+_STILL_JUDGED = "You have this record still to judge, so it does not say here how sure it was."
+_FIRST_VERDICT = "This is a verdict, and the second one on its record is not given yet. Nobody sees it before: reviewers judge blind."
 _GOOD, _BAD = {Verdict.VALID, Verdict.ERASED}, {Verdict.TAMPERED, Verdict.MISSING, Verdict.WRONG_VAULT}
 _SIGNS = {"good": "✓", "bad": "✕", "unsure": "?"}
 
@@ -30,11 +34,13 @@ async def show(visit: Visit) -> Reply:
         visit, sight, f"query_id {record.row['query_id']}", _columns(record), 1 + len(record.turns)
     )
     row = record.row
+    is_blind = await _is_blind(visit, row)
     return Sheet(
         "Record",
         joined(
-            _head(record), _conversation(sight, row), _quotes(sight, record), _near(sight, record), _stages(row),
-            _ladder(record, keys), _facts(row), _feedback(sight, record), _turns(sight, record),
+            _head(record), tag("p", _STILL_JUDGED, class_="calm") if is_blind else None, _conversation(sight, row), _quotes(sight, record),
+            None if is_blind else _near(sight, record), _stages(row), None if is_blind else _ladder(record, keys),
+            _facts(row, _SURE if is_blind else ()), _feedback(sight, record), None if is_blind else _turns(sight, record),
         ),
         scripts=(assets.address_of(SCRIPT),),
     )  # fmt: skip
@@ -56,6 +62,8 @@ async def proof(visit: Visit) -> Reply:
         row = await visit.house.prover.row(query_id) if query_id else {}
         if not row or not _may_read(visit, row.get("book_id")):
             raise UnknownRecordError
+        if await _is_blind(visit, row):
+            raise ForbiddenError(_STILL_JUDGED)
         content = await visit.house.prover.prove(row)
     except UnprovenError as failure:
         raise (NotSealedError if failure.verdict == Verdict.UNSEALED else UnknownRecordError) from None
@@ -76,6 +84,20 @@ async def _read(visit: Visit) -> tuple[WholeRecord, list[str]]:
     if found is None:
         raise UnknownRecordError
     return found, keys
+
+
+async def _is_blind(visit: Visit, row: Mapping[str, Any]) -> bool:
+    """Whether this reader has it still to judge. `ForbiddenError` for another's verdict that is hidden."""
+    blindness = Blindness(visit.house.console_pool)
+    try:
+        if await blindness.hides(visit.who, row):
+            raise ForbiddenError(_FIRST_VERDICT)
+        is_lead = visit.role is Role.LEAD
+        return visit.role is not Role.AUDITOR and await blindness.still_judges(
+            visit.who, is_lead=is_lead, log_id=row["log_id"]
+        )
+    except ReviewUnavailableError:
+        raise DatabaseUnavailableError from None
 
 
 def _may_read(visit: Visit, book_id: str | None) -> bool:
@@ -248,7 +270,7 @@ def _rung(each: JudgedRung) -> Markup:
     )  # fmt: skip
 
 
-def _facts(row: Mapping[str, Any]) -> Markup:
+def _facts(row: Mapping[str, Any], hidden: Collection[str] = ()) -> Markup:
     named = (
         ("Query", "query_id"), ("Record", "log_id"), ("Answer", "answer_id"), ("Request", "request_id"), ("Session", "session_id"),
         ("Endpoint", "endpoint"), ("Status", "http_status"), ("Error", "error_message"), ("Key", "key_id"), ("Confidence", "confidence_score"),
@@ -256,7 +278,9 @@ def _facts(row: Mapping[str, Any]) -> Markup:
         ("Embedder", "embedder"), ("Calibration", "calibration_id"), ("Prompt", "prompt_sha256"), ("Settings", "settings_sha256"),
         ("Code", "code_version"), ("Tokens in", "tokens_input"), ("Tokens out", "tokens_output"), ("Writer", "writer"),
     )  # fmt: skip
-    pairs = [(words, str(row[name])) for words, name in named if row.get(name) is not None]
+    pairs = [
+        (words, str(row[name])) for words, name in named if row.get(name) is not None and name not in hidden
+    ]
     hashed = ("Hash of its leaf", tag("code", bytes(row["leaf_hash"]).hex()))
     return joined(tag("h2", "The record"), layout.facts([*pairs, hashed]))
 
