@@ -8,14 +8,19 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+import psycopg
 import pytest
 
 from audit.access.policy import Policy
+from audit.proof.record import Trail
+from engine import wiring
 from engine.house import House
 from engine.storage.database import Database
 from engine.wiring import access
+from engine.wiring.signing import head_key
 from tests.conftest import Records
 from tests.in_process import application
+from tests.logs.recorded import write
 from tests.product.console.signed_in import form_token_in, key_of, signed_in
 
 ACCESS, REQUESTS = "/console/access", "/console/access/requests"
@@ -56,6 +61,19 @@ async def test_the_page_shows_who_read_what_and_is_itself_a_read(
     access = access_of(records, name)
     assert (access["who"], access["role"], access["columns"]) == (f"reader {SCRIPT}", "auditor", ["details"])
     assert isinstance(access["records"], int)
+
+
+# Seen red with columns that had to be there: the page failed for everybody.
+async def test_a_read_that_says_nothing_of_itself_is_shown_too(house: House, database: Database) -> None:
+    trail = Trail(
+        log_id=uuid4(), query_id=uuid4(), timestamp=wiring.now(), endpoint="/console/nothing-said", outcome="served",
+        details={"access": {}},
+    )  # fmt: skip
+    with psycopg.connect(database.url) as inside:
+        write(inside, trail, key=head_key(database))
+    async with signed_in(house, await key_of(database)) as client:
+        page = await client.get(ACCESS)
+    assert page.status_code == 200 and "/console/nothing-said" in page.text
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "367", "x", "1; DROP", "٣"])
