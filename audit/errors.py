@@ -56,6 +56,7 @@ AuditError
 ├── DeliveryError                 a stream of rows cannot go on without a gap or a double
 ├── UnmadeError                   an evidence package cannot be made, or not go on
 ├── RollupError                   sealed rows cannot be counted: one is missing, or too many are in no rollup yet
+│   └── RollupsBusyError          another process makes rollups now
 ├── MonthNotReadyError            a month cannot take its next step towards the archive yet
 └── WorkerEndedError              a worker process ended, or was killed at its deadline, before it replied
 """
@@ -232,6 +233,9 @@ class UnmadeError(AuditError): ...
 
 
 class RollupError(AuditError): ...
+
+
+class RollupsBusyError(RollupError): ...
 
 
 class MonthNotReadyError(AuditError): ...

@@ -17,6 +17,7 @@ from audit.charts.figures.chart_log import ChartLog
 from audit.charts.figures.choice import ChartChoice
 from audit.charts.rollups.checking import RollupCheck
 from audit.charts.rollups.keeping import RollupKeeper
+from audit.errors import RollupsBusyError
 from engine.settings import Settings
 from engine.storage.database import AUDITOR, Database, reading
 from engine.wiring.audit_log import sealed_rows_of
@@ -146,4 +147,5 @@ def _make_if_due(settings: Settings, database: Database, is_over: threading.Even
 
     with open_rollup_keeper(settings, database) as keeper:
         if keeper.is_due():
-            keeper.make(go_on)
+            with suppress(RollupsBusyError):
+                keeper.make(go_on)

@@ -62,6 +62,7 @@ class ChartLog:
             if (count := sum(end - begin for _, begin, end in ranges)) > LIVE_LEAVES_MAX:
                 raise RollupError(
                     f"{count} sealed records of these months are in no rollup yet. Run `affidavit audit rollup`, then try again."
+                    " A rollup ends at an anchored head: if none is missing, anchor with `affidavit audit seal --once` first."
                 )
             facts = SealedFacts(self.connection, self.archived)
             self._live = counts_of(fact for place in ranges for fact in facts.between(*place))

@@ -5,7 +5,6 @@ record that is sealed late is counted in a later rollup, under its own day, and 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
@@ -16,6 +15,7 @@ from audit.charts.rollups import stored
 from audit.charts.rollups.fact import SealedFact
 from audit.charts.rollups.rollup import VERSION, Rollup, counts_of
 from audit.charts.rollups.sealed_facts import ArchivedRows, SealedFacts
+from audit.errors import RollupsBusyError
 from audit.progress import Progress
 from audit.proof.checkpoint import read_note
 
@@ -42,16 +42,20 @@ class RollupKeeper:
         return is_over or stored.uncovered_count(self.connection) > LIVE_ROWS
 
     def make(self, show: Progress) -> list[Rollup]:
-        """Returns what was made."""
+        """Returns what was made. `RollupsBusyError` while another process makes them."""
         made: list[Rollup] = []
         due = [*self._stale(), *self._missing()]
-        with suppress(errors.LockNotAvailable):  # another process makes them
-            for number, rollup in enumerate(due, start=1):
+        for number, rollup in enumerate(due, start=1):
+            try:
                 with stored.alone(self.connection):
                     counts = counts_of(self._facts(rollup, show))
                     if stored.put(self.connection, rollup, counts, self.clock()):
                         made.append(rollup)
-                show("rollups", number, len(due))
+            except errors.LockNotAvailable:
+                raise RollupsBusyError(
+                    "Another process makes the rollups now, as a running engine does. Try again when it is done."
+                ) from None
+            show("rollups", number, len(due))
         return made
 
     def _missing(self) -> Iterator[Rollup]:
