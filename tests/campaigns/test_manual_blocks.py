@@ -32,9 +32,9 @@ from tests.pure.reading.pdf_files import column, made
 from tests.upstreams import messages, qdrant_server, s3
 from tests.upstreams.faults import true_blocks
 
-ASK, ARCHIVES, BUCKET, PRODUCTION, QDRANT = (
+ASK, ARCHIVES, BUCKET, PRODUCTION, QDRANT, REVIEWS = (
     f"docs/how-to/{page}.md"
-    for page in ("ask-the-log", "archive-old-months", "bucket", "production", "qdrant")
+    for page in ("ask-the-log", "archive-old-months", "bucket", "production", "qdrant", "review-answers")
 )
 OWN_DATA = {ARCHIVES, BUCKET, PRODUCTION}  # the other pages have the data of `make run`
 ENGINE = "http://127.0.0.1:8000"  # as the pages name it
@@ -189,7 +189,7 @@ async def about_to_read(page: str, demo: Demo) -> AsyncIterator[Reader]:
         own_files(folder)
         if "export KEY_ID=…" in PAGES[page]:
             reader.given["KEY_ID"] = reader.run("affidavit keys create --client x").stdout.split("_")[1]
-        if "export QUERY_ID=…" in PAGES[page]:
+        if "export QUERY_ID=…" in PAGES[page] or page == REVIEWS:
             reader.given["QUERY_ID"] = demo.sealed_answer()
         if page == ARCHIVES:
             log = await stack.enter_async_context(sealed_log(demo.database, folder / ".affidavit"))
