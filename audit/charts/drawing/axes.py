@@ -10,13 +10,14 @@ THOUSAND = 1000  # below it, three digits are read at once
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis. Without limits it covers the data; a share is shown in per cent."""
+    """An axis. Without limits it covers the data; a share is shown in per cent, and whole numbers have no ticks between them."""
 
     label: str
     low: float | None = None
     high: float | None = None
     log: bool = False
     share: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Scale:
         if self.axis.log:
             first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high) + 1e-9)
             return [10.0**power for power in range(first, last + 1)]
-        step = _step(self.high - self.low)
+        step = _step(self.high - self.low, self.axis)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
 
@@ -66,13 +67,15 @@ def _limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
         return low, high if high > low else low * 10
     if high <= low:
         high = low + 1
-    step = _step(high - low)
+    step = _step(high - low, axis)
     low = math.floor(low / step) * step if axis.low is None else low
     return low, math.ceil(high / step - 1e-9) * step if axis.high is None else high
 
 
-def _step(width: float) -> float:
+def _step(width: float, axis: Axis) -> float:
     """1, 2 or 5 times a power of ten."""
+    if axis.whole and width <= TICKS:
+        return 1.0
     rough = width / TICKS
     power = 10 ** math.floor(math.log10(rough))
     return float(power * next(times for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9)))

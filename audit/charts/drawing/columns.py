@@ -32,7 +32,8 @@ def draw_columns(columns: Columns, href: Href | None) -> Drawn:
     parts, top = legend(columns.series, TOP + 12, href)
     sums = [sum(series.values[at] or 0 for series in columns.series) for at in range(len(columns.labels))]
     bottom = top + 20 + PLOT
-    up = scale_of(Axis(columns.up, low=0), [*sums, 0], bottom, top + 20)
+    is_whole = all(float(each).is_integer() for each in sums)
+    up = scale_of(Axis(columns.up, low=0, whole=is_whole), [*sums, 0], bottom, top + 20)
     width = ACROSS / max(1, len(columns.labels))
     parts += up_axis(up, columns.up)
     for at in range(len(columns.labels)):

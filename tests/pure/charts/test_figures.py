@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from audit.charts.drawing.axes import Axis, scale_of
 from audit.charts.drawing.drawn import csv, svg
 from audit.charts.figures.catalogue import NAMES, chart_of
 from audit.charts.figures.chart import Chart
@@ -154,3 +155,8 @@ def test_a_filter_shows_what_a_log_of_these_alone_would_show(who: list[tuple[str
     chosen = ChartChoice(OCTOBER.since, OCTOBER.until, book_id="b1", outcome="answered")
     for name in ("outcomes", "latency", "books", "clients", "chapters"):
         assert drawn(name, logged(chosen, facts)).rows == drawn(name, logged(chosen, alone)).rows
+
+
+def test_counts_have_no_ticks_between_whole_numbers() -> None:
+    few, many = (scale_of(Axis("questions", low=0, whole=True), [0, most], 0, 100) for most in (1, 40))
+    assert (few.ticks(), many.ticks()) == ([0, 1], [0, 10, 20, 30, 40])
