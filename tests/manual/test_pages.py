@@ -64,7 +64,7 @@ def test_each_block_says_what_it_is(page: str) -> None:
 def test_few_blocks_are_not_run_and_each_says_why() -> None:
     """tests/campaigns/test_manual_blocks.py runs all others. Give a new one a reason, and count it here."""
     left_out = [(found.page, found.not_run) for page in PLAYED for found in examples(page) if found.not_run]
-    assert len(left_out) == 31, left_out
+    assert len(left_out) == 32, left_out
 
 
 def _text(page: str) -> str:
