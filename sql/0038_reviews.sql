@@ -21,13 +21,13 @@ END
 $$;
 
 -- Samples and verdicts are few among millions of rows.
-CREATE INDEX audit_logs_reviews ON audit_logs (endpoint, timestamp)
+CREATE INDEX IF NOT EXISTS audit_logs_reviews ON audit_logs (endpoint, timestamp)
     WHERE endpoint IN (
         'affidavit audit sample', 'affidavit audit sample draw', 'affidavit audit review give', 'affidavit audit review adjudicate'
     );
 
 -- A verdict's values are shown once two people gave theirs: until then each judges blind. Of one person the first verdict counts.
-CREATE VIEW audit_reviews WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW audit_reviews WITH (security_invoker = true) AS
 WITH given AS (
     SELECT timestamp AS given_at, log_id AS verdict_id, client_id AS reviewer, endpoint, details,
            CASE WHEN reason LIKE 'sample % record %' THEN split_part(reason, ' ', 2)::uuid END AS sample_id,

@@ -13,6 +13,7 @@ Kind = Literal["custom", "directory", "tar", "plain", "base backup"]
 _END = b"PostgreSQL database dump complete"
 _END_BYTES = 4096  # the line of the end is within the last of them
 _TAR_MAGIC = slice(257, 262)
+_TAR_END_BYTES = 1024  # two blocks of zeros end a tar
 _COMPRESSED = {b"\x1f\x8b": "gzip -d", b"\x28\xb5": "zstd -d", b"\x04\x22": "lz4 -d"}
 _VERSION = re.compile(r"[Dd]umped from database version:? (\d+)")
 # Of a dump as SQL: whom it names as an owner or gives a right to.
@@ -49,7 +50,7 @@ def dump_at(path: Path) -> Backup:
     if head.startswith(b"PGDMP"):
         return Backup(path, "custom")
     if head[_TAR_MAGIC] == b"ustar":
-        return Backup(path, "tar")
+        return _tar(path)
     if program := _COMPRESSED.get(head[:2]):
         raise BackupError(f"{path} is compressed. Unpack it first: {program}.")
     if b"PostgreSQL database dump" not in head:
@@ -106,6 +107,15 @@ def roles_named(lines: Iterator[str]) -> set[str]:
 def lines_of(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8", errors="replace") as file:
         yield from file
+
+
+def _tar(path: Path) -> Backup:
+    """pg_restore may wait for ever for the rest of a truncated file."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAR_END_BYTES))
+        if file.read().strip(b"\0"):
+            raise BackupError(f"{path} is truncated: the end of the tar is missing. Take another backup.")
+    return Backup(path, "tar")
 
 
 def _plain(path: Path) -> Backup:

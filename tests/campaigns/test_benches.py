@@ -19,6 +19,7 @@ TINY = ROOT / "tests" / "data" / "tiny_eval"
 WITHIN_S = 300
 BENCHES = {
     "archive": ["--rows", "2000"],
+    "console": ["--rows", "2000", "--seconds", "1"],
     "drill": ["--rows", "2000"],
     "engine": ["--seconds", "0.5"],
     "engines": ["--seconds", "1"],
