@@ -40,7 +40,7 @@ again: $(READY)  ## Once more, one after the other, what failed in the last run 
 	@failed=$$(grep -c '": true' .pytest_cache/v/cache/lastfailed 2> /dev/null || true); [ "$${failed:-0}" -le 3 ] || { echo "$$failed tests failed: that is no accident."; exit 1; }
 	@$(IN_MEMORY) $(BIN)/pytest --last-failed --last-failed-no-failures none
 
-bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/results.json
+bench: $(READY)  ## The benchmarks: ratios measured side by side, bench/results.json and bench/README.md
 	@$(BIN)/python -m bench.ingest
 	@$(BIN)/python -m bench.retrieval
 	@$(BIN)/python -m bench.gate
@@ -55,6 +55,8 @@ bench: $(READY)  ## The benchmarks: ratios measured side by side, and bench/resu
 	@$(BIN)/python -m bench.load
 	@$(BIN)/python -m bench.hostile
 	@$(BIN)/python -m bench.console
+	@command -v valgrind > /dev/null && $(BIN)/python -m bench.instructions || echo "No valgrind: instructions are not counted."
+	@$(BIN)/python -m bench.publish
 
 bench-peers: $(PEERS)/.ready  ## Installs other frameworks, which `make bench` then compares with (once)
 
