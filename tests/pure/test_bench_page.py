@@ -75,8 +75,6 @@ def test_every_bench_that_make_runs_has_its_place_on_the_page() -> None:
 
 
 def test_each_result_carries_what_it_was_measured_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench import results
-
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results.json")
     results.record("ledger", [{"what": "a", "value": 1, "goal": ""}])
     results.record("ledger", [{"what": "b", "value": 2, "goal": ""}])
