@@ -1,4 +1,4 @@
-"""Real parts for all tests: one embedded PostgreSQL with the sample book ingested, made once for the whole run."""
+"""Real parts for all tests: one embedded PostgreSQL with the sample book, copied once for each process of the run."""
 
 import contextlib
 import os
@@ -22,6 +22,7 @@ from engine import wiring
 from engine.house import House
 from engine.settings import Settings
 from engine.storage.database import Database
+from tests.prepared import with_sample_book
 
 pytest_plugins = ["tests.product.docusaurus"]
 # Their assertions show both sides too.
@@ -88,14 +89,14 @@ def settings(data_dir: Path) -> Settings:
 
 
 @pytest.fixture(scope="session")
-async def database(anyio_backend: str, settings: Settings) -> AsyncIterator[Database]:
+def sample_book(data_dir: Path) -> None:
+    with_sample_book(data_dir)
+
+
+@pytest.fixture(scope="session")
+async def database(anyio_backend: str, settings: Settings, sample_book: None) -> AsyncIterator[Database]:
     """Migrated, with the sample book published."""
     async with wiring.open_database(settings, lambda _: None) as opened:
-        opened.migrate()
-        await wiring.make_months_ahead(opened, wiring.now().date())
-        async with wiring.open_ingest(settings, opened, lambda *_: None) as ingest:
-            result = await ingest.run([wiring.SAMPLE_BOOK], settings.books.default, wiring.SAMPLE_TITLE)
-        assert result.exit_code == 0
         yield opened
 
 

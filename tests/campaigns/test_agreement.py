@@ -31,6 +31,7 @@ from tests import conftest
 from tests.campaigns.load import ANSWER_S, QUESTIONS, in_threads, unlimited_folder
 from tests.campaigns.test_outage import frozen, stopped
 from tests.conftest import CAMPAIGN_ROUNDS, Running, running
+from tests.prepared import with_sample_book
 
 ROUNDS = CAMPAIGN_ROUNDS if CAMPAIGN_ROUNDS > 1 else 8
 READERS = 6
@@ -63,8 +64,7 @@ def data(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setitem(conftest.PATIENCE, name, value)
     with unlimited_folder("affidavit-agree-") as folder:
         monkeypatch.setenv("AFFIDAVIT_AUDIT__SPOOL_BYTES_MAX", str(SPOOL_BYTES_MAX))
-        with running(folder):
-            """The sample book is ingested."""
+        with_sample_book(folder)
         yield folder
 
 

@@ -24,6 +24,7 @@ from psycopg.rows import dict_row
 from engine.providers.postgres import EmbeddedPostgres
 from tests.campaigns.load import ANSWER_S, QUESTIONS, in_threads, unlimited_folder
 from tests.conftest import CAMPAIGN_ROUNDS, Running, running
+from tests.prepared import with_sample_book
 
 ROUNDS = CAMPAIGN_ROUNDS * 10 if CAMPAIGN_ROUNDS > 1 else 4
 SABOTAGED_ROUNDS_MAX = 12
@@ -56,8 +57,7 @@ class Told:
 @pytest.fixture
 def data() -> Iterator[Path]:
     with unlimited_folder("affidavit-crash-") as folder:
-        with running(folder):
-            """The sample book is ingested."""
+        with_sample_book(folder)
         yield folder
 
 

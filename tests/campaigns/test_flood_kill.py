@@ -16,6 +16,7 @@ from engine.admission.flood import ROWS_MAX
 from engine.providers.postgres import EmbeddedPostgres
 from tests.build import STRANGE
 from tests.conftest import running
+from tests.prepared import with_sample_book
 
 
 async def pour(url: str, times: int, at_once: int = 20) -> Counter[int]:
@@ -51,6 +52,7 @@ def counts(data: Path) -> list[tuple[str, int]]:
 def test_a_kill_loses_no_answer_of_a_flood_and_an_orderly_stop_none_either() -> None:
     with tempfile.TemporaryDirectory(prefix="affidavit-flood-", ignore_cleanup_errors=True) as folder:
         data = Path(folder)
+        with_sample_book(data)
         with running(data) as engine:
             told = asyncio.run(pour(engine.url, 300))
             assert told == {401: 300}
@@ -71,6 +73,7 @@ def test_a_kill_loses_no_answer_of_a_flood_and_an_orderly_stop_none_either() -> 
 def test_a_kill_in_the_middle_of_a_flood_loses_no_answer() -> None:
     with tempfile.TemporaryDirectory(prefix="affidavit-flood-", ignore_cleanup_errors=True) as folder:
         data = Path(folder)
+        with_sample_book(data)
         with running(data) as engine:
 
             async def flood_and_kill() -> Counter[int]:

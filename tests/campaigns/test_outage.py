@@ -28,6 +28,7 @@ from engine.providers.postgres import EmbeddedPostgres
 from engine.storage.data_folder import ExclusiveLock
 from tests.campaigns.load import QUESTIONS, fetch, heard_out, unlimited_folder
 from tests.conftest import CAMPAIGN_ROUNDS, Records, Running, running
+from tests.prepared import with_sample_book
 
 ROUNDS = CAMPAIGN_ROUNDS or 1
 OUTAGE_S = 4.0 if ROUNDS == 1 else 60.0  # long enough for all that is remembered to be stale
@@ -43,6 +44,7 @@ PAUSE_S = (
 @pytest.fixture(scope="module")
 def data() -> Iterator[Path]:
     with unlimited_folder("affidavit-outage-") as folder:
+        with_sample_book(folder)
         yield folder
 
 
