@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from audit.proof.keys import SigningKey
 from engine import settings as settings_file
@@ -29,15 +29,23 @@ def locked(database: Database, table: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-@contextlib.contextmanager
-def empty_database(database: Database, template: str = "template1") -> Iterator[str]:
+def new_database(database: Database, template: str = "template1") -> str:
     """The address of a new database in the running server, which has the roles; or of a copy."""
     name = f"test_{uuid4().hex}"
     with psycopg.connect(database.url, autocommit=True) as superuser:
         making = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
         superuser.execute(making.format(sql.Identifier(name), sql.Identifier(template)))
-        yield make_conninfo(database.url, dbname=name)
-        superuser.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    return make_conninfo(database.url, dbname=name)
+
+
+@contextlib.contextmanager
+def empty_database(database: Database, template: str = "template1") -> Iterator[str]:
+    """A new database until the end of the block, if no test fails in it."""
+    url = new_database(database, template)
+    yield url
+    with psycopg.connect(database.url, autocommit=True) as superuser:
+        name = sql.Identifier(str(conninfo_to_dict(url)["dbname"]))
+        superuser.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 @asynccontextmanager
@@ -46,6 +54,25 @@ async def scratch_log(database: Database) -> AsyncIterator[Database]:
     with migrated_database(database) as made:
         await wiring.make_months_ahead(made, now().date())
         yield made
+
+
+@contextlib.contextmanager
+def copied_database(database: Database, template: str) -> Iterator[str]:
+    """The address of a copy, with what its roles begin a session with: PostgreSQL does not copy that."""
+    with empty_database(database, template) as url:
+        with psycopg.connect(url, autocommit=True) as copy:
+            for role, setting, value in copy.execute(_BEGINS_WITH, (template,)).fetchall():
+                begins = sql.SQL("ALTER ROLE {} IN DATABASE {} SET {} = {}")
+                names = map(sql.Identifier, (role, copy.info.dbname, setting))
+                copy.execute(begins.format(*names, sql.Literal(value)))
+        yield url
+
+
+_BEGINS_WITH = """
+SELECT rolname, split_part(setting, '=', 1), substr(setting, strpos(setting, '=') + 1)
+FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase JOIN pg_roles r ON r.oid = setrole, unnest(setconfig) setting
+WHERE datname = %s
+"""
 
 
 @contextlib.contextmanager
@@ -58,17 +85,23 @@ def migrated_database(database: Database) -> Iterator[Database]:
 
 @contextlib.contextmanager
 def data_of_its_own(database: Database, probes: Sequence[str] = (), **environment: str) -> Iterator[Settings]:
-    """Settings with an empty database in the running server, an index, a signing key, and these probes if there are any."""
+    """Settings with a database in the running server without a book, an index, a signing key, and these probes if there are any.
+
+    It knows the embeddings of the sample book and of the shipped probes, which are ten seconds of a core.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="affidavit-data-", ignore_cleanup_errors=True) as folder,
-        empty_database(database) as url,
+        migrated_database(database) as made,
     ):
+        with psycopg.connect(database.url) as source, psycopg.connect(made.url) as target:
+            known = source.execute("SELECT * FROM embeddings").fetchall()
+            target.cursor().executemany("INSERT INTO embeddings VALUES (%s, %s, %s, %s)", known)
         SigningKey.create(Path(folder, "signing.key"))
         if probes:
             few = Path(folder, "few.txt")
             few.write_text("\n".join(probes))
             environment["AFFIDAVIT_CALIBRATION__PROBES_FILE"] = str(few)
-        yield settings_file.load({"DATABASE_URL": url} | environment, data_dir=Path(folder))
+        yield settings_file.load({"DATABASE_URL": made.url} | environment, data_dir=Path(folder))
 
 
 @contextlib.contextmanager

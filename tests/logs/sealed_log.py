@@ -2,16 +2,20 @@
 
 import shutil
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from audit.checking.evidence import LAST_MOMENT, Period, StoredEvidence
 from audit.checking.inspection import inspect
@@ -29,7 +33,7 @@ from engine.admission.operator_events import OperatorEvents
 from engine.ports import Clock
 from engine.storage.database import AUDITOR, Database, open_lazily, reading
 from engine.wiring import now
-from tests.databases import migrated_database
+from tests.databases import copied_database, new_database
 from tests.logs.recorded import make_months, write
 
 JANUARY, FEBRUARY = date(2025, 1, 1), date(2025, 2, 1)
@@ -204,17 +208,66 @@ class SealedLog:
 
 @asynccontextmanager
 async def sealed_log(database: Database, folder: Path) -> AsyncIterator[SealedLog]:
-    """January with 5 records; February with 12, in trees of 4, 8 and 12, each anchored."""
-    with migrated_database(database) as made:
+    """January with 5 records; February with 12, in trees of 4, 8 and 12, each anchored.
+
+    It is a copy of one that is made once. Two that are open at the same time are different logs.
+    """
+    server = make_conninfo(database.url, dbname="postgres")
+    number = next(number for number in count() if (server, number) not in _OPEN)
+    _OPEN.add((server, number))
+    try:
+        if (server, number) not in _KEPT:
+            _KEPT[server, number] = await _keep_sealed_log(database)
+        with _KEPT[server, number].copied(database, folder) as log:
+            yield log
+    finally:
+        _OPEN.remove((server, number))
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptLog:
+    """A database that nobody is connected to, and the files beside it."""
+
+    database: str
+    files: dict[Path, tuple[int, bytes]]
+    rows: dict[tuple[date, int], Row]
+
+    @contextmanager
+    def copied(self, database: Database, folder: Path) -> Iterator[SealedLog]:
+        for name, (mode, content) in self.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+            (folder / name).chmod(mode)
+        with copied_database(database, self.database) as url:
+            key = SigningKey.load(folder / "signing.key")
+            yield SealedLog(Database(url, database.settings), folder, key, deepcopy(self.rows))
+
+
+_KEPT: dict[tuple[str, int], _KeptLog] = {}
+_OPEN: set[tuple[str, int]] = set()
+
+
+async def _keep_sealed_log(database: Database) -> _KeptLog:
+    """Its database stays until the server goes."""
+    url = new_database(database)
+    made = Database(url, database.settings)
+    made.migrate()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
         log = SealedLog(made, folder, SigningKey.create(folder / "signing.key"))
-        with psycopg.connect(made.url) as inside:
+        with psycopg.connect(url) as inside:
             make_months(inside, (JANUARY, FEBRUARY))
         log.write(JANUARY, *range(5))
         for begin in range(0, 12, 4):
             log.write(FEBRUARY, *range(begin, begin + 4))
             assert await log.seal() == {}
         log.keep()
-        yield log
+        files = {
+            file.relative_to(folder): (file.stat().st_mode, file.read_bytes())
+            for file in folder.rglob("*")
+            if file.is_file()
+        }
+    return _KeptLog(str(conninfo_to_dict(url)["dbname"]), files, log.rows)
 
 
 def places(report: Report) -> set[tuple[str, str, str | None, int | None]]:
