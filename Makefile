@@ -27,7 +27,7 @@ test: $(READY)  ## All tests but the campaigns, against real parts (6 minutes)
 # With CAMPAIGN_ROUNDS=1 the short one that runs on every change. What asserts the promised five seconds has the machine to itself.
 PROMISED := tests/product/http/test_faults.py tests/campaigns/test_faults_in_memory.py tests/campaigns/test_outage.py \
   tests/campaigns/test_patroni.py tests/campaigns/machines/test_parts_killed.py tests/campaigns/machines/test_replicated.py
-MARKED = $(shell grep -rlE --include='test_*.py' 'ROUNDS|campaign' tests/pure tests/parts tests/product)
+MARKED = $(shell grep -rlE --include='test_*.py' 'campaign_only|mark\.(campaign|rounds)' tests/pure tests/parts tests/product)
 campaign: promises faults  ## The fault-injection tests, with many rounds (CAMPAIGN_ROUNDS=…)
 
 promises: $(READY)

@@ -5,8 +5,8 @@
     product/    the whole product, over HTTP, at the command line, and in a browser
     campaigns/  kills, crashes, outages, and the Docusaurus plugin with its own tests and real sites: minutes each
 
-`make test` runs the first three; `make campaign` the fourth, and those of the others that do more in a campaign
-(`CAMPAIGN_ROUNDS`, 1 for the short one of .ci/run). One tier or one room: `pytest tests/pure`, `pytest tests/parts/ledger`.
+`make test` runs the first three; `make campaign` the fourth, and of the others those marked `campaign`, and those marked
+`rounds`, which do more in a campaign (`CAMPAIGN_ROUNDS`, 1 for the short one of .ci/run). One tier or one room: `pytest tests/pure`, `pytest tests/parts/ledger`.
 
 What several tests share is in modules named by what they are: `conftest` (one PostgreSQL with the sample book, a house, a
 server), `prepared` (their data folder, made once and copied), `build`, `asking`, `in_process`, `command_line`, `databases`, `labelled`, `logs/`, `upstreams/` (servers that speak

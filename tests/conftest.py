@@ -53,10 +53,9 @@ def campaign_only(value: object) -> Any:
 
 
 def is_campaign(item: pytest.Item) -> bool:
-    """Marked, or among the campaigns, or in a file where more rounds find more."""
-    module = item.getparent(pytest.Module)
-    counts_rounds = module is not None and any("ROUNDS" in name for name in vars(module.obj))
-    return bool(item.get_closest_marker("campaign")) or "campaigns" in item.path.parts or counts_rounds
+    """Among the campaigns, or marked: as one of theirs, or as one that finds more in more rounds."""
+    is_marked = any(item.get_closest_marker(name) for name in ("campaign", "rounds"))
+    return is_marked or "campaigns" in item.path.parts
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -235,6 +235,7 @@ async def poisoned(
     return result
 
 
+@pytest.mark.rounds
 async def test_attacks_hidden_in_passages_do_not_reach_the_reader(
     poisoned: IngestResult, engine: Engine, upstream: Upstream, records: Records
 ) -> None:
@@ -265,6 +266,7 @@ async def suspects(engine: Engine, row: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.rounds
 async def test_attacks_as_questions_do_not_reach_the_reader(
     poisoned: IngestResult, engine: Engine, upstream: Upstream, records: Records, way: str
 ) -> None:
@@ -281,6 +283,7 @@ async def test_attacks_as_questions_do_not_reach_the_reader(
     assert obeyed <= OBEYED_SHARE_MAX.get(way, OBEYED_SHARE_ELSE_MAX) * len(direct)
 
 
+@pytest.mark.rounds
 async def test_nothing_but_an_attack_is_a_refusal(
     poisoned: IngestResult, engine: Engine, upstream: Upstream
 ) -> None:

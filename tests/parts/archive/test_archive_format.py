@@ -314,6 +314,7 @@ def test_any_changed_byte_of_the_manifest_is_found(february: Archive) -> None:
         assert not opened.is_signed_by([february.key.public]), what
 
 
+@pytest.mark.rounds
 def test_a_changed_manifest_is_named(february: Archive) -> None:
     """Also where it was copied to another name, so that no digest in the name gives it away."""
     held, place = february.put()

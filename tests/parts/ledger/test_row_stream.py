@@ -102,6 +102,7 @@ async def test_a_file_goes_on_where_it_stopped(log: SealedLog, tmp_path: Path) -
 
 
 # Seen red with the position saved before the rows are flushed (a gap), and without cutting off what was not confirmed (twice).
+@pytest.mark.rounds
 async def test_a_file_has_each_row_once_after_any_number_of_kills(log: SealedLog, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     assert killed_at(log, 0, "-o", file) == 9  # before the file exists

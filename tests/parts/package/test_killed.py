@@ -58,6 +58,7 @@ def _count_down(point: int) -> None:
 
 
 # Seen red with the package written under its own name, and with a run that went on at the beginning of its last piece.
+@pytest.mark.rounds
 def test_a_killed_making_goes_on_and_gives_the_same_package(
     log: SealedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

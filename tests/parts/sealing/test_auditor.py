@@ -118,6 +118,7 @@ A_WITNESS = b"witness.example"  # signed a checkpoint too, with a key that is no
 
 
 # Seen red with the salt read by `bytes.fromhex` alone, and with the file not compared with its canonical form.
+@pytest.mark.rounds
 def test_no_mutation_of_a_proof_is_accepted() -> None:
     chance = random.Random(20261118)
     valid = [file for _, verdict, file in WRITTEN if verdict in {"VALID", "ERASED"} and A_WITNESS not in file]

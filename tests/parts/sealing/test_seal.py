@@ -46,7 +46,7 @@ from tests.logs.writers import KEY
 
 NOVEMBER, OCTOBER, AUGUST = date(2026, 11, 1), date(2026, 10, 1), date(2026, 8, 1)
 AT = datetime(2026, 11, 18, 14, tzinfo=UTC)
-WAIT_S = 20
+WAIT_S = 60  # four sealers, 75 rows and a busy machine
 ROUNDS = CAMPAIGN_ROUNDS or 2
 KILLS = 3  # in each round
 WRITERS, SEALERS = 4, 3

@@ -52,6 +52,8 @@ from tests.product.http.faulted import (
 )
 from tests.upstreams import embed, faults
 
+pytestmark = pytest.mark.rounds  # and what promises five seconds is asserted there without neighbours
+
 
 @pytest.fixture(scope="module")
 async def house(anyio_backend: str, database: Database) -> AsyncIterator[House]:
