@@ -14,6 +14,7 @@ Modules
     settings             config/engine.toml and the environment as one value
     models               the domain's types
     book_id              the judge of book IDs (pure)
+    cores                the processor cores that this process may use
     ports                the interfaces that providers implement
     errors               the exception tree of engine and ingest
     refusals             registry of refusal reasons, each with its sentence

@@ -28,13 +28,13 @@ from engine.words import languages, word_forms
 from ingest import files, split
 from ingest.indexing import IndexRepair, build, point_of, searchable
 from ingest.read.document import Document
-from ingest.registry import Registry
+from ingest.registry import EMBEDDED, Registry
 from ingest.self_calibration import SelfCalibration
 from ingest.windows import windows as windows_of
 
 UNREAD_MAX = 0.05  # of a book's tokens: names and signs are unknown in any book
 SAMPLED = 500  # sentences that are read to find the language and that share
-BATCH = 96  # passages that are embedded and indexed at once: what an embedding vendor takes in one call
+BATCH = 4 * EMBEDDED  # passages that are made points at once: enough to keep all cores, or a vendor, busy
 
 
 @dataclass(frozen=True, slots=True)

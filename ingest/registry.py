@@ -4,11 +4,12 @@ What readers see of a book changes in one statement (`publish`). The reading sid
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import groupby
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -22,6 +23,7 @@ from engine.retrieval import calibrate, selection
 from engine.retrieval.library import PASSAGE_COLUMNS, PASSAGE_NAMES, StoredLibrary, as_stored, damaged_among
 from ingest.read.document import Document
 
+EMBEDDED = 96  # texts that are embedded and cached at once: what an embedding vendor takes in one call
 CHECKED = 500  # stored passages that are read at once, to be checked: some megabytes
 LOCK_PAUSE_S = 0.2  # between two looks whether the other ingest of the book is over
 GENERATIONS_KEPT = 2  # the live one, and the one before: requests that began before the switch still read it
@@ -219,11 +221,16 @@ class Registry(StoredLibrary):
         names = [_text_hash(f"{kind}{text}") for text in texts]
         known = await self._cached_embeddings(names, embedder.name, embedder.dimension)
         new = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
-        if new:
-            made = dict(zip(new, await embed(list(new.values())), strict=True))
-            await self._cache_embeddings(made, embedder)
+        by_length = sorted(new.items(), key=lambda item: len(item[1]))
+        batches = [dict(by_length[start : start + EMBEDDED]) for start in range(0, len(by_length), EMBEDDED)]
+        for made in await _all_of([self._embedded(batch, embedder, embed) for batch in batches]):
             known |= made
         return [known[name] for name in names]
+
+    async def _embedded(self, texts: dict[str, str], embedder: Embedder, embed: Embed) -> dict[str, Windows]:
+        made = dict(zip(texts, await embed(list(texts.values())), strict=True))
+        await self._cache_embeddings(made, embedder)
+        return made
 
     async def stored_windows(
         self, texts: Sequence[str], embedder: str, dimension: int
@@ -253,6 +260,17 @@ class Registry(StoredLibrary):
                 " ON CONFLICT DO NOTHING",
                 [(name, embedder.name, embedder.dimension, found.astype("<f4").tobytes()) for name, found in made.items()],
             )  # fmt: skip
+
+
+async def _all_of(work: Sequence[Coroutine[Any, Any, dict[str, Windows]]]) -> list[dict[str, Windows]]:
+    """All at once. If one fails, the others are cancelled and have ended before it is raised."""
+    tasks = list(map(asyncio.ensure_future, work))
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _claim(connection: psycopg.AsyncConnection, name: str) -> bool:

@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Sequence
 from http import HTTPStatus
+from operator import itemgetter
 
 import cohere
 import httpx
@@ -104,9 +105,12 @@ class CohereEmbedder:
         await self._http.aclose()
 
     async def _embed_all(self, texts: Sequence[str], input_type: str) -> list[Vector]:
-        parts = [texts[start : start + TEXTS_MAX] for start in range(0, len(texts), TEXTS_MAX)]
-        made = await asyncio.gather(*(self._embed_with_retries(part, input_type) for part in parts))
-        return [vector for vectors in made for vector in vectors]
+        """In calls of texts of similar lengths, so that no long text holds up a call of short ones."""
+        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+        parts = [order[start : start + TEXTS_MAX] for start in range(0, len(order), TEXTS_MAX)]
+        calls = (self._embed_with_retries([texts[number] for number in part], input_type) for part in parts)
+        made = [vector for vectors in await asyncio.gather(*calls) for vector in vectors]
+        return [vector for _, vector in sorted(zip(order, made, strict=True), key=itemgetter(0))]
 
     async def _embed_with_retries(self, texts: Sequence[str], input_type: str) -> list[Vector]:
         for tried in range(1, ATTEMPTS_MAX + 1):

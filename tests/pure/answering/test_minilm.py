@@ -1,11 +1,14 @@
 """The offline embedder: the same vector for the same text, whatever else goes on, and no word left out."""
 
 import asyncio
+import os
+import threading
+from functools import partial
 
 import numpy as np
 import pytest
 
-from engine.providers.minilm import DIMENSION, MiniLm
+from engine.providers.minilm import DIMENSION, NICENESS, MiniLm
 
 QUESTION = "What does an inertial measurement unit measure?"
 PARAPHRASE = "Which quantities does an IMU sense?"
@@ -54,6 +57,23 @@ async def test_a_passage_gives_the_same_bits_among_others(embedder: MiniLm) -> N
     alone = [(await embedder.embed_passages([text]))[0] for text in texts]
     assert [rows.tobytes() for rows in together] == [rows.tobytes() for rows in alone]
     assert await embedder.embed_passages([]) == []
+
+
+# Seen red with one array for the token ids of all threads.
+async def test_the_bits_do_not_depend_on_the_number_of_threads(embedder: MiniLm) -> None:
+    texts = [f"{UNRELATED} " * (number % 7 + 1) + f"Robot {number}.\n{QUESTION}" for number in range(60)]
+    made = [await MiniLm(threads).embed_passages(texts) for threads in (1, 2, 5)]
+    made.append([(await embedder.embed_passages([text]))[0] for text in texts])
+    assert len({b"".join(rows.tobytes() for rows in passages) for passages in made}) == 1
+
+
+async def test_an_ingest_gives_way_to_readers(embedder: MiniLm) -> None:
+    """Its threads are nice; those of questions are not."""
+    niceness = partial(os.getpriority, os.PRIO_PROCESS)
+    usual = niceness(0)
+    in_threads = await embedder._each(lambda _: niceness(threading.get_native_id()), ["one", "two"])
+    assert in_threads == [NICENESS] * 2
+    assert niceness(0) == usual
 
 
 # Seen red with the questions seen through windows, like passages.
