@@ -237,7 +237,7 @@ def _book_id(labelled: LabelledSet) -> str:
 async def _asked(house: House, settings: Settings, labelled: LabelledSet) -> Book:
     retriever = house.engine.retriever
     generation = await house.library.live(_book_id(labelled))
-    names = sorted((await house.library.live_content(_book_id(labelled))).chunk_ids)
+    names = sorted(await house.library.live_chunk_ids(_book_id(labelled)))
     order = {document: place for place, document in enumerate(labelled.documents)}
     passages = sorted(
         (await house.library.passages(names)).values(),

@@ -3,9 +3,8 @@
 import os
 from pathlib import Path
 
-CPU_MAX = Path(
-    "/sys/fs/cgroup/cpu.max"
-)  # of a container (cgroup v2): microseconds in a period, and the period
+# Of a container (cgroup v2): microseconds in a period, and the period.
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
 def usable(cpu_max: Path = CPU_MAX) -> int:

@@ -3,6 +3,7 @@
 The trail is the audit record that is being written, so every step notes there what it did.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -239,7 +240,7 @@ class Point:
         norms = np.linalg.norm(self.windows, axis=1) if self.windows.size else np.zeros(1)
         if not np.all(np.isfinite(norms)) or np.any(norms == 0):
             raise ValueError(f"Passage {self.chunk_id} has no usable vector")
-        if any(not np.isfinite(weight) for weight in self.terms.values()):
+        if not all(map(math.isfinite, self.terms.values())):
             raise ValueError(f"Passage {self.chunk_id} has an unusable weight")
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -19,9 +19,11 @@ MADE = {"build", "node_modules"}
 PAGES_COUNTED_MIN = 50  # fewer are read in a second
 
 
-async def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Document], list[dict[str, str]]]:
-    """The documents in a stable order, and an error for each file that could not be read."""
-    documents: dict[str, Document] = {}
+async def read_all(
+    paths: Sequence[Path], progress: Progress, take: Callable[[Document], None]
+) -> list[dict[str, str]]:
+    """`take` gets the documents in a stable order, one at a time; an error is returned for each file that could not be read."""
+    names: set[str] = set()
     found = list(_files(paths))
     errors = [_nothing_in(path) for path in paths if path.is_dir() and not any(_files([path]))]
     with Sandbox() as sandbox:
@@ -32,10 +34,11 @@ async def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Docu
                 content = await asyncio.to_thread(load, root, path)
                 pages = partial(_count_pages, progress, name.name)
                 for document in await asyncio.to_thread(sandbox.documents, content, name, pages):
-                    _add(documents, document)
+                    _check_name(document.filename, names)
+                    await asyncio.to_thread(take, document)
             except (UnreadableError, OSError) as wrong:
                 errors.append({"file": name.as_posix(), "error": str(wrong)})
-    return list(documents.values()), errors
+    return errors
 
 
 def _count_pages(progress: Progress, name: str, done: int, of: int) -> None:
@@ -51,10 +54,10 @@ def _nothing_in(folder: Path) -> dict[str, str]:
     return {"file": str(folder), "error": f"{has}. A book is made of {FORMATS}"}
 
 
-def _add(documents: dict[str, Document], document: Document) -> None:
-    if document.filename in documents:
+def _check_name(name: str, names: set[str]) -> None:
+    if name in names:
         raise UnreadableError("has the same name as another file of the book: rename one of them")
-    documents[document.filename] = document
+    names.add(name)
 
 
 def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:

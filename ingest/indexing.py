@@ -6,8 +6,12 @@ Vectors and passages are in the database, so a rebuild needs no embedder.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import count
+from typing import Any
 from uuid import UUID
+
+import numpy as np
 
 from engine.errors import AffidavitError, IndexDamagedError, PassageDamagedError
 from engine.models import Generation, Passage, Point, Windows
@@ -18,22 +22,51 @@ from engine.retrieval.library import shortened
 from ingest.registry import LiveIndex, Registry
 from ingest.windows import windows as windows_of
 
-BATCH = 96  # passages at once, as in an ingest
+BATCH = 96  # passages at once
+
+_ROW = np.dtype([("key", "S16"), ("digest", "S32")])
+_WHOLE = np.dtype(f"S{_ROW.itemsize}")
 
 
 class NotRebuildableError(AffidavitError):
     """The index of a book cannot be made of what the database holds."""
 
 
-@dataclass(frozen=True, slots=True)
 class IndexContent:
-    """What an index holds: the digest of each point by its passage."""
+    """What an index holds: of each point a key of its passage and its digest, in 48 bytes, because a book may have millions."""
 
-    points: dict[str, bytes]
+    def __init__(self) -> None:
+        self._rows = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._rows) // _ROW.itemsize
+
+    def add(self, points: Sequence[Point]) -> None:
+        self._rows += b"".join(key_of(point.chunk_id) + of_point(point) for point in points)
+
+    @property
+    def rows(self) -> Any:
+        return np.frombuffer(bytes(self._rows), _ROW)
 
     @property
     def digest(self) -> str:
-        return of_points(self.points.values())
+        return of_points(self.rows["digest"])
+
+    def holds(self, keys: bytes) -> bool:
+        """Whether these are the keys of its points, in whatever order."""
+        wanted = np.sort(np.frombuffer(keys, _ROW["key"]))
+        return np.array_equal(np.sort(self.rows["key"]), wanted)
+
+    def difference(self, wanted: "IndexContent") -> tuple[int, int, int]:
+        """How many passages are missing, are altered, and are not wanted."""
+        ours, theirs = self.rows, wanted.rows
+        known = len(np.intersect1d(ours["key"], theirs["key"]))
+        equal = len(np.intersect1d(ours.view(_WHOLE), theirs.view(_WHOLE)))
+        return len(np.unique(theirs["key"])) - known, known - equal, len(np.unique(ours["key"])) - known
+
+
+def key_of(chunk_id: str) -> bytes:
+    return sha256(chunk_id.encode()).digest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +141,7 @@ class IndexRepair:
             wanted = await content_of(self._points(generation))
         except NotRebuildableError:
             return "" if live.digest is None else "its content has changed"
-        missing = len(wanted.points.keys() - stored.points.keys())
-        extra = len(stored.points.keys() - wanted.points.keys())
-        altered = sum(stored.points.get(name, digest) != digest for name, digest in wanted.points.items())
+        missing, altered, extra = stored.difference(wanted)
         if not missing + extra + altered:
             return ""
         return f"{missing} passages are missing, {altered} are altered, {extra} are not of the book"
@@ -122,9 +153,9 @@ class IndexRepair:
         built = await build(
             self.index, generation.generation_id, generation.dimension, self._points(generation)
         )
-        if len(built.points) != live.passages:
+        if len(built) != live.passages:
             raise NotRebuildableError(
-                f"The rebuilt index of {live.book_id} holds {len(built.points)} of {live.passages} passages:"
+                f"The rebuilt index of {live.book_id} holds {len(built)} of {live.passages} passages:"
                 " run `affidavit index rebuild` again."
             )
         await self.index.announce(live.book_id, generation.generation_id)
@@ -175,16 +206,10 @@ async def build(
 
 async def content_of(batches: AsyncIterator[Sequence[Point]]) -> IndexContent:
     """A point that is stored twice counts twice, so the digest is another one."""
-    found: dict[str, bytes] = {}
+    found = IndexContent()
     async for points in batches:
-        digests = await asyncio.to_thread(_digests, points)
-        for point, digest in zip(points, digests, strict=True):
-            found[point.chunk_id] = found.get(point.chunk_id, b"") + digest
-    return IndexContent(found)
-
-
-def _digests(points: Sequence[Point]) -> list[bytes]:
-    return list(map(of_point, points))
+        await asyncio.to_thread(found.add, points)
+    return found
 
 
 def searchable(passage: Passage) -> str:

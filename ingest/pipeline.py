@@ -12,28 +12,36 @@
 
 If a run is killed, the next one reaches the same result: readers see a change only at (8), the cache keeps all
 vectors, and (9) deletes unfinished generations.
+
+Documents and passages are in spill files and go through each step in batches: only what a passage takes 16 bytes of, and the
+vocabulary, grow in memory with the book.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from audit.progress import Progress
 from engine.models import Generation, Passage, Point
 from engine.ports import Embedder, Index, NewId
 from engine.retrieval import calibrate, lexical, selection
-from engine.retrieval.library import shortened
+from engine.retrieval.library import LiveContent, shortened
 from engine.words import languages, word_forms
 from ingest import files, split
-from ingest.indexing import IndexRepair, build, point_of, searchable
+from ingest.indexing import IndexRepair, build, key_of, point_of, searchable
 from ingest.read.document import Document
-from ingest.registry import EMBEDDED, Registry
+from ingest.registry import CHECKED, EMBEDDED, Registry
 from ingest.self_calibration import SelfCalibration
+from ingest.spill import Spill
 from ingest.windows import windows as windows_of
 
 UNREAD_MAX = 0.05  # of a book's tokens: names and signs are unknown in any book
 SAMPLED = 500  # sentences that are read to find the language and that share
+CALIBRATED = 5000  # passages that probe questions are made of
 BATCH = 4 * EMBEDDED  # passages that are made points at once: enough to keep all cores, or a vendor, busy
 
 
@@ -80,36 +88,31 @@ class Ingest:
     ) -> IngestResult:
         started = self.monotonic()
         async with self.registry.lock_book(book_id):
-            documents, errors = await files.read_all(paths, self.progress)  # (1)
-            reading = self._reading(documents, language)
-            passages = [
-                passage
-                for document in documents
-                for passage in split.passages(document, book_id, self.size, reading.count_tokens)  # (2)
-            ]
-            if not passages and not errors:
-                errors = [_without_text(path) for path in paths]
-            restored = await self._restore(passages, dry_run=dry_run)  # (3)
-            live = await self.registry.live_content(book_id)
-            content_hash = self._content_hash(passages, reading)
-            is_new = bool(passages) and (content_hash, title) != (live.content_hash, live.title)
-            published = None
-            if is_new and not dry_run:
-                published = await self._publish(book_id, title, documents, passages, content_hash, reading)
+            with Spill[Document](1) as documents, Spill[Passage]() as passages:
+                errors = await files.read_all(paths, self.progress, documents.add)  # (1)
+                reading = await asyncio.to_thread(self._reading, documents, language)
+                draft = await asyncio.to_thread(self._split, book_id, documents, passages, reading)  # (2)
+                if not passages and not errors:
+                    errors = [_without_text(path) for path in paths]
+                live = await self.registry.live_content(book_id)
+                reused, restored = await self._compare(draft, live, dry_run=dry_run)  # (3)
+                is_new = bool(passages) and (draft.content_hash, title) != (live.content_hash, live.title)
+                published = None
+                if is_new and not dry_run:
+                    published = await self._publish(book_id, title, draft, reading)
             was_rebuilt, damage = (False, []) if is_new else await self._mend(book_id, dry_run=dry_run)
             if not dry_run:
                 await self._retire(book_id)  # (9)
             warnings = await self.registry.warnings(book_id)
-        new = {passage.chunk_id for passage in passages}
         return IngestResult(
             book=book_id,
             language=reading.language,
             embedder=reading.embedder.name,
             generation=str(published.generation_id) if published else None,
             files_processed=len(documents),
-            chunks_created=len(new - live.chunk_ids),
-            chunks_reused=len(new & live.chunk_ids),
-            chunks_removed=len(live.chunk_ids - new) if is_new else 0,
+            chunks_created=len(passages) - reused,
+            chunks_reused=reused,
+            chunks_removed=live.passages - reused if is_new else 0,
             chunks_restored=len(restored),
             errors=errors,
             index_rebuilt=was_rebuilt,
@@ -118,43 +121,57 @@ class Ingest:
             seconds=round(self.monotonic() - started, 3),
         )
 
-    async def _restore(self, passages: Sequence[Passage], *, dry_run: bool) -> list[str]:
-        """Writes again what was changed in the database: an unchanged id would keep it."""
-        by_id = {passage.chunk_id: passage for passage in passages}
-        damaged = await self.registry.damaged_of(list(by_id))
-        if damaged and not dry_run:
-            await self.registry.restore([by_id[name] for name in damaged])
-        return damaged
+    def _split(
+        self, book_id: str, documents: Iterable[Document], passages: Spill[Passage], reading: "Reading"
+    ) -> "Draft":
+        """The fingerprint is equal if and only if a new generation would equal the old one."""
+        pages, keys, fingerprint = [], bytearray(), reading.fingerprint(self.size)
+        for document in documents:
+            pages.append(replace(document, sections=()))
+            for passage in split.passages(document, book_id, self.size, reading.embedder.count_tokens):
+                passages.add(passage)
+                keys += key_of(passage.chunk_id)
+                fingerprint.update(f"\n{passage.chunk_id}".encode())
+        return Draft(pages, passages, bytes(keys), fingerprint.hexdigest())
 
-    async def _publish(
-        self,
-        book_id: str,
-        title: str,
-        documents: Sequence[Document],
-        passages: Sequence[Passage],
-        content_hash: str,
-        reading: "Reading",
-    ) -> Generation:
-        words = [lexical.words(searchable(passage), reading.language) for passage in passages]
+    async def _compare(self, draft: "Draft", live: LiveContent, *, dry_run: bool) -> tuple[int, list[str]]:
+        """How many passages the live edition has already; and the ids of those that were changed in the database. They are
+        written again, because an unchanged id would keep what is there."""
+        reused, restored = 0, []
+        for some in draft.passages.batches(CHECKED):
+            by_id = {passage.chunk_id: passage for passage in some}
+            if live.generation_id:
+                reused += await self.registry.count_among(live.generation_id, list(by_id))
+            damaged = await self.registry.damaged_of(list(by_id))
+            if damaged and not dry_run:
+                await self.registry.restore([by_id[name] for name in damaged])
+            restored += damaged
+        return reused, restored
+
+    async def _publish(self, book_id: str, title: str, draft: "Draft", reading: "Reading") -> Generation:
         embedder = reading.embedder
-        generation = Generation(
-            generation_id=self.new_id(),
-            book_id=book_id,
-            embedder=embedder.name,
-            dimension=embedder.dimension,
-            calibration=calibrate.shipped(embedder.name, embedder.dimension, embedder.curve),
-            lexicon=lexical.lexicon(words),
-            language=reading.language,
-        )
-        await self.registry.begin(generation, title, documents, passages, content_hash=content_hash)  # (4)
-        batches = self._points(generation, passages, words, embedder)  # (5)
-        built = await build(self.index, generation.generation_id, generation.dimension, batches)  # (6)
-        if built.points.keys() != {passage.chunk_id for passage in passages}:
+        with Spill[list[str]]() as words:
+            counted = _counted(draft.passages, words, reading.language)
+            generation = Generation(
+                generation_id=self.new_id(),
+                book_id=book_id,
+                embedder=embedder.name,
+                dimension=embedder.dimension,
+                calibration=calibrate.shipped(embedder.name, embedder.dimension, embedder.curve),
+                lexicon=await asyncio.to_thread(lexical.lexicon, counted),
+                language=reading.language,
+            )
+            await self.registry.begin(
+                generation, title, draft.pages, draft.passages, content_hash=draft.content_hash
+            )  # (4)
+            batches = self._points(generation, draft.passages, words, embedder)  # (5)
+            built = await build(self.index, generation.generation_id, generation.dimension, batches)  # (6)
+        if not built.holds(draft.keys):
             raise RuntimeError(
-                f"The index holds {len(built.points)} of {len(passages)} passages, so nothing was published: run the ingest again"
+                f"The index holds {len(built)} of {len(draft.passages)} passages, so nothing was published: run the ingest again"
             )
         if reading.calibration:  # (7)
-            measured = await reading.calibration.measure(generation, passages)
+            measured = await reading.calibration.measure(generation, _spread(draft.passages))
             generation = replace(generation, calibration=measured)
         await self.registry.publish(generation, title, built.digest)  # (8)
         await self.index.announce(book_id, generation.generation_id)
@@ -169,21 +186,22 @@ class Ingest:
     async def _points(
         self,
         generation: Generation,
-        passages: Sequence[Passage],
-        words: Sequence[Sequence[str]],
+        passages: Spill[Passage],
+        words: Spill[list[str]],
         embedder: Embedder,
     ) -> AsyncIterator[list[Point]]:
-        for start in range(0, len(passages), BATCH):
-            batch = passages[start : start + BATCH]
+        start = 0
+        for batch, counted in zip(passages.batches(BATCH), words.batches(BATCH), strict=True):
             texts = ["\n".join(windows_of(passage)) for passage in batch]
             vectors = await self.registry.embeddings(texts, embedder, embedder.embed_passages)
             yield [
-                point_of(passage, position, windows, lexical.passage_weights(counted, generation.lexicon))
-                for position, (passage, counted, windows) in enumerate(
-                    zip(batch, words[start : start + BATCH], vectors, strict=True), start
+                point_of(passage, position, windows, lexical.passage_weights(found, generation.lexicon))
+                for position, (passage, found, windows) in enumerate(
+                    zip(batch, counted, vectors, strict=True), start
                 )
             ]
-            self.progress("Embedding passages", start + len(batch), len(passages))
+            start += len(batch)
+            self.progress("Embedding passages", start, len(passages))
 
     async def _mend(self, book_id: str, *, dry_run: bool) -> tuple[bool, list[str]]:
         """Whether the index of a book that did not change was rebuilt, and what was wrong with it, for the operator."""
@@ -197,27 +215,47 @@ class Ingest:
         done = "the ingest will rebuild it" if dry_run else "it was rebuilt from the database"
         return not dry_run, [f"The index of {book_id} was damaged: {damage}; {done}."]
 
-    def _reading(self, documents: Sequence[Document], language: str | None) -> "Reading":
+    def _reading(self, documents: Iterable[Document], language: str | None) -> "Reading":
         """The language of the book, and the first embedder that reads it."""
-        texts = [piece.text for item in documents for section in item.sections for piece in section.pieces]
-        sample = "\n".join(texts[:: max(1, len(texts) // SAMPLED)])
+        step = max(1, sum(1 for _ in _texts(documents)) // SAMPLED)
+        sample = "\n".join(islice(_texts(documents), 0, None, step))
         language = language or languages.of_book(sample)
         reads = (each for each in (self.embedder, *self.others) if _reads(each, language, sample))
         embedder = next(reads, self.embedder)
         calibration = self.self_calibration and self.self_calibration.of(language, embedder)
         return Reading(language, embedder, calibration)
 
-    def _content_hash(self, passages: Sequence[Passage], reading: "Reading") -> str:
-        """A fingerprint, equal if and only if a new generation would equal the old one."""
-        embedder, calibration = reading.embedder, reading.calibration
-        curve = calibration.fingerprint() if calibration else str(embedder.curve)
-        versions = [lexical.NORMALISATION, selection.FOLDING, curve, reading.language, word_forms.FORMS]
-        parts = [embedder.name, str(embedder.dimension), *versions, str(asdict(self.size))]
-        return sha256("\n".join([*parts, *(passage.chunk_id for passage in passages)]).encode()).hexdigest()
+
+def _texts(documents: Iterable[Document]) -> Iterator[str]:
+    return (piece.text for item in documents for section in item.sections for piece in section.pieces)
+
+
+def _counted(passages: Iterable[Passage], words: Spill[list[str]], language: str) -> Iterator[list[str]]:
+    """The words of each passage, which are kept for its weights."""
+    for passage in passages:
+        found = lexical.words(searchable(passage), language)
+        words.add(found)
+        yield found
+
+
+def _spread(passages: Spill[Passage]) -> list[Passage]:
+    """All passages, or some thousand evenly spread over a large book: it is calibrated by some hundred sentences."""
+    step = -(-len(passages) // CALIBRATED)
+    return list(islice(passages, 0, None, step))
 
 
 def _without_text(path: Path) -> dict[str, str]:
     return {"file": str(path), "error": "no text was found in it that could be ingested"}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A book as it was read and split. Its passages are in a file, because they may be more than memory holds."""
+
+    pages: list[Document]  # without their sections
+    passages: Spill[Passage]
+    keys: bytes  # of the points that its index must hold
+    content_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +266,12 @@ class Reading:
     embedder: Embedder
     calibration: SelfCalibration | None
 
-    def count_tokens(self, text: str) -> int:
-        return self.embedder.count_tokens(text)
+    def fingerprint(self, size: split.Size) -> Any:
+        """The hash of all that shapes an edition but its passages."""
+        curve = self.calibration.fingerprint() if self.calibration else str(self.embedder.curve)
+        versions = [lexical.NORMALISATION, selection.FOLDING, curve, self.language, word_forms.FORMS]
+        parts = [self.embedder.name, str(self.embedder.dimension), *versions, str(asdict(size))]
+        return sha256("\n".join(parts).encode())
 
 
 def _told(restored: Sequence[str], *, dry_run: bool) -> list[str]:

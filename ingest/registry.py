@@ -4,7 +4,7 @@ What readers see of a book changes in one statement (`publish`). The reading sid
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -24,6 +24,7 @@ from engine.retrieval.library import PASSAGE_COLUMNS, PASSAGE_NAMES, StoredLibra
 from ingest.read.document import Document
 
 EMBEDDED = 96  # texts that are embedded and cached at once: what an embedding vendor takes in one call
+COPIED = 2000  # passages that are written at once
 CHECKED = 500  # stored passages that are read at once, to be checked: some megabytes
 LOCK_PAUSE_S = 0.2  # between two looks whether the other ingest of the book is over
 GENERATIONS_KEPT = 2  # the live one, and the one before: requests that began before the switch still read it
@@ -136,6 +137,16 @@ class Registry(StoredLibrary):
                 found += damaged_among(map(as_stored, await cursor.fetchall()))
         return found
 
+    async def count_among(self, generation: UUID, chunk_ids: Sequence[str]) -> int:
+        """How many of these passages the generation has."""
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(
+                "SELECT count(*) FROM generation_chunks WHERE generation_id = %s AND chunk_id = ANY(%s)",
+                (generation, list(chunk_ids)),
+            )
+            (found,) = await cursor.fetchone() or (0,)
+            return int(found)
+
     async def restore(self, passages: Sequence[Passage]) -> None:
         """Writes these again, under the ids that they have. Needs the rights of the database's owner."""
         try:
@@ -149,12 +160,10 @@ class Registry(StoredLibrary):
             ) from failure
 
     async def begin(
-        self, generation: Generation, title: str, documents: Sequence[Document], passages: Sequence[Passage], *,
+        self, generation: Generation, title: str, documents: Iterable[Document], passages: Iterable[Passage], *,
         content_hash: str,
     ) -> None:  # fmt: skip
         """Writes all of a generation but its vectors. It is not visible to readers before `publish`."""
-        by_document = groupby(passages, key=lambda passage: passage.filename)
-        folded = {name: selection.folded_document(list(held)) for name, held in by_document}
         lexicon = {
             "passages": generation.lexicon.passages,
             "average_length": generation.lexicon.average_length,
@@ -173,21 +182,20 @@ class Registry(StoredLibrary):
                     generation.language,
                 ),
             )  # fmt: skip
-            await _copy(
-                connection, "documents (generation_id, filename, title, url, sha256, folded)",
-                [
-                    (generation.generation_id, item.filename, item.title, item.url, item.sha256, folded.get(item.filename, ""))
-                    for item in documents
-                ],
-            )  # fmt: skip
-            await _insert_passages(connection, passages)
-            await _copy(
-                connection, "generation_chunks (generation_id, chunk_id, position)",
-                [(generation.generation_id, item.chunk_id, place) for place, item in enumerate(passages)],
-            )  # fmt: skip
+            await connection.execute("CREATE TEMPORARY TABLE new_chunks (LIKE chunks) ON COMMIT DROP")
+            unread = {document.filename: document for document in documents}
+            start = 0
+            for some in _whole_documents(passages):
+                folded = await asyncio.to_thread(_folded, some)
+                found = [(unread.pop(name), text) for name, text in folded.items()]
+                await _copy_documents(connection, generation.generation_id, found)
+                await _copy_passages(connection, generation.generation_id, some, start)
+                start += len(some)
+            without_text = [(document, "") for document in unread.values()]
+            await _copy_documents(connection, generation.generation_id, without_text)
             await _copy(
                 connection, "generation_terms (generation_id, term, term_id, idf)",
-                [(generation.generation_id, word, *term) for word, term in generation.lexicon.terms.items()],
+                ((generation.generation_id, word, *term) for word, term in generation.lexicon.terms.items()),
             )  # fmt: skip
 
     async def publish(self, generation: Generation, title: str, index_digest: str) -> None:
@@ -254,11 +262,15 @@ class Registry(StoredLibrary):
         return {name: np.frombuffer(found, "<f4").reshape(-1, dimension) for name, found in rows}
 
     async def _cache_embeddings(self, made: dict[str, Windows], embedder: Embedder) -> None:
-        async with self._pool.connection() as connection, connection.cursor() as cursor:
-            await cursor.executemany(
-                "INSERT INTO embeddings (text_hash, embedder, dimension, windows) VALUES (%s, %s, %s, %b)"
+        async with self._pool.connection() as connection:
+            await connection.execute(
+                "INSERT INTO embeddings (text_hash, embedder, dimension, windows)"
+                " SELECT text_hash, %s, %s, windows FROM unnest(%s::text[], %b::bytea[]) AS made (text_hash, windows)"
                 " ON CONFLICT DO NOTHING",
-                [(name, embedder.name, embedder.dimension, found.astype("<f4").tobytes()) for name, found in made.items()],
+                (
+                    embedder.name, embedder.dimension,
+                    list(made), [found.astype("<f4").tobytes() for found in made.values()],
+                ),
             )  # fmt: skip
 
 
@@ -285,14 +297,46 @@ def _text_hash(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-async def _insert_passages(connection: psycopg.AsyncConnection, passages: Sequence[Passage]) -> None:
+def _whole_documents(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
+    """Some thousand passages at a time, and none without the others of its document."""
+    some: list[Passage] = []
+    for _, held in groupby(passages, key=lambda passage: passage.filename):
+        some.extend(held)
+        if len(some) >= COPIED:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _folded(passages: Sequence[Passage]) -> dict[str, str]:
+    by_document = groupby(passages, key=lambda passage: passage.filename)
+    return {name: selection.folded_document(list(held)) for name, held in by_document}
+
+
+async def _copy_documents(
+    connection: psycopg.AsyncConnection, generation: UUID, found: Iterable[tuple[Document, str]]
+) -> None:
+    await _copy(
+        connection, "documents (generation_id, filename, title, url, sha256, folded)",
+        ((generation, item.filename, item.title, item.url, item.sha256, folded) for item, folded in found),
+    )  # fmt: skip
+
+
+async def _copy_passages(
+    connection: psycopg.AsyncConnection, generation: UUID, passages: Sequence[Passage], start: int
+) -> None:
     """Idempotent: a passage with the same id is the same passage, because the id is a hash of all its content, and what was
     changed since is restored before."""
-    await connection.execute("CREATE TEMPORARY TABLE new_chunks (LIKE chunks) ON COMMIT DROP")
-    await _copy(connection, f"new_chunks ({PASSAGE_COLUMNS})", list(map(_columns, passages)))
+    await _copy(connection, f"new_chunks ({PASSAGE_COLUMNS})", map(_columns, passages))
     await connection.execute(
         f"INSERT INTO chunks ({PASSAGE_COLUMNS}) SELECT {PASSAGE_COLUMNS} FROM new_chunks ON CONFLICT DO NOTHING"  # noqa: S608
     )
+    await connection.execute("TRUNCATE new_chunks")
+    await _copy(
+        connection, "generation_chunks (generation_id, chunk_id, position)",
+        ((generation, item.chunk_id, place) for place, item in enumerate(passages, start)),
+    )  # fmt: skip
 
 
 def _columns(passage: Passage) -> list[object]:
@@ -302,7 +346,7 @@ def _columns(passage: Passage) -> list[object]:
     ]
 
 
-async def _copy(connection: psycopg.AsyncConnection, into: str, rows: Sequence[Sequence[object]]) -> None:
+async def _copy(connection: psycopg.AsyncConnection, into: str, rows: Iterable[Sequence[object]]) -> None:
     async with connection.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN".encode()) as copy:
         for row in rows:
             await copy.write_row(row)

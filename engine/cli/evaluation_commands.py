@@ -120,7 +120,7 @@ async def _evaluated(
     settings: Settings, house: House, labelled: labelled_set.LabelledSet, arguments: Arguments
 ) -> evaluate.Evaluation:
     library, engine = house.library, house.engine
-    names = sorted((await library.live_content(EVALUATED_BOOK)).chunk_ids)
+    names = sorted(await library.live_chunk_ids(EVALUATED_BOOK))
     subject = evaluate.Subject(
         retriever=engine.retriever,
         generator=None if arguments.retrieval_only else engine.generator,

@@ -47,18 +47,21 @@ def _english(text: str) -> list[str]:
     return [*compounds, *_stemmer.stemWords([part for part in parts if part not in STOP_WORDS["en"]])]
 
 
-def lexicon(passages: Sequence[Sequence[str]]) -> Lexicon:
-    """The statistics of a whole generation. Term ids are in alphabetical order, so equal books get equal ids."""
-    count = len(passages)
-    holding = Counter(word for passage in passages for word in set(passage))
+def lexicon(passages: Iterable[Sequence[str]]) -> Lexicon:
+    """The statistics of a whole generation, in one pass. Term ids are in alphabetical order, so equal books get equal ids."""
+    count = length = 0
+    holding: Counter[str] = Counter()
+    for passage in passages:
+        count += 1
+        length += len(passage)
+        holding.update(set(passage))
     raw = {word: math.log(count - df + 0.5) - math.log(df + 0.5) for word, df in holding.items()}
     floor = EPSILON * math.fsum(raw.values()) / len(raw) if raw else 0.0
     terms = {
         word: Term(number, raw[word] if raw[word] >= 0 else floor)
         for number, word in enumerate(sorted(raw), start=1)
     }
-    average = sum(map(len, passages)) / count if count else 0.0
-    return Lexicon(terms, count, average)
+    return Lexicon(terms, count, length / count if count else 0.0)
 
 
 def passage_weights(passage: Sequence[str], of: Lexicon) -> dict[int, float]:

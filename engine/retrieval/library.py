@@ -74,8 +74,13 @@ GROUP BY filename, chapter ORDER BY min(first)
 """
 
 _LIVE_CONTENT = """
-SELECT g.content_hash, b.title, array(SELECT chunk_id FROM generation_chunks c WHERE c.generation_id = g.generation_id)
+SELECT g.content_hash, b.title, g.generation_id,
+       (SELECT count(*) FROM generation_chunks c WHERE c.generation_id = g.generation_id)
 FROM books b JOIN generations g ON g.generation_id = b.live_generation WHERE b.book_id = %s
+"""
+
+_LIVE_CHUNK_IDS = """
+SELECT chunk_id FROM books b JOIN generation_chunks c ON c.generation_id = b.live_generation WHERE b.book_id = %s
 """
 
 
@@ -113,7 +118,8 @@ class LiveContent:
 
     content_hash: str = ""
     title: str = ""
-    chunk_ids: frozenset[str] = frozenset()
+    generation_id: UUID | None = None
+    passages: int = 0
 
 
 class StoredLibrary:
@@ -200,7 +206,12 @@ class StoredLibrary:
     async def live_content(self, book_id: str) -> LiveContent:
         async with self._pool.connection() as connection:
             row = await (await connection.execute(_LIVE_CONTENT, (book_id,))).fetchone()
-        return LiveContent(row[0], row[1], frozenset(row[2])) if row else LiveContent()
+        return LiveContent(*row) if row else LiveContent()
+
+    async def live_chunk_ids(self, book_id: str) -> frozenset[str]:
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(_LIVE_CHUNK_IDS, (book_id,))
+            return frozenset(row[0] for row in await cursor.fetchall())
 
 
 def _effective_calibration(

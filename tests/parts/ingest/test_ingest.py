@@ -1,28 +1,32 @@
 """A book goes in as a whole: what did not change stays, what is bad is named, and readers notice one switch."""
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
+import numpy as np
 import pytest
 
 from engine import wiring
 from engine.answer import Asked
-from engine.errors import IndexUnavailableError, UnknownBookError
+from engine.errors import EmbedderFailedError, IndexUnavailableError, UnknownBookError
 from engine.house import House
-from engine.models import Answer, Client, Filters, Question, Released, Windows
-from engine.ports import NullExchange
+from engine.models import Answer, Client, Filters, Passage, Point, Question, Released, Windows
+from engine.ports import Index, NullExchange
 from engine.providers.minilm import MiniLm
 from engine.settings import Settings
 from engine.storage.database import Database
 from ingest import pipeline
 from ingest.pipeline import Ingest, IngestResult
-from ingest.registry import Registry
+from ingest.read.document import Piece
+from ingest.registry import EMBEDDED, Registry
 from tests.databases import data_of_its_own
 
 OPERATOR = Client("tests", None, frozenset({"ask"}))
@@ -173,13 +177,13 @@ async def test_an_edited_file_touches_its_passages_only(
 ) -> None:
     first = await ingest.run([folder], book, "Two chapters")
     assert_published(first)
-    before = await ingest.registry.live_content(book)
+    before = await ingest.registry.live_chunk_ids(book)
     word = "gyroscope"
     replaced(folder / SENSORS, word, "zyroscope")
     second = await ingest.run([folder], book, "Two chapters")
     assert_published(second)
-    after = await ingest.registry.live_content(book)
-    new, gone = after.chunk_ids - before.chunk_ids, before.chunk_ids - after.chunk_ids
+    after = await ingest.registry.live_chunk_ids(book)
+    new, gone = after - before, before - after
     assert 1 <= len(new) <= 3  # neighbours of a section share sentences
     assert second.chunks_created == second.chunks_removed == len(new) == len(gone)
     assert second.chunks_reused == first.chunks_created - len(gone)
@@ -249,9 +253,7 @@ async def test_odd_front_matter_keeps_nobody_out(ingest: Ingest, small: Path, bo
     assert result.files_processed + len(result.errors) == 3
     assert {error["file"] for error in result.errors} <= {"odd.md"}
     if front == "tags: sensors":
-        passages = await ingest.registry.passages(
-            sorted((await ingest.registry.live_content(book)).chunk_ids)
-        )
+        passages = await ingest.registry.passages(sorted(await ingest.registry.live_chunk_ids(book)))
         assert {passage.tags for passage in passages.values()} <= {(), ("sensors",)}
 
 
@@ -443,7 +445,7 @@ async def test_two_ingests_of_a_book_at_once_leave_one_whole_book(
     seen = await live(readers, book)
     assert seen in {result.generation for result in results}
     assert await readers.index.count(UUID(seen)) == 2
-    assert len((await readers.library.live_content(book)).chunk_ids) == 2
+    assert len(await readers.library.live_chunk_ids(book)) == 2
 
 
 class Slow(Registry):
@@ -497,8 +499,80 @@ async def test_an_edit_beside_the_text_is_an_edit(
     page.write_text(edit(page.read_text()))
     second = await ingest.run([page], book, "IMU")
     assert second.generation not in {None, first.generation}
-    (passage,) = (
-        await ingest.registry.passages(sorted((await ingest.registry.live_content(book)).chunk_ids))
-    ).values()
+    (passage,) = (await ingest.registry.passages(sorted(await ingest.registry.live_chunk_ids(book)))).values()
     shown = {passage.difficulty, *passage.tags, *(sentence.anchor for sentence in passage.sentences)}
     assert seen in shown
+
+
+class Quick(MiniLm):
+    """Without its model."""
+
+    async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
+        return [np.full((1, self.dimension), len(text) / 1000, np.float32) for text in texts]
+
+
+class Counting:
+    """The index, which counts the passages and sentences in memory whenever it is given points."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self.in_memory: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+    async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
+        self.in_memory.append(sum(isinstance(item, Passage | Piece) for item in gc.get_objects()))
+        await self._index.upsert(generation, points)
+
+
+# Seen red with the documents kept until the end, and with a list of all passages in the draft.
+async def test_a_large_book_is_never_in_memory_as_a_whole(
+    ingest: Ingest, tmp_path: Path, book: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "BATCH", 32)
+    for number in range(40):
+        sections = [f"## Part {part}\n\nThis is part {part} of page {number}.\n" for part in range(40)]
+        (tmp_path / f"{number:02}.md").write_text(f"# Page {number}\n\n" + "\n".join(sections))
+    counting = Counting(ingest.index)
+    without_model = replace(ingest, index=counting, embedder=Quick(), self_calibration=None)
+    before = sum(isinstance(item, Passage | Piece) for item in gc.get_objects())
+    assert_published(await without_model.run([tmp_path], book, "Large"), created=1600)
+    assert len(counting.in_memory) == 50
+    assert max(counting.in_memory) - before < 400  # two blocks of the spill file, and two batches
+
+
+# Seen red with the failure of a batch awaited after those of the others.
+async def test_a_batch_that_cannot_be_embedded_ends_the_others(ingest: Ingest) -> None:
+    begun, ended = asyncio.Event(), []
+
+    async def embed(texts: Sequence[str]) -> list[Windows]:
+        if "fails" in texts[0]:
+            await begun.wait()
+            raise EmbedderFailedError("no more")
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(len(texts))
+        raise AssertionError
+
+    texts = [f"{uuid4()}" for _ in range(EMBEDDED)] + ["fails" * 20]
+    with pytest.raises(EmbedderFailedError):
+        await ingest.registry.embeddings(texts, ingest.embedder, embed)
+    assert ended == [EMBEDDED]
+
+
+# Seen red with the batches made in the order of the texts.
+async def test_texts_are_embedded_in_batches_by_length_and_come_back_in_order(ingest: Ingest) -> None:
+    batches: list[list[int]] = []
+
+    async def embed(texts: Sequence[str]) -> list[Windows]:
+        batches.append(sorted(map(len, texts)))
+        return [np.full((1, ingest.embedder.dimension), len(text), np.float32) for text in texts]
+
+    texts = [f"{uuid4()}{'x' * (number * 37 % 200)}" for number in range(2 * EMBEDDED)]
+    made = await ingest.registry.embeddings(texts, ingest.embedder, embed)
+    assert [round(float(windows[0, 0])) for windows in made] == list(map(len, texts))
+    short, long = sorted(batches)
+    assert short[-1] <= long[0]

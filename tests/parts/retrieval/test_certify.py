@@ -70,7 +70,7 @@ def no_certificate(shelf: Database) -> Iterator[None]:
 async def questions(shelf: Database) -> list[Line]:
     """Headings of the book as questions, and what is not in it."""
     async with wiring.open_registry(shelf) as registry:
-        names = sorted((await registry.live_content(BOOK)).chunk_ids)
+        names = sorted(await registry.live_chunk_ids(BOOK))
         inside = headings(list((await registry.passages(names)).values()))
     return [
         *({"text": text, "answerable": True} for text in inside[:60]),
