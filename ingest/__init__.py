@@ -3,6 +3,7 @@
 Modules
     pipeline          read, split, compare, register, embed, publish: idempotent, and safe to kill
     files             finds the files of a book and reads each of them
+    reading_version   of the code that turns files into passages
     spill             records on disk that are more than memory holds
     registry          the repository that an ingest writes to
     indexing          builds an index, checks it, and rebuilds it from the database

@@ -3,13 +3,14 @@
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
 from audit.progress import Progress
 from ingest.read import READERS, UnreadableError, is_read
-from ingest.read.document import CONTENT_FILE, Document
+from ingest.read.document import CONTENT_FILE, Document, Kept
 from ingest.read.sandbox import FILE_BYTES_MAX, MIB, Sandbox
 
 FORMATS = ", ".join(sorted(READERS))
@@ -19,23 +20,35 @@ MADE = {"build", "node_modules"}
 PAGES_COUNTED_MIN = 50  # fewer are read in a second
 
 
+Take = Callable[[Document | Kept], Awaitable[None]]
+Known = Callable[[str, str], Sequence[Kept]]
+
+
+def none_known(_: str, __: str) -> Sequence[Kept]:
+    return ()
+
+
 async def read_all(
-    paths: Sequence[Path], progress: Progress, take: Callable[[Document], None]
+    paths: Sequence[Path], progress: Progress, take: Take, known: Known = none_known
 ) -> list[dict[str, str]]:
-    """`take` gets the documents in a stable order, one at a time; an error is returned for each file that could not be read."""
+    """`take` gets the documents in a stable order, one at a time; an error is returned for each file that could not be read.
+
+    A file is not read if its documents are `known` by its name and the SHA-256 of its bytes.
+    """
     names: set[str] = set()
-    found = list(_files(paths))
+    given = list(_files(paths))
     errors = [_nothing_in(path) for path in paths if path.is_dir() and not any(_files([path]))]
     with Sandbox() as sandbox:
-        for number, (root, path) in enumerate(found, start=1):
-            progress("Reading files", number, len(found))
+        for number, (root, path) in enumerate(given, start=1):
+            progress("Reading files", number, len(given))
             name = PurePosixPath(path.relative_to(root).as_posix())
             try:
                 content = await asyncio.to_thread(load, root, path)
                 pages = partial(_count_pages, progress, name.name)
-                for document in await asyncio.to_thread(sandbox.documents, content, name, pages):
+                found: Sequence[Document | Kept] = known(name.as_posix(), sha256(content).hexdigest())
+                for document in found or await asyncio.to_thread(sandbox.documents, content, name, pages):
                     _check_name(document.filename, names)
-                    await asyncio.to_thread(take, document)
+                    await take(document)
             except (UnreadableError, OSError) as wrong:
                 errors.append({"file": name.as_posix(), "error": str(wrong)})
     return errors

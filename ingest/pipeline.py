@@ -1,6 +1,6 @@
 """The ingest pipeline: from a book's files to a published generation. Idempotent, and safe to kill at any step.
 
-    (1) read      read/          each file to sections of sentences; a bad file is reported and skipped
+    (1) read      read/          each file that has changed to sections of sentences; a bad file is reported and skipped
     (2) split     split.py       sections to passages with stable ids
     (3) compare   registry.py    if nothing has changed, only damaged passages and a damaged index are repaired
     (4) register  registry.py    passages, documents, vocabulary: written, but not visible
@@ -18,14 +18,17 @@ vocabulary, grow in memory with the book.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from hashlib import sha256
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from audit.progress import Progress
+from engine.errors import PassageDamagedError
 from engine.models import Generation, Passage, Point
 from engine.ports import Embedder, Index, NewId
 from engine.retrieval import calibrate, lexical, selection
@@ -33,7 +36,8 @@ from engine.retrieval.library import LiveContent, shortened
 from engine.words import languages, word_forms
 from ingest import files, split
 from ingest.indexing import IndexRepair, build, key_of, point_of, searchable
-from ingest.read.document import Document
+from ingest.read.document import Document, Kept, is_export
+from ingest.reading_version import reading_version
 from ingest.registry import CHECKED, EMBEDDED, Registry
 from ingest.self_calibration import SelfCalibration
 from ingest.spill import Spill
@@ -88,19 +92,20 @@ class Ingest:
     ) -> IngestResult:
         started = self.monotonic()
         async with self.registry.lock_book(book_id):
-            with Spill[Document](1) as documents, Spill[Passage]() as passages:
-                errors = await files.read_all(paths, self.progress, documents.add)  # (1)
-                reading = await asyncio.to_thread(self._reading, documents, language)
-                draft = await asyncio.to_thread(self._split, book_id, documents, passages, reading)  # (2)
+            live = await self.registry.live_content(book_id)
+            with Spill[BookPage](1) as pages, Spill[Passage]() as passages:
+                errors, reading = await self._read(paths, language, live, pages)  # (1)
+                manuscript = await asyncio.to_thread(self._split, book_id, pages, passages, reading)  # (2)
                 if not passages and not errors:
                     errors = [_without_text(path) for path in paths]
-                live = await self.registry.live_content(book_id)
-                reused, restored = await self._compare(draft, live, dry_run=dry_run)  # (3)
-                is_new = bool(passages) and (draft.content_hash, title) != (live.content_hash, live.title)
+                reused, restored = await self._compare(manuscript, live, dry_run=dry_run)  # (3)
+                is_new = bool(passages) and not live.is_of(manuscript.content_hash, title)
                 published = None
                 if is_new and not dry_run:
-                    published = await self._publish(book_id, title, draft, reading)
+                    published = await self._publish(book_id, title, manuscript, reading, live)
             was_rebuilt, damage = (False, []) if is_new else await self._mend(book_id, dry_run=dry_run)
+            if live.generation_id and passages and not is_new and not dry_run:
+                await self.registry.note_reading(live.generation_id, self._how_read(reading.embedder.name))
             if not dry_run:
                 await self._retire(book_id)  # (9)
             warnings = await self.registry.warnings(book_id)
@@ -109,7 +114,7 @@ class Ingest:
             language=reading.language,
             embedder=reading.embedder.name,
             generation=str(published.generation_id) if published else None,
-            files_processed=len(documents),
+            files_processed=len(pages),
             chunks_created=len(passages) - reused,
             chunks_reused=reused,
             chunks_removed=live.passages - reused if is_new else 0,
@@ -121,26 +126,83 @@ class Ingest:
             seconds=round(self.monotonic() - started, 3),
         )
 
+    async def _read(
+        self, paths: Sequence[Path], language: str | None, live: LiveContent, pages: Spill["BookPage"]
+    ) -> tuple[list[dict[str, str]], "Reading"]:
+        """A file that is as it was is not read: its passages are taken from the live edition. They are read as well if one of
+        them is damaged, or if the book has become one for another embedder, whose passages are others."""
+        known = await self._known(live)
+        if known:
+            with contextlib.suppress(PassageDamagedError):
+                errors = await files.read_all(paths, self.progress, partial(self._take, live, pages), known)
+                reading = await asyncio.to_thread(self._reading, pages, language)
+                if reading.embedder.name == live.embedder:
+                    return errors, reading
+            pages.clear()
+        errors = await files.read_all(paths, self.progress, partial(self._take, live, pages))
+        return errors, await asyncio.to_thread(self._reading, pages, language)
+
+    async def _known(self, live: LiveContent) -> files.Known | None:
+        """The documents of the live edition by their files, if they would be read in the same way today."""
+        is_whole = live.passages == live.passages_written
+        if not live.generation_id or not is_whole or live.reading != self._how_read(live.embedder):
+            return None
+        by_digest: dict[str, list[Kept]] = {}
+        for kept in await self.registry.kept_documents(live.generation_id):
+            by_digest.setdefault(kept.document.sha256, []).append(kept)
+
+        def known(name: str, digest: str) -> Sequence[Kept]:
+            found = by_digest.get(digest, [])
+            if is_export(PurePosixPath(name)):  # it has all pages of a site, under their own names
+                return found
+            return [kept for kept in found if kept.filename == name]
+
+        return known
+
+    def _how_read(self, embedder: str) -> str:
+        """Of files of the same bytes, the passages are equal while this is."""
+        return sha256(f"{reading_version()} {embedder} {asdict(self.size)}".encode()).hexdigest()
+
+    async def _take(self, live: LiveContent, pages: Spill["BookPage"], found: Document | Kept) -> None:
+        if isinstance(found, Document):
+            await asyncio.to_thread(pages.add, BookPage(found))
+            return
+        assert live.generation_id
+        kept = await self.registry.contents(live.generation_id, found.places.start, len(found.places))
+        wanted = [(found.filename, number) for number in range(len(found.places))]
+        if [(passage.filename, passage.chunk_index) for passage in kept] != wanted:
+            raise PassageDamagedError(upstream=f"not in their places: {found.filename}")
+        await asyncio.to_thread(pages.add, BookPage(found.document, kept))
+
     def _split(
-        self, book_id: str, documents: Iterable[Document], passages: Spill[Passage], reading: "Reading"
-    ) -> "Draft":
+        self, book_id: str, pages: Iterable["BookPage"], passages: Spill[Passage], reading: "Reading"
+    ) -> "Manuscript":
         """The fingerprint is equal if and only if a new generation would equal the old one."""
-        pages, keys, fingerprint = [], bytearray(), reading.fingerprint(self.size)
-        for document in documents:
-            pages.append(replace(document, sections=()))
-            for passage in split.passages(document, book_id, self.size, reading.embedder.count_tokens):
+        documents, kept = [], set()
+        keys, fingerprint = bytearray(), reading.fingerprint(self.size)
+        for page in pages:
+            documents.append(replace(page.document, sections=()))
+            if page.kept is not None:
+                kept.add(page.document.filename)
+            found = page.kept
+            if found is None:
+                found = split.passages(page.document, book_id, self.size, reading.embedder.count_tokens)
+            for passage in found:
                 passages.add(passage)
                 keys += key_of(passage.chunk_id)
                 fingerprint.update(f"\n{passage.chunk_id}".encode())
-        return Draft(pages, passages, bytes(keys), fingerprint.hexdigest())
+        return Manuscript(documents, frozenset(kept), passages, bytes(keys), fingerprint.hexdigest())
 
-    async def _compare(self, draft: "Draft", live: LiveContent, *, dry_run: bool) -> tuple[int, list[str]]:
+    async def _compare(
+        self, manuscript: "Manuscript", live: LiveContent, *, dry_run: bool
+    ) -> tuple[int, list[str]]:
         """How many passages the live edition has already; and the ids of those that were changed in the database. They are
         written again, because an unchanged id would keep what is there."""
         reused, restored = 0, []
-        for some in draft.passages.batches(CHECKED):
-            by_id = {passage.chunk_id: passage for passage in some}
-            if live.generation_id:
+        for some in manuscript.passages.batches(CHECKED):
+            by_id = {passage.chunk_id: passage for passage in some if passage.filename not in manuscript.kept}
+            reused += len(some) - len(by_id)
+            if live.generation_id and by_id:
                 reused += await self.registry.count_among(live.generation_id, list(by_id))
             damaged = await self.registry.damaged_of(list(by_id))
             if damaged and not dry_run:
@@ -148,10 +210,12 @@ class Ingest:
             restored += damaged
         return reused, restored
 
-    async def _publish(self, book_id: str, title: str, draft: "Draft", reading: "Reading") -> Generation:
+    async def _publish(
+        self, book_id: str, title: str, manuscript: "Manuscript", reading: "Reading", live: LiveContent
+    ) -> Generation:
         embedder = reading.embedder
         with Spill[list[str]]() as words:
-            counted = _counted(draft.passages, words, reading.language)
+            counted = _counted(manuscript.passages, words, reading.language)
             generation = Generation(
                 generation_id=self.new_id(),
                 book_id=book_id,
@@ -162,16 +226,17 @@ class Ingest:
                 language=reading.language,
             )
             await self.registry.begin(
-                generation, title, draft.pages, draft.passages, content_hash=draft.content_hash
-            )  # (4)
-            batches = self._points(generation, draft.passages, words, embedder)  # (5)
+                generation, title, manuscript.documents, manuscript.passages, content_hash=manuscript.content_hash,
+                reading=self._how_read(embedder.name), kept=manuscript.kept, of=live.generation_id,
+            )  # (4)  # fmt: skip
+            batches = self._points(generation, manuscript.passages, words, embedder)  # (5)
             built = await build(self.index, generation.generation_id, generation.dimension, batches)  # (6)
-        if not built.holds(draft.keys):
+        if not built.holds(manuscript.keys):
             raise RuntimeError(
-                f"The index holds {len(built)} of {len(draft.passages)} passages, so nothing was published: run the ingest again"
+                f"The index holds {len(built)} of {len(manuscript.passages)} passages, so nothing was published: run the ingest again"
             )
         if reading.calibration:  # (7)
-            measured = await reading.calibration.measure(generation, _spread(draft.passages))
+            measured = await reading.calibration.measure(generation, _spread(manuscript.passages))
             generation = replace(generation, calibration=measured)
         await self.registry.publish(generation, title, built.digest)  # (8)
         await self.index.announce(book_id, generation.generation_id)
@@ -215,10 +280,10 @@ class Ingest:
         done = "the ingest will rebuild it" if dry_run else "it was rebuilt from the database"
         return not dry_run, [f"The index of {book_id} was damaged: {damage}; {done}."]
 
-    def _reading(self, documents: Iterable[Document], language: str | None) -> "Reading":
+    def _reading(self, pages: Iterable["BookPage"], language: str | None) -> "Reading":
         """The language of the book, and the first embedder that reads it."""
-        step = max(1, sum(1 for _ in _texts(documents)) // SAMPLED)
-        sample = "\n".join(islice(_texts(documents), 0, None, step))
+        step = max(1, sum(1 for _ in _texts(pages)) // SAMPLED)
+        sample = "\n".join(islice(_texts(pages), 0, None, step))
         language = language or languages.of_book(sample)
         reads = (each for each in (self.embedder, *self.others) if _reads(each, language, sample))
         embedder = next(reads, self.embedder)
@@ -226,8 +291,13 @@ class Ingest:
         return Reading(language, embedder, calibration)
 
 
-def _texts(documents: Iterable[Document]) -> Iterator[str]:
-    return (piece.text for item in documents for section in item.sections for piece in section.pieces)
+def _texts(pages: Iterable["BookPage"]) -> Iterator[str]:
+    """The sentences of the book."""
+    for page in pages:
+        if page.kept is not None:
+            yield from split.sentences(page.kept)
+        for section in page.document.sections:
+            yield from (piece.text for piece in section.pieces)
 
 
 def _counted(passages: Iterable[Passage], words: Spill[list[str]], language: str) -> Iterator[list[str]]:
@@ -249,10 +319,19 @@ def _without_text(path: Path) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class BookPage:
+    """A document as it was read, or with its passages of the live edition."""
+
+    document: Document
+    kept: list[Passage] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manuscript:
     """A book as it was read and split. Its passages are in a file, because they may be more than memory holds."""
 
-    pages: list[Document]  # without their sections
+    documents: list[Document]  # without their sections
+    kept: frozenset[str]  # names of those that the live edition has with all their passages
     passages: Spill[Passage]
     keys: bytes  # of the points that its index must hold
     content_hash: str

@@ -21,7 +21,7 @@ from engine.models import Generation, Passage, Windows
 from engine.ports import Embedder
 from engine.retrieval import calibrate, selection
 from engine.retrieval.library import PASSAGE_COLUMNS, PASSAGE_NAMES, StoredLibrary, as_stored, damaged_among
-from ingest.read.document import Document
+from ingest.read.document import Document, Kept
 
 EMBEDDED = 96  # texts that are embedded and cached at once: what an embedding vendor takes in one call
 COPIED = 2000  # passages that are written at once
@@ -45,6 +45,21 @@ FROM books b JOIN generations g ON g.generation_id = b.live_generation
 WHERE %s::text IS NULL OR b.book_id = %s ORDER BY b.book_id
 """
 
+
+# The passages of a document are neighbours.
+_DOCUMENTS = """
+SELECT d.filename, d.title, d.url, d.sha256, coalesce(held.first, 0), coalesce(held.last + 1, 0)
+FROM documents d LEFT JOIN (
+    SELECT c.filename, min(g.position) AS first, max(g.position) AS last
+    FROM generation_chunks g JOIN chunks c USING (chunk_id) WHERE g.generation_id = %s GROUP BY c.filename
+) AS held USING (filename)
+WHERE d.generation_id = %s ORDER BY held.first
+"""
+
+_KEEP_DOCUMENTS = """
+INSERT INTO documents (generation_id, filename, title, url, sha256, folded)
+SELECT %s, filename, title, url, sha256, folded FROM documents WHERE generation_id = %s AND filename = ANY(%s)
+"""
 
 _VALUES = ", ".join(["%s"] * len(PASSAGE_NAMES))
 _RESTORE = f"UPDATE chunks SET ({PASSAGE_COLUMNS}) = ({_VALUES}) WHERE chunk_id = %s"  # noqa: S608  our own names
@@ -137,6 +152,22 @@ class Registry(StoredLibrary):
                 found += damaged_among(map(as_stored, await cursor.fetchall()))
         return found
 
+    async def kept_documents(self, generation: UUID) -> list[Kept]:
+        """The documents of a generation, and the places of their passages in it."""
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(_DOCUMENTS, (generation, generation))
+            return [
+                Kept(Document(filename, title, url, digest, ()), range(first, end))
+                for filename, title, url, digest, first, end in await cursor.fetchall()
+            ]
+
+    async def note_reading(self, generation: UUID, reading: str) -> None:
+        """Its files were read in this way just now, and had the same passages."""
+        async with self._pool.connection() as connection:
+            await connection.execute(
+                "UPDATE generations SET reading = %s WHERE generation_id = %s", (reading, generation)
+            )
+
     async def count_among(self, generation: UUID, chunk_ids: Sequence[str]) -> int:
         """How many of these passages the generation has."""
         async with self._pool.connection() as connection:
@@ -161,9 +192,12 @@ class Registry(StoredLibrary):
 
     async def begin(
         self, generation: Generation, title: str, documents: Iterable[Document], passages: Iterable[Passage], *,
-        content_hash: str,
+        content_hash: str, reading: str | None = None, kept: frozenset[str] = frozenset(), of: UUID | None = None,
     ) -> None:  # fmt: skip
-        """Writes all of a generation but its vectors. It is not visible to readers before `publish`."""
+        """Writes all of a generation but its vectors. It is not visible to readers before `publish`.
+
+        The documents with the names in `kept` are those `of` another generation, with all their passages.
+        """
         lexicon = {
             "passages": generation.lexicon.passages,
             "average_length": generation.lexicon.average_length,
@@ -175,23 +209,26 @@ class Registry(StoredLibrary):
             )
             await connection.execute(
                 "INSERT INTO generations (generation_id, book_id, embedder, dimension, calibration, lexicon, content_hash,"
-                " language) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+                " language, reading) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
                 (
                     generation.generation_id, generation.book_id, generation.embedder, generation.dimension,
                     Jsonb(asdict(generation.calibration)), Jsonb(lexicon), content_hash,
-                    generation.language,
+                    generation.language, reading,
                 ),
             )  # fmt: skip
+            await connection.execute(_KEEP_DOCUMENTS, (generation.generation_id, of, list(kept)))
             await connection.execute("CREATE TEMPORARY TABLE new_chunks (LIKE chunks) ON COMMIT DROP")
-            unread = {document.filename: document for document in documents}
+            waiting = {document.filename: document for document in documents if document.filename not in kept}
             start = 0
             for some in _whole_documents(passages):
-                folded = await asyncio.to_thread(_folded, some)
-                found = [(unread.pop(name), text) for name, text in folded.items()]
+                new = [passage for passage in some if passage.filename not in kept]
+                folded = await asyncio.to_thread(_folded, new)
+                found = [(waiting.pop(name), text) for name, text in folded.items()]
                 await _copy_documents(connection, generation.generation_id, found)
-                await _copy_passages(connection, generation.generation_id, some, start)
+                await _copy_passages(connection, new)
+                await _copy_places(connection, generation.generation_id, some, start)
                 start += len(some)
-            without_text = [(document, "") for document in unread.values()]
+            without_text = [(document, "") for document in waiting.values()]
             await _copy_documents(connection, generation.generation_id, without_text)
             await _copy(
                 connection, "generation_terms (generation_id, term, term_id, idf)",
@@ -323,9 +360,7 @@ async def _copy_documents(
     )  # fmt: skip
 
 
-async def _copy_passages(
-    connection: psycopg.AsyncConnection, generation: UUID, passages: Sequence[Passage], start: int
-) -> None:
+async def _copy_passages(connection: psycopg.AsyncConnection, passages: Sequence[Passage]) -> None:
     """Idempotent: a passage with the same id is the same passage, because the id is a hash of all its content, and what was
     changed since is restored before."""
     await _copy(connection, f"new_chunks ({PASSAGE_COLUMNS})", map(_columns, passages))
@@ -333,6 +368,11 @@ async def _copy_passages(
         f"INSERT INTO chunks ({PASSAGE_COLUMNS}) SELECT {PASSAGE_COLUMNS} FROM new_chunks ON CONFLICT DO NOTHING"  # noqa: S608
     )
     await connection.execute("TRUNCATE new_chunks")
+
+
+async def _copy_places(
+    connection: psycopg.AsyncConnection, generation: UUID, passages: Sequence[Passage], start: int
+) -> None:
     await _copy(
         connection, "generation_chunks (generation_id, chunk_id, position)",
         ((generation, item.chunk_id, place) for place, item in enumerate(passages, start)),

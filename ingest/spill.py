@@ -44,6 +44,9 @@ class Spill(Generic[Record]):
         if len(self._open) == self._block:
             self._write()
 
+    def clear(self) -> None:
+        self._open, self._end, self._count = [], 0, 0
+
     def __iter__(self) -> Iterator[Record]:
         """Several may read at once; what is added meanwhile is read too."""
         place = 0

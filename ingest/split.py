@@ -38,6 +38,19 @@ def passages(
     return made
 
 
+def sentences(passages: Sequence[Passage]) -> Iterator[str]:
+    """The pieces that the passages of a document were made of, each once though neighbours share some."""
+    opening, end = None, 0
+    for passage in passages:
+        first = (passage.section, passage.sentence_text(0))
+        # The last passage of a section may repeat it from its first sentence on.
+        if passage.start_sentence == 0 and first != opening:
+            opening, end = first, 0
+        for number in range(max(end - passage.start_sentence, 0), len(passage.sentences)):
+            yield passage.sentence_text(number)
+        end = passage.start_sentence + len(passage.sentences)
+
+
 def cuts(costs: Sequence[int], size: Size) -> Iterator[tuple[int, int]]:
     """Ranges of sentences, as (first, after the last). `before[n]` is the number of tokens in the first n sentences."""
     before = [0, *accumulate(costs)]

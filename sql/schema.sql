@@ -397,7 +397,8 @@ CREATE TABLE public.generations (
     published_at timestamp with time zone,
     language text,
     index_digest text,
-    index_checked_at timestamp with time zone
+    index_checked_at timestamp with time zone,
+    reading text
 );
 CREATE TABLE public.schema_migrations (
     name text NOT NULL,
@@ -519,6 +520,7 @@ ALTER TABLE public.generation_terms ADD CONSTRAINT generation_terms_pkey PRIMARY
 ALTER TABLE public.generations ADD CONSTRAINT generations_pkey PRIMARY KEY (generation_id);
 ALTER TABLE public.generations ADD CONSTRAINT generations_index_digest_check CHECK ((index_digest ~ '^[0-9a-f]{64}$'::text));
 ALTER TABLE public.generations ADD CONSTRAINT generations_language_check CHECK ((language ~ '^[a-z]{2,3}$'::text));
+ALTER TABLE public.generations ADD CONSTRAINT generations_reading_check CHECK ((reading ~ '^[0-9a-f]{64}$'::text));
 ALTER TABLE public.generations ADD CONSTRAINT generations_state_check CHECK ((state = ANY (ARRAY['building'::text, 'ready'::text])));
 ALTER TABLE public.schema_migrations ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
 ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_pkey PRIMARY KEY (id);
@@ -2153,6 +2155,7 @@ GRANT UPDATE (calibration) ON TABLE public.generations TO affidavit_engine;
 GRANT UPDATE (index_checked_at) ON TABLE public.generations TO affidavit_engine;
 GRANT UPDATE (index_digest) ON TABLE public.generations TO affidavit_engine;
 GRANT UPDATE (published_at) ON TABLE public.generations TO affidavit_engine;
+GRANT UPDATE (reading) ON TABLE public.generations TO affidavit_engine;
 GRANT UPDATE (state) ON TABLE public.generations TO affidavit_engine;
 GRANT SELECT ON TABLE public.schema_migrations TO affidavit_auditor;
 GRANT SELECT ON TABLE public.schema_migrations TO affidavit_engine;

@@ -35,7 +35,8 @@ CHANGE_S = 60  # timeout to create, drop or alias a collection, on which a clust
 UPSERT_S = (
     60  # for one request; the client's own limit, because Qdrant 1.16 refuses a write whose address has one
 )
-SEAL_S = 900.0  # building the graph of 100,000 passages takes about 90 s
+SEAL_S = 900.0  # for each begun 100,000 passages, whose graph takes about 90 s
+SEALED = 100_000
 POLL_S = 0.25  # polling interval while a collection is optimised: the server sends no notification
 REQUEST_NUMBERS_MAX = 400_000  # about 8 MB of JSON; a server refuses more than 32 MB
 EXACT_WINDOWS_MAX = 20_000  # comparing with all of them takes about 3 ms at 1,024 numbers each
@@ -142,7 +143,9 @@ class QdrantIndex:
     async def seal(self, generation: UUID) -> int:
         """Waits until the collection is optimised, moves the aliases to it, and counts its points exactly."""
         building = self._building[generation]
-        async with _available(SEAL_S):
+        async with _available(CHANGE_S):
+            points = (await self._client.count(building, exact=False, timeout=CHANGE_S)).count
+        async with _available(SEAL_S * (points // SEALED + 1)):
             while not await self._is_optimised(building):  # noqa: ASYNC110  there is no event to await
                 await asyncio.sleep(POLL_S)
             await self._switch(generation, building)

@@ -74,8 +74,8 @@ GROUP BY filename, chapter ORDER BY min(first)
 """
 
 _LIVE_CONTENT = """
-SELECT g.content_hash, b.title, g.generation_id,
-       (SELECT count(*) FROM generation_chunks c WHERE c.generation_id = g.generation_id)
+SELECT g.content_hash, b.title, g.generation_id, g.embedder, g.reading,
+       (g.lexicon ->> 'passages')::integer, (SELECT count(*) FROM generation_chunks c WHERE c.generation_id = g.generation_id)
 FROM books b JOIN generations g ON g.generation_id = b.live_generation WHERE b.book_id = %s
 """
 
@@ -119,7 +119,13 @@ class LiveContent:
     content_hash: str = ""
     title: str = ""
     generation_id: UUID | None = None
+    embedder: str = ""
+    reading: str | None = None  # what turned its files into passages
+    passages_written: int = 0
     passages: int = 0
+
+    def is_of(self, content_hash: str, title: str) -> bool:
+        return (self.content_hash, self.title) == (content_hash, title)
 
 
 class StoredLibrary:

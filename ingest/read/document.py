@@ -55,6 +55,18 @@ class Document:
     tags: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A document whose file is as it was. Its passages are at these places of the live edition."""
+
+    document: Document  # without its sections
+    places: range
+
+    @property
+    def filename(self) -> str:
+        return self.document.filename
+
+
 class UnreadableError(AffidavitError):
     """A file cannot be read. The message tells its author why, and is shown after the file's name."""
 

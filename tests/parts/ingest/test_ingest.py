@@ -5,13 +5,15 @@ import gc
 import os
 import shutil
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import UUID, uuid4
 
 import numpy as np
+import psycopg
 import pytest
 
 from engine import wiring
@@ -23,9 +25,10 @@ from engine.ports import Index, NullExchange
 from engine.providers.minilm import MiniLm
 from engine.settings import Settings
 from engine.storage.database import Database
-from ingest import pipeline
+from ingest import pipeline, split
 from ingest.pipeline import Ingest, IngestResult
-from ingest.read.document import Piece
+from ingest.read.document import Document, Piece
+from ingest.read.sandbox import Sandbox
 from ingest.registry import EMBEDDED, Registry
 from tests.databases import data_of_its_own
 
@@ -576,3 +579,152 @@ async def test_texts_are_embedded_in_batches_by_length_and_come_back_in_order(in
     assert [round(float(windows[0, 0])) for windows in made] == list(map(len, texts))
     short, long = sorted(batches)
     assert short[-1] <= long[0]
+
+
+class Reads:
+    """Which files the readers were given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        real = Sandbox.documents
+
+        def documents(sandbox: Sandbox, content: bytes, path: PurePosixPath, *rest: Any) -> list[Document]:
+            self.names.append(path.as_posix())
+            return real(sandbox, content, path, *rest)
+
+        monkeypatch.setattr(Sandbox, "documents", documents)
+
+    def taken(self) -> list[str]:
+        taken, self.names = self.names, []
+        return taken
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    return Reads(monkeypatch)
+
+
+async def content(registry: Registry, book: str) -> tuple[list[Passage], str, object]:
+    """All that readers see of a book's edition but its id."""
+    made = await registry.live(book)
+    passages = await registry.contents(made.generation_id, 0, 1000)
+    async with registry._pool.connection() as connection:
+        cursor = await connection.execute(
+            "SELECT filename, title, url, sha256, folded FROM documents WHERE generation_id = %s ORDER BY filename",
+            (made.generation_id,),
+        )
+        documents = await cursor.fetchall()
+    live = await registry.live_index(book)
+    assert live and live.digest
+    return passages, live.digest, (documents, made.lexicon, made.calibration, made.language)
+
+
+# Seen red with the kept passages at the end, with the files of a folder that was moved, and with the folded text left out.
+async def test_an_edition_with_unchanged_files_equals_one_that_was_read_anew(
+    ingest: Ingest, folder: Path, small: Path, book: str, reads: Reads
+) -> None:
+    for name in ("imu.md", "foot.md"):
+        shutil.copy(small / name, folder / f"05-{name}")
+    assert_published(await ingest.run([folder], book, "Book"))
+    assert len(reads.taken()) == 4
+    replaced(folder / SENSORS, "gyroscope", "zyroscope")
+    (folder / "05-imu.md").rename(folder / "06-imu.md")
+    second = await ingest.run([folder], book, "Book")
+    assert_published(second)
+    assert reads.taken() == [SENSORS, "06-imu.md"]
+    assert second.files_processed == 4
+    as_kept = await content(ingest.registry, book)
+    anew = replace(ingest, size=replace(ingest.size, tokens_min=ingest.size.tokens_min - 1))
+    await anew.run([folder], book, "Book")
+    await ingest.run([folder], book, "Book")
+    assert len(reads.taken()) == 8
+    assert await content(ingest.registry, book) == as_kept
+
+
+# Seen red with passages taken from an edition without looking at them.
+ALTERED = (
+    "UPDATE chunks SET text = replace(text, 'robot', 'toaster') WHERE filename = 'imu.md' AND book_id = %s"
+)
+MISSING = """
+DELETE FROM generation_chunks g USING books b
+WHERE g.generation_id = b.live_generation AND g.position = 1 AND b.book_id = %s
+"""
+
+
+@pytest.mark.parametrize("damage", [ALTERED, MISSING], ids=["altered", "missing"])
+async def test_of_a_damaged_edition_the_files_are_read_again(
+    ingest: Ingest, shelf: Database, small: Path, book: str, reads: Reads, damage: str
+) -> None:
+    await ingest.run([small], book, "Small")
+    whole = await content(ingest.registry, book)
+    with psycopg.connect(shelf.url) as superuser:
+        assert superuser.execute(damage.encode(), (book,)).rowcount == 1
+    reads.taken()
+    (small / "new.md").write_text("# New\n\nThis page is new.\n")
+    result = await ingest.run([small], book, "Small")
+    assert sorted(set(reads.taken())) == ["foot.md", "imu.md", "new.md"]
+    assert result.chunks_restored == (damage == ALTERED)
+    (small / "new.md").unlink()
+    await ingest.run([small], book, "Small")
+    assert await content(ingest.registry, book) == whole
+
+
+# Seen red with the version left out of how a file is read, and with an unchanged book read again for ever after.
+async def test_after_an_update_of_the_readers_every_file_is_read_again(
+    ingest: Ingest, small: Path, book: str, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ingest.run([small], book, "Small")
+    await ingest.run([small], book, "Small")
+    assert len(reads.taken()) == 2
+    monkeypatch.setattr(pipeline, "reading_version", lambda: "another")
+    for files in (2, 0):
+        assert (await ingest.run([small], book, "Small")).generation is None
+        assert len(reads.taken()) == files
+
+
+# Seen red with the passages of the first embedder kept for the second: they were split by its tokens.
+async def test_a_book_that_has_become_one_for_another_embedder_is_read_again(
+    ingest: Ingest, small: Path, book: str, reads: Reads
+) -> None:
+    class Another(Quick):
+        name = "another"
+
+    await ingest.run([small], book, "Small")
+    reads.taken()
+    (small / "new.md").write_text("# New\n\nThis page is new.\n")
+    other = replace(ingest, embedder=Another(), self_calibration=None)
+    assert_published(await other.run([small], book, "Small"))
+    assert set(reads.taken()) == {"foot.md", "imu.md", "new.md"}
+
+
+# Seen red with a list of the pages: Ctrl-C waited until the last one was split.
+async def test_an_interrupted_ingest_does_not_split_the_rest_of_the_book(
+    ingest: Ingest, small: Path, book: str, readers: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, interrupted, ended, begun_with = asyncio.Event(), threading.Event(), threading.Event(), []
+    loop, real, real_split = asyncio.get_running_loop(), split.passages, Ingest._split
+
+    def passages(document: Document, *given: Any) -> list[Passage]:
+        begun_with.append(document.filename)
+        loop.call_soon_threadsafe(begun.set)
+        assert interrupted.wait(BEGUN_S)
+        return real(document, *given)
+
+    def split_all(*given: Any) -> Any:
+        try:
+            return real_split(*given)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(split, "passages", passages)
+    monkeypatch.setattr(Ingest, "_split", split_all)
+    running = asyncio.ensure_future(ingest.run([small], book, "Small"))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    interrupted.set()
+    assert await asyncio.to_thread(ended.wait, BEGUN_S)
+    assert begun_with == ["foot.md"]
+    with pytest.raises(UnknownBookError):
+        await readers.library.live(book)

@@ -16,7 +16,7 @@ import pytest
 
 from ingest.files import inside, load, read_all
 from ingest.read import READERS, UnreadableError, read, sandbox
-from ingest.read.document import Document
+from ingest.read.document import Document, Kept
 from ingest.read.sandbox import MIB, READ_S, Sandbox
 from tests.pure.reading.pdf_files import column, made
 
@@ -348,7 +348,10 @@ async def test_only_a_large_pdf_says_its_pages(tmp_path: Path) -> None:
     said: list[tuple[str, int, int]] = []
     (tmp_path / "large.pdf").write_bytes(made(*([column("Robots walk.")] * 50)))
     (tmp_path / "small.pdf").write_bytes(made(column("Robots walk.")))
-    await read_all([tmp_path], lambda *step: said.append(step), lambda _: None)
+
+    async def take(_: Document | Kept) -> None: ...
+
+    await read_all([tmp_path], lambda *step: said.append(step), take)
     assert [of for what, _, of in said if what == "Pages of large.pdf"] == [50] * 50
     assert {what for what, _, _ in said} == {"Reading files", "Pages of large.pdf"}
 

@@ -124,7 +124,7 @@ ALLOWED = {
     "generation_chunks": {ENGINE: "SELECT INSERT DELETE", AUDITOR: "SELECT"},
     "generation_terms": {ENGINE: "SELECT INSERT DELETE"},
     "generations": {
-        ENGINE: "SELECT INSERT UPDATE(calibration,index_checked_at,index_digest,published_at,state) DELETE", AUDITOR: "SELECT",
+        ENGINE: "SELECT INSERT UPDATE(calibration,index_checked_at,index_digest,published_at,reading,state) DELETE", AUDITOR: "SELECT",
     },
     "verification_runs": {ENGINE: "SELECT INSERT UPDATE", AUDITOR: "SELECT"},
     "source_citations": {ENGINE: "SELECT INSERT"},
