@@ -8,7 +8,13 @@ from pathlib import Path
 from platform import python_version
 
 HOUSE = Path(__file__).resolve().parent.parent
-CODE = ("ingest", "engine/words", "engine/models.py", "audit/proof/passage_id.py")
+CODE = (
+    "ingest",
+    "engine/words",
+    "engine/models.py",
+    "engine/retrieval/selection.py",
+    "audit/proof/passage_id.py",
+)
 
 _NAME = re.compile(r"^[\w.-]+")
 
