@@ -126,4 +126,8 @@ class MiniLm:
 def _give_way() -> None:
     """Linux has a niceness for each thread; elsewhere it would be the whole process's."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        thread = threading.get_native_id()
+        niceness = os.getpriority(
+            os.PRIO_PROCESS, thread
+        )  # of the whole process, if it was started by `nice`
+        os.setpriority(os.PRIO_PROCESS, thread, max(niceness, NICENESS))

@@ -67,12 +67,13 @@ async def test_the_bits_do_not_depend_on_the_number_of_threads(embedder: MiniLm)
     assert len({b"".join(rows.tobytes() for rows in passages) for passages in made}) == 1
 
 
+# Seen red with a niceness that is lower than the process's own: nobody but root may set that.
 async def test_an_ingest_gives_way_to_readers(embedder: MiniLm) -> None:
     """Its threads are nice; those of questions are not."""
     niceness = partial(os.getpriority, os.PRIO_PROCESS)
     usual = niceness(0)
     in_threads = await embedder._each(lambda _: niceness(threading.get_native_id()), ["one", "two"])
-    assert in_threads == [NICENESS] * 2
+    assert in_threads == [max(usual, NICENESS)] * 2
     assert niceness(0) == usual
 
 
