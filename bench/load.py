@@ -103,11 +103,12 @@ async def _prepare(database: Database) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _serving(folder: str) -> AsyncIterator[tuple[int, int]]:
+async def _serving(folder: str, workers: int = 1) -> AsyncIterator[tuple[int, int]]:
     """Stopped gracefully at the end, so that the counters in memory are written."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "engine.cli", "serve", "--port", str(port), "--data-dir", folder,
+        "--workers", str(workers),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:

@@ -48,6 +48,13 @@ Modules
         key_trail        compares API keys with their records in the log (pure)
         end_user         parser for end users' names
         flood            rate limit for the rows of unauthenticated requests
+        shared_rows      rows that stand for many requests
+        overload/        more is asked than can be answered
+            turnstile    bulkhead for questions with a bounded, fair queue
+            refused_rows  the rows of those that found no room
+            recent_keys  whose question it is, without a lookup
+            fair_queue   round robin over clients (pure)
+            concurrency_limit  how many questions at once, by the length of the event loop's turns (pure)
         proxies          trusted proxies, and the address of a client behind them (pure)
         sessions         session store of conversations
         console_sessions  sessions of the console: a key, exchanged for a cookie
@@ -139,6 +146,7 @@ Modules
         door             accepts connections while there is room
         occupancy        who is connected, and who must leave when it is full (pure)
         descriptors      file descriptors of a process
+        shedding         refuses questions for which the queue has no room
         turned_away      503 while no worker is ready
     providers/           one file a vendor
         claude           generator: Claude

@@ -4,11 +4,12 @@
     (2) limit         providers/limits.py           may this client ask now
     (3) read          http/v1.py                    the body, validated; the question stays word for word
     (4) open          audit/ledger/ledger.py        from here on a durable record exists
-    (5) retrieve      retrieval/retrieve.py         embed, search, blend             at most 2.0 s
-    (6) gate          retrieval/gate.py             enough evidence, or refuse before paying for a model
-    (7) generate      providers/                    a draft with citations           at most 2.5 s
-    (8) verify        grounding/                    each sentence as it comes; an unproven one is not released
-    (9) close         audit/ledger/ledger.py        the row, durable; the receipt    at most 0.5 s
+    (5) wait          admission/overload/           for its turn, if more is asked than can be answered at once
+    (6) retrieve      retrieval/retrieve.py         embed, search, blend             at most 2.0 s
+    (7) gate          retrieval/gate.py             enough evidence, or refuse before paying for a model
+    (8) generate      providers/                    a draft with citations           at most 2.5 s
+    (9) verify        grounding/                    each sentence as it comes; an unproven one is not released
+   (10) close         audit/ledger/ledger.py        the row, durable; the receipt    at most 0.5 s
 
 A refusal is a value and is returned like an answer. A failure is an exception; its row is written before the exception
 reaches the client. Each step notes what it found in the trail (trail.py), and the trail becomes the row.
@@ -31,12 +32,17 @@ from audit.errors import LedgerUnavailableError
 from audit.ledger.ledger import Ledger
 from engine import trail as noting
 from engine.admission.flood import SEVERAL, FloodCounter
+from engine.admission.overload.recent_keys import RecentKeys
+from engine.admission.overload.refused_rows import RefusedRows
+from engine.admission.overload.turnstile import Place, Turnstile
+from engine.admission.shared_rows import SharedRow
 from engine.errors import (
     AuditUnavailableError,
     ForbiddenError,
     InvalidFieldError,
     NotReadyError,
     OutOfTimeError,
+    OverloadedError,
     RequestError,
     UnexpectedError,
 )
@@ -87,6 +93,9 @@ class Asked:
     end_user: EndUser | InvalidFieldError | None = None  # the reader; an error is raised once it is counted
     scopes: frozenset[str] = ASK  # one of them is required; empty: any key will do
     is_for_pages: bool = False  # also with a public token; a question always is
+    place: Place | None = (
+        None  # of a question that was let in where its connection was read (connections/shedding.py)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,11 @@ class Rules:
     code_version: str
 
     @property
+    def wait_s(self) -> float:
+        """For its turn, at most: then a generation still has its time, and a retrieval takes far less than its limit."""
+        return max(0.0, self.total_s - self.audit_s - self.generation_s)
+
+    @property
     def body_s(self) -> float:
         """For the body to arrive: sooner than the whole request ends, which would say that the question took too long."""
         return max(0.0, self.total_s - self.audit_s - BODY_BEFORE_S)
@@ -119,6 +133,9 @@ class Engine:
     keyring: Keyring
     limiter: Limiter
     flood: FloodCounter
+    turnstile: Turnstile
+    refused_rows: RefusedRows
+    recent_keys: RecentKeys
     library: Library
     retriever: Retriever
     generator: Generator
@@ -176,6 +193,17 @@ class Engine:
         noting.note_failure(trail, NotReadyError())
         await self._close(trail, self.monotonic(), asked.exchange)
 
+    def count_refused(self, client: Client) -> tuple[SharedRow, asyncio.Future[None]]:
+        """The row of a question that found no room in the queue, and when that row counts it."""
+        return self.refused_rows.count(client, self._refused_trail)
+
+    def _refused_trail(self, client: Client | None) -> Trail:
+        trail = replace(self._trail(Asked(SEVERAL, "")), request_id=None, repeat_count=0)
+        if client:
+            trail.client_id, trail.key_id = client.client_id, client.key_id
+        noting.note_failure(trail, OverloadedError())
+        return trail
+
     async def _on_record(
         self, asked: Asked, work: Callable[[Trail], Awaitable[Result]]
     ) -> tuple[Result, Trail, Receipt, int]:
@@ -196,23 +224,43 @@ class Engine:
             noting.note_client_gone(trail)
             await self._close(trail, started, asked.exchange)
             raise
+        finally:
+            if asked.place:
+                asked.place.leave()
         closing = self.monotonic()
-        receipt = await self._close(trail, started, asked.exchange)  # (9)
+        receipt = await self._close(trail, started, asked.exchange)  # (10)
         return result, trail, receipt, _ms(closing, self.monotonic())
 
     async def _decide(self, asked: Asked, trail: Trail) -> Released | Refusal:
         client = await self._admit(asked, trail)  # (1) (2)
+        if asked.secret:
+            self.recent_keys.note(asked.secret, asked.origin, client)
         question = await asked.exchange.read()  # (3)
         if client.public_origin:
             question = replace(question, end_user=trail.end_user)  # a page could name any reader
         noting.note_question(trail, question)
         if not client.may_ask(question.book_id):
             raise ForbiddenError("The API key is valid but not for this book.")
-        await self._open(trail, asked.exchange)  # (4)
-        question = await self._recall(asked.exchange, client, question, trail)
+        place = asked.place or self._enter(client)
+        try:
+            await self._open(trail, asked.exchange)  # (4)
+            with self._stage("queue", asked.exchange):
+                await self.turnstile.wait(place, self.rules.wait_s)  # (5)
+            return await self._answered(question, client, trail, asked.exchange)
+        finally:
+            place.leave()
+
+    def _enter(self, client: Client) -> Place:
+        """An operator at the terminal is not turned away by readers."""
+        return self.turnstile.enter(client.client_id) if client.key_id else self.turnstile.enter_as_operator()
+
+    async def _answered(
+        self, question: Question, client: Client, trail: Trail, exchange: Exchange
+    ) -> Released | Refusal:
+        question = await self._recall(exchange, client, question, trail)
         generation = await self._live_generation(question)
         question = replace(question, language=generation.language, embedder=generation.embedder)
-        outcome = await self._outcome(question, generation, trail, asked.exchange)
+        outcome = await self._outcome(question, generation, trail, exchange)
         if isinstance(outcome, Released):
             return outcome
         return replace(outcome, language=languages.of_reader(question.text, question.language))
@@ -220,12 +268,12 @@ class Engine:
     async def _outcome(
         self, question: Question, generation: Generation, trail: Trail, exchange: Exchange
     ) -> Released | Refusal:
-        found = await self._retrieve(question, generation, trail, exchange)  # (5)
-        refusal = refuse_weak_evidence(found, self.rules.threshold)  # (6)
+        found = await self._retrieve(question, generation, trail, exchange)  # (6)
+        refusal = refuse_weak_evidence(found, self.rules.threshold)  # (7)
         if refusal:
             return refusal
         question = replace(question, wording=found.wording)
-        sentences, draft = await self._generate(question, found.evidence, trail, exchange)  # (7) (8)
+        sentences, draft = await self._generate(question, found.evidence, trail, exchange)  # (8) (9)
         return refuse_unproven(draft, sentences, found.evidence) or self.release(
             sentences, draft, question, generation
         )

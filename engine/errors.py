@@ -41,6 +41,7 @@ AffidavitError
     ├── RateLimitedError      429
     ├── UnavailableError      503  a part that the request needs does not respond; each part has its own class
     │   ├── NotReadyError              no process is ready to serve
+    │   ├── OverloadedError            more is asked than can be answered, and the queue is full
     │   ├── LimiterUnavailableError    a reader's requests cannot be counted, so they are rejected
     │   ├── IndexUnavailableError
     │   │   ├── IndexWorkerEndedError   of Qdrant Edge
@@ -307,6 +308,16 @@ class NotReadyError(UnavailableError):
     title = "The service is starting"
     detail = "The service is starting or recovering, and takes a few seconds. Please try again shortly."
     retry_after_s = 3
+
+
+class OverloadedError(UnavailableError):
+    error_type = "network"
+    title = "The service is overloaded"
+    detail = (
+        "More questions arrive than the service can answer at the moment. Wait for the time given in Retry-After, then"
+        " try again."
+    )
+    retry_after_s = 1
 
 
 class LimiterUnavailableError(UnavailableError):

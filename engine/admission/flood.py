@@ -3,26 +3,23 @@
 A public token is no secret: who sends one and is turned away counts as unauthenticated.
 
 The first 60 such requests of an address in a minute get one row each, like any other request. All further ones share one
-row for each HTTP status, and its `repeat_count` is their exact number. The minute begins with the address's first such
-request; the shared row is written when it ends, or when the server stops.
+row for each HTTP status (shared_rows.py). The minute begins with the address's first such request.
 
-A counted request is answered once a count that includes it is durable, in the open record of the shared row. Requests
-wait for the same write together (group commit), for `WRITE_INTERVAL_S` or, the more of them there are, for longer. So if the
-process is killed, the row, closed as `abandoned`, counts every request that was answered. The wait also throttles the
-flood, and only the flood: to `ANSWERS_A_SECOND` for each address, as far as `WRITE_INTERVAL_MAX_S` allows.
+A counted request waits for the next count of its row, for `WRITE_INTERVAL_S` or, the more requests wait, for longer. This
+throttles the flood, and only the flood: to `ANSWERS_A_SECOND` for each address, as far as `WRITE_INTERVAL_MAX_S` allows.
 
 Each process counts on its own: with several processes, an address gets 60 rows and a shared one in each.
 """
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from audit.errors import LedgerUnavailableError
 from audit.ledger.ledger import Ledger
 from audit.proof.record import Trail
+from engine.admission.shared_rows import SharedRow, SharedRows
 from engine.errors import AuditUnavailableError
 from engine.ports import Clock
 
@@ -38,15 +35,6 @@ OWN_FAULTS = frozenset(range(500, 600)) - {
 }  # each gets its row; what is not implemented is the client's to know
 SEVERAL = "several"  # the endpoint of a shared row
 OTHER_ADDRESSES = ""  # the group of all addresses beyond ADDRESSES_MAX
-
-
-@dataclass(slots=True)
-class SharedRow:
-    """A row to be written, and the requests that wait to be counted in it."""
-
-    trail: Trail
-    is_open: bool = False
-    waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -71,14 +59,11 @@ class FloodCounter:
         within_s: float,
         minute_s: float = MINUTE_S,
     ) -> None:
-        self._ledger = ledger
-        self._clock = clock
         self._monotonic = monotonic
         self._within_s = within_s
         self._minute_s = minute_s
         self._windows: dict[str, AddressWindow] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_stopping = asyncio.Event()
+        self._rows = SharedRows(ledger, clock, monotonic, within_s=within_s, interval_s=_interval_s)
 
     async def count_if_flooding(self, trail: Trail) -> bool:
         """Counts a failed request in a shared row, whose id goes into its trail. False if the request gets its own row."""
@@ -89,19 +74,15 @@ class FloodCounter:
             window.rows += 1
             return False
         if trail.http_status not in window.shared:
-            row = window.shared[trail.http_status] = SharedRow(_shared_trail(trail, window.address))
-            task = asyncio.create_task(self._write_until_end(window, row))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            shared = _shared_trail(trail, window.address)
+            window.shared[trail.http_status] = self._rows.begin(shared, window.ends_at)
         await self._wait(window.shared[trail.http_status], trail)
         return True
 
     async def close(self) -> None:
         """Writes all shared rows."""
-        self._is_stopping.set()
         self._windows.clear()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._rows.close()
 
     def _window_of(self, address: str) -> AddressWindow:
         """Windows are in the order of their ends, so the expired ones come first."""
@@ -114,51 +95,14 @@ class FloodCounter:
 
     async def _wait(self, row: SharedRow, trail: Trail) -> None:
         trail.query_id = row.trail.query_id
-        counted = asyncio.get_running_loop().create_future()
-        row.waiting.append(counted)
         try:
             async with asyncio.timeout(WRITE_INTERVAL_MAX_S + 2 * self._within_s):
-                await counted
+                await row.counted()
         except (LedgerUnavailableError, TimeoutError):
             failure = AuditUnavailableError()
             if row.is_open:
                 failure.query_id = trail.query_id
             raise failure from None
-
-    async def _write_until_end(self, window: AddressWindow, row: SharedRow) -> None:
-        """Writes the count until the window ends or the server stops, then the row. A row that cannot be closed is an
-        orphan, which the ledger closes later."""
-        while not self._is_stopping.is_set() and (left_s := window.ends_at - self._monotonic()) > 0:
-            pause_s = min(_interval_s(len(row.waiting)), left_s)
-            if row.waiting:
-                await self._count_waiting(row, self._note)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._is_stopping.wait()
-        await self._count_waiting(row, self._close)
-
-    async def _count_waiting(self, row: SharedRow, write: Callable[[SharedRow], Awaitable[None]]) -> None:
-        """Adds the waiting requests to the count, and takes them out again if the write fails."""
-        waiting, row.waiting = row.waiting, []
-        row.trail.repeat_count += len(waiting)
-        try:
-            async with asyncio.timeout(self._within_s):
-                await write(row)
-        except (LedgerUnavailableError, TimeoutError) as failure:
-            row.trail.repeat_count -= len(waiting)
-            _resolve(waiting, LedgerUnavailableError(type(failure).__name__))
-        else:
-            _resolve(waiting, None)
-
-    async def _note(self, row: SharedRow) -> None:
-        """Notes the count right after opening too: opening is idempotent, so a retry keeps the count of the first try."""
-        if not row.is_open:
-            await self._ledger.open(row.trail)
-            row.is_open = True
-        await self._ledger.note(row.trail)
-
-    async def _close(self, row: SharedRow) -> None:
-        await self._ledger.close(row.trail, self._clock())
 
 
 def _interval_s(answers: int) -> float:
@@ -200,13 +144,3 @@ def _shared_trail(trail: Trail, address: str) -> Trail:
         " those beyond are counted here",
         repeat_count=0,
     )
-
-
-def _resolve(waiting: Sequence[asyncio.Future[None]], failure: Exception | None) -> None:
-    for counted in waiting:
-        if counted.done():  # the client has disconnected; the request counts even so
-            continue
-        if failure:
-            counted.set_exception(failure)
-        else:
-            counted.set_result(None)

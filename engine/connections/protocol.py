@@ -13,10 +13,13 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from engine.admission.overload.turnstile import Place
 from engine.connections.door import Visitor
 from engine.connections.occupancy import Occupancy
+from engine.connections.shedding import Refused, Shedder
 from engine.errors import NotHttpError, RequestError, TooSlowError, UnknownCodingError
 from engine.http.middleware import MALFORMED_BODY, MALFORMED_HEAD
+from engine.http.request_context import PLACE
 
 ARRIVE_S = 10.0  # the timeout for a request to arrive completely; the engine itself gives up earlier
 CODING = b"transfer-encoding"
@@ -69,6 +72,9 @@ class PatientProtocol(H11Protocol, Visitor):
         super().__init__(config, server_state, app_state)
         self.conn = UnambiguousConnection(h11.SERVER, HEAD_BYTES_MAX)
         self._occupancy = occupancy
+        self._shedder = Shedder(app_state)
+        self._refused: Refused | None = None
+        self._held = bytearray()  # what arrives after the head of a refused question, until it is answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -77,9 +83,70 @@ class PatientProtocol(H11Protocol, Visitor):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_malformed:
-            super().data_received(data)
-            self.note_progress()
+        if self._refused:
+            self._hold(data, self._refused)
+        elif not self._is_malformed:
+            seen = self._shedder.look(data) if self._may_shed else None
+            if isinstance(seen, Refused):
+                self._refuse(seen, data)
+            else:
+                super().data_received(data)
+                self._pass_on(seen)
+                self.note_progress()
+
+    @property
+    def _may_shed(self) -> bool:
+        """Between two requests only: what follows the first bytes of one is no head. The queue is asked last."""
+        if self.conn.their_state is not h11.IDLE or self._is_running or self.conn.trailing_data[0]:
+            return False
+        return not (self._occupancy.is_ending or self.flow.write_paused) and self._shedder.is_needed
+
+    def _pass_on(self, place: Place | None) -> None:
+        """The request leaves its place when its row is written."""
+        if place and self._is_running:
+            self.cycle.scope["state"][PLACE] = place
+        elif place:
+            place.leave()
+
+    def _refuse(self, refused: Refused, data: bytes) -> None:
+        """The response leaves when the question has arrived completely and is counted."""
+        self._unset_keepalive_if_required()
+        self._refused = refused
+        self._occupancy.occupy(self)
+        refused.counted.add_done_callback(lambda _: self._answer_refused(refused))
+        if self._deadline is None:
+            self._start_timer()
+        self._hold(data[refused.head.ends_at :], refused)
+
+    def _hold(self, data: bytes, refused: Refused) -> None:
+        """Not without bounds: a client may send its next requests already."""
+        self._held += data
+        if len(self._held) > refused.head.body_bytes + HEAD_BYTES_MAX:
+            self.flow.pause_reading()
+        self._answer_refused(refused)
+
+    def _answer_refused(self, refused: Refused) -> None:
+        length = refused.head.body_bytes
+        if len(self._held) < length or not refused.counted.done() or self.transport.is_closing():
+            return
+        self.transport.write(self._shedder.response(refused, self.server_state.default_headers))
+        rest, self._held, self._refused = bytes(self._held[length:]), bytearray(), None
+        self._stop_timer()
+        if self._occupancy.is_ending:
+            self.transport.close()
+            return
+        self._occupancy.rest(self)
+        self.flow.resume_reading()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+        if rest:
+            self.data_received(rest)
+
+    def shutdown(self) -> None:
+        """A question that is being refused is answered first."""
+        if self._refused is None:
+            super().shutdown()
 
     def cut_off(self) -> None:
         self._is_cut_off = True

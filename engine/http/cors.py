@@ -4,6 +4,7 @@ Without a listed origin (`server.allowed_origins`) no response has a CORS header
 site. Nothing here sends cookies along, and an API key does not belong in a page: its site's server makes it a public token.
 """
 
+from collections.abc import Collection
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -41,21 +42,26 @@ class Cors:
             return
         headers = Headers(scope=scope)
         origin = ",".join(headers.getlist("Origin"))
-        allowed = {"Access-Control-Allow-Origin": origin} if origin in origins else {}
+        allowed = allowing(origin, origins)
 
         async def send_to_origin(message: Message) -> None:
             if message["type"] == "http.response.start":
                 answered = MutableHeaders(scope=message)
                 answered.add_vary_header("Origin")  # a cache must not give one site the answer of another
                 answered.update(allowed)
-                if allowed:
-                    answered["Access-Control-Expose-Headers"] = EXPOSED
             await send(message)
 
         if allowed and _is_preflight(scope, headers):
             await _preflight(scope, receive, send_to_origin)
         else:
             await self._app(scope, receive, send_to_origin)
+
+
+def allowing(origin: str, origins: Collection[str]) -> dict[str, str]:
+    """The headers that let the pages of a listed origin read a response."""
+    if origin not in origins:
+        return {}
+    return {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": EXPOSED}
 
 
 def _is_preflight(scope: Scope, headers: Headers) -> bool:

@@ -21,12 +21,14 @@ from uuid import uuid4
 from audit.checking.status import LogGauges
 from audit.proof.record import Trail
 from audit.proof.verdict import Report, Verdict
+from engine.errors import RequestError
 from engine.models import Stage
 from engine.storage.database import CLEANUP_S
 
 VERSION = version("affidavit")
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHARE_S = 1.0  # interval at which each worker writes its file
+DEAD_S = 10.0  # a worker that has not written for so long: its counters stay, its gauges do not
 GAUGES_S = 15.0  # the gauges of the log are cached for so long, however often we are scraped
 GAUGES_TIMEOUT_S = 2.0  # a monitoring system does not wait for an unavailable database
 
@@ -37,10 +39,14 @@ SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.58, 0.6, 0.62, 0.65, 0.7, 0.8, 0.9)
 FAMILIES = {
     "affidavit_requests_total": ("counter", "Requests by endpoint, outcome, reason and HTTP status; status 0: the client disconnected."),
     "affidavit_request_seconds": ("histogram", "Seconds from the request's head to the end of its response."),
-    "affidavit_stage_seconds": ("histogram", "Seconds of each stage of a request; those of its record are record_open, record_note and record_close."),
+    "affidavit_stage_seconds": ("histogram", "Seconds of each stage of a request; queue is the wait for its turn, and those of its record are record_open, record_note and record_close."),
     "affidavit_gate_score": ("histogram", "Best score of a question, which the gate compares with its threshold."),
     "affidavit_limiter_decisions_total": ("counter", "Decisions of the rate limiter."),
     "affidavit_tokens_total": ("counter", "Tokens of the language model."),
+    "affidavit_questions_refused_total": ("counter", "Questions that got 503 because more were asked than can be answered, each counted in a row."),
+    "affidavit_questions_waiting": ("gauge", "Questions that wait for their turn."),
+    "affidavit_questions_served": ("gauge", "Questions that are worked on."),
+    "affidavit_questions_at_once_max": ("gauge", "How many are worked on at once at most, as all processes find out by themselves."),
     "affidavit_record_writes_total": ("counter", "Steps of records, made durable or given up."),
     "affidavit_record_write_seconds_total": ("counter", "Seconds that these steps took."),
     "affidavit_pool_requests_total": ("counter", "Database connections that were asked of the pool."),
@@ -104,6 +110,12 @@ class Figures:
             decision = "refused" if trail.error_type == "rate_limit" else trail.limit_decision
             if decision:
                 self._add("affidavit_limiter_decisions_total", decision=decision.split(" ")[0])
+
+    def count_refused(self, endpoint: str, refused: type[RequestError]) -> None:
+        """A question that was refused where its connection was read. How long that took says nothing of answers."""
+        self._add(
+            "affidavit_requests_total", endpoint=endpoint, outcome="failed", reason=refused.error_type, status=refused.status,
+        )  # fmt: skip
 
     def _count_answer(self, trail: Trail) -> None:
         if trail.best_score is not None:
@@ -186,7 +198,9 @@ class Metrics:
             return
         for path in sorted(self._own.parent.glob("*.json")):
             if path != self._own:
-                yield json.loads(path.read_text())
+                families = json.loads(path.read_text())
+                is_dead = time.time() - path.stat().st_mtime > DEAD_S
+                yield _counters_of(families) if is_dead else families
 
     async def _latest(self) -> LogGauges | None:
         async with self._looking:
@@ -228,6 +242,10 @@ def added(*all_families: Mapping[str, Series]) -> dict[str, Series]:
             for name, value in series.items():
                 total[family][name] += value
     return total
+
+
+def _counters_of(families: dict[str, Series]) -> dict[str, Series]:
+    return {name: series for name, series in families.items() if FAMILIES[name][0] != "gauge"}
 
 
 def _gauges(gauges: LogGauges) -> dict[str, Series]:

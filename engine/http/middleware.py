@@ -28,10 +28,10 @@ PROBES = frozenset(
     {"/healthz", "/readyz", "/health", "/api/health", "/metrics"}
 )  # polled every few seconds: counted, but not logged
 
-_REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # a client's own id is kept if it is harmless in a log
+REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # a client's own id is kept if it is harmless in a log
 
 # Pages of other sites read nothing, unless their site is listed (cors.py).
-_SECURITY = {
+SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -55,7 +55,7 @@ class RequestLog:
             return
         started, status = time.monotonic(), CLIENT_GONE
         given = ",".join(Headers(scope=scope).getlist("X-Request-ID"))  # one alone has no comma
-        request_id = given if _REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
+        request_id = given if REQUEST_ID.fullmatch(given) else str(uuid.uuid4())
         scope["state"]["request_id"] = request_id
 
         async def send_with_headers(message: Message) -> None:
@@ -64,7 +64,7 @@ class RequestLog:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
-                for name, value in _SECURITY.items():
+                for name, value in SECURITY.items():
                     headers.setdefault(name, value)
             await send(message)
 

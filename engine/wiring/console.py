@@ -24,6 +24,8 @@ from audit.coverage.verifications import VerificationRun
 from audit.errors import AuditError, LedgerUnavailableError
 from audit.proof.record import Trail
 from engine.admission.flood import FloodCounter
+from engine.admission.overload.concurrency_limit import ConcurrencyLimit
+from engine.admission.overload.turnstile import Turnstile
 from engine.admission.proxies import TrustedProxies
 from engine.answer import Engine
 from engine.errors import AffidavitError, ForbiddenError, UnauthenticatedError
@@ -150,6 +152,8 @@ async def open_console(settings: Settings, database: Database) -> AsyncIterator[
         engine = Engine(
             keyring=CodeKeyring(code, client), limiter=closed_by(stack, providers.LIMITERS["memory"](settings)),
             flood=closed_by(stack, FloodCounter(ledger, now, time.monotonic, within_s=RECORD_S)),
+            turnstile=Turnstile(ConcurrencyLimit(), time.monotonic), refused_rows=absent,
+            recent_keys=absent,
             library=StoredLibrary(pool), retriever=absent, generator=absent, ledger=ledger,
             rules=replace(rules_of(settings), total_s=PAGE_S + RECORD_S, audit_s=RECORD_S),
             clock=now, new_id=uuid4, monotonic=time.monotonic,

@@ -24,9 +24,14 @@ from engine.admission.console_sessions import ConsoleSessions
 from engine.admission.flood import FloodCounter
 from engine.admission.keys import ApiKeys, KeyUses
 from engine.admission.operator_events import OperatorEvents
+from engine.admission.overload.concurrency_limit import ConcurrencyLimit
+from engine.admission.overload.recent_keys import RecentKeys
+from engine.admission.overload.refused_rows import RefusedRows, pause_s
+from engine.admission.overload.turnstile import Turnstile
 from engine.admission.proxies import TrustedProxies
 from engine.admission.public_tokens import PublicTokens, TokenKeyring
 from engine.admission.sessions import Sessions
+from engine.admission.shared_rows import SharedRows
 from engine.answer import Engine, Rules
 from engine.errors import ConfigurationError, DatabaseUnavailableError, StatementError
 from engine.grounding.verify import NOT_STATED, SENTINEL, Instructions
@@ -127,7 +132,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             prover=await enter(audit_log.open_prover(database)),
             public_keys=partial(signing.key_texts, settings, pool),
             log_gauges=partial(audit_log.log_gauges_of, settings, database, pool, sealer, stamper),
-            tallies=partial(_tallies, pool, engine.ledger, sealer, stamper, tracer),
+            tallies=partial(_tallies, pool, engine, sealer, stamper, tracer),
             sessions=sessions if settings.sessions.enabled else None,
             eraser=await enter(audit_log.open_eraser_within(database, audit_log.ERASING_S)),
             operator_events=events,
@@ -187,16 +192,20 @@ def _tracer(settings: Settings, stack: AsyncExitStack) -> Tracer | None:
 
 def _tallies(
     pool: AsyncConnectionPool,
-    ledger: Ledger,
+    engine: Engine,
     sealer: Sealer | None,
     stamper: Stamper | None,
     tracer: Tracer | None,
 ) -> dict[str, float]:
     """What the parts of this process have counted, by the name of its metric."""
-    counted = pool.get_stats()
+    counted, turnstile = pool.get_stats(), engine.turnstile
     return {
-        "affidavit_record_writes_total": ledger.writes,
-        "affidavit_record_write_seconds_total": ledger.writing_s,
+        "affidavit_questions_refused_total": turnstile.refused,
+        "affidavit_questions_waiting": turnstile.waiting,
+        "affidavit_questions_served": turnstile.serving,
+        "affidavit_questions_at_once_max": int(turnstile.limit.at_once),
+        "affidavit_record_writes_total": engine.ledger.writes,
+        "affidavit_record_write_seconds_total": engine.ledger.writing_s,
         "affidavit_pool_requests_total": counted.get("requests_num", 0),
         "affidavit_pool_waits_total": counted.get("requests_queued", 0),
         "affidavit_pool_wait_seconds_total": counted.get("requests_wait_ms", 0) / 1000,
@@ -250,6 +259,9 @@ async def _open_engine(
     engine = Engine(
         keyring=TokenKeyring(keyring, tokens, frozenset(settings.server.allowed_origins), now),
         flood=closed_by(stack, FloodCounter(ledger, now, time.monotonic, within_s=within_s)),
+        turnstile=Turnstile(ConcurrencyLimit(), time.monotonic),
+        refused_rows=closed_by(stack, _refused_rows(ledger, within_s)),
+        recent_keys=RecentKeys(time.monotonic),
         limiter=closed_by(stack, providers.limiter_of(settings)),
         library=library,
         retriever=Retriever(
@@ -270,6 +282,11 @@ async def _open_engine(
         monotonic=time.monotonic,
     )
     return engine, sealer
+
+
+def _refused_rows(ledger: Ledger, within_s: float) -> RefusedRows:
+    rows = SharedRows(ledger, now, time.monotonic, within_s=within_s, interval_s=pause_s)
+    return RefusedRows(rows, time.monotonic)
 
 
 async def _start_log(

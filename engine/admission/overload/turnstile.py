@@ -1,0 +1,181 @@
+"""Load shedding: a bulkhead for questions with a bounded and fair queue before it.
+
+A question enters, waits for its turn, is worked on and leaves. As many are worked on at once as `ConcurrencyLimit` says.
+By Little's law the queue is as long as what can be answered in `QUEUE_S`: waiting longer would help nobody, because under
+lasting overload everybody would wait that long. Whoever finds no room is refused at once.
+
+It is fair by client, that is by the holder of a key. Turns go round. The queue's room is shared by a dynamic threshold:
+a client may take `SHARE` times the room that is free, so the others always find some, however many one client sends.
+
+Requests without a question never stand here.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.admission.overload.concurrency_limit import ConcurrencyLimit
+from engine.admission.overload.fair_queue import FairQueue
+from engine.errors import OverloadedError
+
+QUEUE_S = 0.5  # the expected wait at the end of the queue: long enough for a burst
+ROOM_MIN, ROOM_MAX = 8, 1024
+SHARE = 8  # one client alone fills 8/9 of the room
+SERVICE_S = 0.1  # assumed of a question until some are answered
+WEIGHT = 0.05  # of the newest in the moving average
+RETRY_MAX_S = 30
+LOOK_S = 0.05  # between two looks at the event loop, while anybody is here
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A question's place. Leaving is idempotent."""
+
+    client_id: str
+    turnstile: "Turnstile"
+    state: Literal["entered", "waiting", "served", "left"] = "entered"
+    served_at: float = 0.0
+    turn: asyncio.Future[None] | None = field(default=None, repr=False)
+
+    def leave(self) -> None:
+        self.turnstile.leave(self)
+
+
+class Turnstile:
+    """The turnstile of one process."""
+
+    def __init__(self, limit: ConcurrencyLimit, monotonic: Callable[[], float]) -> None:
+        self.limit = limit
+        self.refused = 0
+        self._monotonic = monotonic
+        self._queue: FairQueue[Place] = FairQueue()
+        self._ahead_of: Counter[str] = Counter()  # have entered, and are not served yet
+        self._ahead = self._serving = 0
+        self._service_s = SERVICE_S
+        self._recent = _LastSecond()
+        self._looking: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        return self._ahead
+
+    @property
+    def serving(self) -> int:
+        return self._serving
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the next question will have to wait."""
+        return self._ahead + self._serving >= self._at_once
+
+    def enter(self, client_id: str) -> Place:
+        """A place for a question of this client; `OverloadedError` if there is no room."""
+        if self._ahead_of[client_id] >= SHARE * self._free_room():
+            raise self._refusal()
+        return self._entered(Place(client_id, self))
+
+    def enter_as_operator(self) -> Place:
+        """Whoever sits at the terminal is not turned away by readers."""
+        return self._entered(Place("", self))
+
+    async def wait(self, place: Place, within_s: float) -> None:
+        """Until its turn. `OverloadedError` if it does not come in time: the queue has become slower than expected."""
+        if not self._queue and self._serving < self._at_once:
+            self._serve(place)
+            return
+        place.turn, place.state = asyncio.get_running_loop().create_future(), "waiting"
+        self._queue.put(place.client_id, place)
+        try:
+            async with asyncio.timeout(within_s):
+                await place.turn
+        except TimeoutError:
+            self.leave(place)
+            raise self._refusal() from None
+        except asyncio.CancelledError:
+            self.leave(place)
+            raise
+
+    def leave(self, place: Place) -> None:
+        state, place.state = place.state, "left"
+        if state == "served":
+            self._serving -= 1
+            self._service_s += WEIGHT * (self._monotonic() - place.served_at - self._service_s)
+            self._hand_over()
+        elif state != "left":
+            self._forget(place)
+            if state == "waiting":
+                self._queue.remove(place.client_id, place)
+
+    @property
+    def _at_once(self) -> int:
+        return int(self.limit.at_once)
+
+    def _free_room(self) -> int:
+        """In the queue, and where nobody has to wait."""
+        room = int(self._at_once * QUEUE_S / max(self._service_s, 0.001))
+        return min(max(room, ROOM_MIN), ROOM_MAX) + max(0, self._at_once - self._serving) - self._ahead
+
+    def _entered(self, place: Place) -> Place:
+        self._ahead_of[place.client_id] += 1
+        self._ahead += 1
+        if self._looking is None:
+            self._look_later()
+        return place
+
+    def _forget(self, place: Place) -> None:
+        self._ahead -= 1
+        self._ahead_of[place.client_id] -= 1
+        if not self._ahead_of[place.client_id]:
+            del self._ahead_of[place.client_id]
+
+    def _serve(self, place: Place) -> None:
+        self._forget(place)
+        self._serving += 1
+        place.state, place.served_at = "served", self._monotonic()
+
+    def _hand_over(self) -> None:
+        while self._queue and self._serving < self._at_once:
+            place = self._queue.take()
+            self._serve(place)
+            assert place.turn
+            if not place.turn.done():  # else it is about to leave
+                place.turn.set_result(None)
+
+    def _refusal(self) -> OverloadedError:
+        """`Retry-After` is when all are answered who wait, and who were refused in the last second: not all at once again."""
+        self.refused += 1
+        demand = self._ahead + self._recent.count(self._monotonic())
+        drained_s = demand * self._service_s / self._at_once
+        return OverloadedError(retry_after_s=min(max(1, math.ceil(drained_s)), RETRY_MAX_S))
+
+    def _look_later(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """The next call that is put at the end of the loop's queue tells how long one turn of it takes."""
+        asyncio.get_running_loop().call_soon(self._note_turn, self._monotonic())
+
+    def _note_turn(self, began_at: float) -> None:
+        self.limit.note_turn(self._monotonic() - began_at, is_used_up=bool(self._queue))
+        self._hand_over()
+        self._looking = None
+        if self._ahead or self._serving:
+            self._look_later()
+
+
+class _LastSecond:
+    """Counts events of the current second and of the one before."""
+
+    def __init__(self) -> None:
+        self._second = self._now = self._before = 0
+
+    def count(self, at: float) -> int:
+        """One more; returns those of about a second."""
+        if int(at) != self._second:
+            self._before = self._now if int(at) == self._second + 1 else 0
+            self._second, self._now = int(at), 0
+        self._now += 1
+        return max(self._now, self._before)

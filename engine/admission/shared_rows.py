@@ -1,0 +1,124 @@
+"""Rows that stand for many requests: `repeat_count` is their exact number.
+
+A request is answered once a count that includes it is durable, in the open record of its row. Requests wait for the same
+write together (group commit). So if the process is killed, the row, closed as `abandoned`, counts every request that was
+answered. The row is written when its minute is over, or when the server stops.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from audit.errors import LedgerUnavailableError
+from audit.ledger.ledger import Ledger
+from audit.proof.record import Trail
+from engine.ports import Clock
+
+
+@dataclass(slots=True)
+class SharedRow:
+    """A row to be written, and the requests that wait to be counted in it."""
+
+    trail: Trail
+    ends_at: float
+    is_open: bool = False
+    waiting: list[asyncio.Future[None]] = field(default_factory=list)
+    has_waiting: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def counted(self) -> asyncio.Future[None]:
+        """One more request; done once its count is durable. `LedgerUnavailableError` if it could not be counted."""
+        counted = asyncio.get_running_loop().create_future()
+        self.waiting.append(counted)
+        self.has_waiting.set()
+        return counted
+
+
+class SharedRows:
+    """Writes the shared rows of one process."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        monotonic: Callable[[], float],
+        *,
+        within_s: float,
+        interval_s: Callable[[int], float],
+    ) -> None:
+        """`interval_s` is the pause after a count that so many requests waited for."""
+        self._ledger = ledger
+        self._clock = clock
+        self._monotonic = monotonic
+        self._within_s = within_s
+        self._interval_s = interval_s
+        self._rows: dict[asyncio.Task[None], SharedRow] = {}
+        self._is_stopping = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def begin(self, trail: Trail, ends_at: float) -> SharedRow:
+        row = SharedRow(trail, ends_at)
+        task = asyncio.create_task(self._write_until_end(row))
+        self._rows[task] = row
+        task.add_done_callback(self._rows.pop)
+        return row
+
+    async def close(self) -> None:
+        """Writes all rows."""
+        self._is_stopping.set()
+        for row in self._rows.values():
+            row.has_waiting.set()
+        if self._rows:
+            await asyncio.wait(self._rows)
+
+    async def _write_until_end(self, row: SharedRow) -> None:
+        """A row that cannot be closed is an orphan, which the ledger closes later."""
+        while not self._is_stopping.is_set() and (left_s := row.ends_at - self._monotonic()) > 0:
+            await _within(left_s, row.has_waiting)
+            if row.waiting and not self._is_stopping.is_set():
+                pause_s = min(self._interval_s(len(row.waiting)), left_s)
+                await self._count_waiting(row, self._note)
+                await _within(pause_s, self._is_stopping)
+        await self._count_waiting(row, self._close)
+
+    async def _count_waiting(self, row: SharedRow, write: Callable[[SharedRow], Awaitable[None]]) -> None:
+        """Adds the waiting requests to the count, and takes them out again if the write fails."""
+        waiting, row.waiting = row.waiting, []
+        row.has_waiting.clear()
+        row.trail.repeat_count += len(waiting)
+        try:
+            async with asyncio.timeout(self._within_s):
+                await write(row)
+        except (LedgerUnavailableError, TimeoutError) as failure:
+            row.trail.repeat_count -= len(waiting)
+            _resolve(waiting, LedgerUnavailableError(type(failure).__name__))
+        else:
+            _resolve(waiting, None)
+
+    async def _note(self, row: SharedRow) -> None:
+        """Notes the count right after opening too: opening is idempotent, so a retry keeps the count of the first try."""
+        if not row.is_open:
+            await self._ledger.open(row.trail)
+            row.is_open = True
+        await self._ledger.note(row.trail)
+
+    async def _close(self, row: SharedRow) -> None:
+        await self._ledger.close(row.trail, self._clock())
+
+
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+def _resolve(waiting: Sequence[asyncio.Future[None]], failure: Exception | None) -> None:
+    for counted in waiting:
+        if counted.done():  # the client has disconnected; the request counts even so
+            continue
+        if failure:
+            counted.set_exception(failure)
+        else:
+            counted.set_result(None)

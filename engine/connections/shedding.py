@@ -1,0 +1,178 @@
+"""Load shedding where a connection is read: while the queue has no room for a client, its questions are refused at once.
+
+Under ten times the load that a process can take, a refusal that went through the framework would cost the answers their
+time: it takes a millisecond and a half, and this takes a twentieth of it. So this reads only the plainest of heads, as
+clients and proxies send them, and only of keys with which a question was let in within
+the last second. Anything else is
+passed on, and refused or answered by the engine like any other request.
+"""
+
+import asyncio
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from uuid import uuid4
+
+from engine.admission.overload.turnstile import Place
+from engine.admission.shared_rows import SharedRow
+from engine.errors import AuditUnavailableError, OverloadedError, RequestError
+from engine.house import House
+from engine.http import cors, problems
+from engine.http.middleware import REQUEST_ID, SECURITY
+from engine.http.problems import ErrorTypes
+from engine.http.request_context import secret_of
+from engine.http.widgets import CONTRACTS
+from engine.models import Client
+
+END = b"\r\n\r\n"
+BOOK = "{book_id}"
+# What such a head may have, each header once. `Expect`, a coding, an upgrade and all else that matters are for the protocol.
+ONCE = frozenset({b"host", b"authorization", b"content-length", b"x-request-id", b"origin", b"connection"})
+NOT_HERE = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer", b"http2-settings"})
+NEEDED = (b"host", b"authorization", b"content-length")
+
+_BEGIN = re.compile(rb"POST (/[a-z0-9/_-]*) HTTP/1\.1")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~\w-]+):[ \t]*([\x20-\x7e]*)")
+_LENGTH = re.compile(rb"[0-9]{1,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a question, and where it ends."""
+
+    path: str
+    headers: Mapping[bytes, bytes]
+    ends_at: int
+
+    @property
+    def body_bytes(self) -> int:
+        return int(self.headers[b"content-length"])
+
+    def text(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A question that is refused, and counted in a row soon."""
+
+    head: Head
+    failure: RequestError
+    row: SharedRow
+    counted: asyncio.Future[None]
+
+
+class Shedder:
+    """Looks at what arrives on the connections of one process. A reload replaces the house in the state."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._state = state
+
+    @property
+    def is_needed(self) -> bool:
+        return self._house.engine.turnstile.is_crowded
+
+    def look(self, data: bytes) -> Refused | Place | None:
+        """A question is refused or gets a place. None: whatever it is, it goes its usual way."""
+        head = head_of(data)
+        if head is None or head.body_bytes > self._house.body_bytes_max:
+            return None
+        client = self._client_of(head)
+        if client is None:
+            return None
+        try:
+            return self._house.engine.turnstile.enter(client.client_id)
+        except OverloadedError as failure:
+            return Refused(head, failure, *self._house.engine.count_refused(client))
+
+    def response(self, refused: Refused, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """The problem document, once the row counts the request; if it could not be counted, that is what the client is told."""
+        head, failure = refused.head, _told(refused)
+        given = head.text(b"x-request-id")
+        request_id = given if REQUEST_ID.fullmatch(given) else str(uuid4())
+        body = problems.problem(failure, request_id, _error_types(head.path)).model_dump_json().encode()
+        headers = {
+            "Retry-After": str(failure.retry_after_s),
+            "Content-Type": problems.MEDIA_TYPE,
+            "Content-Length": str(len(body)),
+            "X-Request-ID": request_id,
+            **SECURITY,
+            **self._for_pages(head),
+        }
+        self._state["metrics"].figures.count_refused(_endpoint(head.path) or "", type(failure))
+        return _bytes(failure.status, headers, default_headers) + body
+
+    @property
+    def _house(self) -> House:
+        house: House = self._state["house"]
+        return house
+
+    def _client_of(self, head: Head) -> Client | None:
+        secret = secret_of(head.text(b"authorization"))
+        return self._house.engine.recent_keys.holder(secret, head.text(b"origin")) if secret else None
+
+    def _for_pages(self, head: Head) -> dict[str, str]:
+        origins = self._house.allowed_origins
+        return {"Vary": "Origin", **cors.allowing(head.text(b"origin"), origins)} if origins else {}
+
+
+def head_of(data: bytes) -> Head | None:
+    """The head of a question that begins here, if it is complete, plain and unambiguous."""
+    end = data.find(END)
+    begin, *lines = data[: max(end, 0)].split(b"\r\n")
+    asked = _BEGIN.fullmatch(begin)
+    if asked is None or _endpoint(path := asked[1].decode()) is None:
+        return None
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            return None
+        name = header[1].lower()
+        if name in NOT_HERE or (name in ONCE and name in headers):
+            return None
+        headers[name] = header[2].rstrip()
+    if not all(name in headers for name in NEEDED) or not _LENGTH.fullmatch(headers[b"content-length"]):
+        return None
+    if headers.get(b"connection", b"keep-alive").lower() != b"keep-alive":
+        return None
+    return Head(path, headers, end + len(END))
+
+
+def _told(refused: Refused) -> RequestError:
+    failure = AuditUnavailableError() if refused.counted.exception() else refused.failure
+    if refused.row.is_open:
+        failure.query_id = refused.row.trail.query_id
+    return failure
+
+
+def _bytes(status: int, headers: Mapping[str, str], more: Iterable[tuple[bytes, bytes]]) -> bytes:
+    lines = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    lines += [f"{name.decode()}: {value.decode()}" for name, value in more]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+
+
+_ASKED: dict[str, ErrorTypes | None] = {
+    "/v1/query": None,
+    f"/v1/books/{BOOK}/query": None,
+    **{path: contract.error_types for contract in CONTRACTS for path in contract.paths},
+}
+_WITH_BOOK = [(re.compile(path.replace(BOOK, r"[^/]+")), path) for path in _ASKED if BOOK in path]
+
+
+@functools.lru_cache(1024)
+def _endpoint(path: str) -> str | None:
+    """The route of a question; None if the address takes none."""
+    if path in _ASKED:
+        return path
+    return next((route for pattern, route in _WITH_BOOK if pattern.fullmatch(path)), None)
+
+
+def _error_types(path: str) -> ErrorTypes | None:
+    return _ASKED[_endpoint(path) or path]
