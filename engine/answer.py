@@ -34,7 +34,7 @@ from engine import trail as noting
 from engine.admission.flood import SEVERAL, FloodCounter
 from engine.admission.overload.recent_keys import RecentKeys
 from engine.admission.overload.refused_rows import RefusedRows
-from engine.admission.overload.turnstile import Place, Turnstile
+from engine.admission.overload.turnstile import Ticket, Turnstile
 from engine.admission.shared_rows import SharedRow
 from engine.errors import (
     AuditUnavailableError,
@@ -93,7 +93,7 @@ class Asked:
     end_user: EndUser | InvalidFieldError | None = None  # the reader; an error is raised once it is counted
     scopes: frozenset[str] = ASK  # one of them is required; empty: any key will do
     is_for_pages: bool = False  # also with a public token; a question always is
-    place: Place | None = (
+    ticket: Ticket | None = (
         None  # of a question that was let in where its connection was read (connections/shedding.py)
     )
 
@@ -225,8 +225,8 @@ class Engine:
             await self._close(trail, started, asked.exchange)
             raise
         finally:
-            if asked.place:
-                asked.place.leave()
+            if asked.ticket:
+                asked.ticket.leave()
         closing = self.monotonic()
         receipt = await self._close(trail, started, asked.exchange)  # (10)
         return result, trail, receipt, _ms(closing, self.monotonic())
@@ -241,16 +241,16 @@ class Engine:
         noting.note_question(trail, question)
         if not client.may_ask(question.book_id):
             raise ForbiddenError("The API key is valid but not for this book.")
-        place = asked.place or self._enter(client)
+        ticket = asked.ticket or self._enter(client)
         try:
             await self._open(trail, asked.exchange)  # (4)
             with self._stage("queue", asked.exchange):
-                await self.turnstile.wait(place, self.rules.wait_s)  # (5)
+                await self.turnstile.wait(ticket, self.rules.wait_s)  # (5)
             return await self._answered(question, client, trail, asked.exchange)
         finally:
-            place.leave()
+            ticket.leave()
 
-    def _enter(self, client: Client) -> Place:
+    def _enter(self, client: Client) -> Ticket:
         """An operator at the terminal is not turned away by readers."""
         return self.turnstile.enter(client.client_id) if client.key_id else self.turnstile.enter_as_operator()
 

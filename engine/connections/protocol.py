@@ -13,13 +13,13 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from engine.admission.overload.turnstile import Place
+from engine.admission.overload.turnstile import Ticket
 from engine.connections.door import Visitor
 from engine.connections.occupancy import Occupancy
 from engine.connections.shedding import Refused, Shedder
 from engine.errors import NotHttpError, RequestError, TooSlowError, UnknownCodingError
 from engine.http.middleware import MALFORMED_BODY, MALFORMED_HEAD
-from engine.http.request_context import PLACE
+from engine.http.request_context import TICKET
 
 ARRIVE_S = 10.0  # the timeout for a request to arrive completely; the engine itself gives up earlier
 CODING = b"transfer-encoding"
@@ -101,12 +101,12 @@ class PatientProtocol(H11Protocol, Visitor):
             return False
         return not (self._occupancy.is_ending or self.flow.write_paused) and self._shedder.is_needed
 
-    def _pass_on(self, place: Place | None) -> None:
-        """The request leaves its place when its row is written."""
-        if place and self._is_running:
-            self.cycle.scope["state"][PLACE] = place
-        elif place:
-            place.leave()
+    def _pass_on(self, ticket: Ticket | None) -> None:
+        """With the request, which gives the ticket back at its end."""
+        if ticket and self._is_running:
+            self.cycle.scope["state"][TICKET] = ticket
+        elif ticket:
+            ticket.leave()
 
     def _refuse(self, refused: Refused, data: bytes) -> None:
         """The response leaves when the question has arrived completely and is counted."""

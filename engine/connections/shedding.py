@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
 
-from engine.admission.overload.turnstile import Place
+from engine.admission.overload.turnstile import Ticket
 from engine.admission.shared_rows import SharedRow
 from engine.errors import AuditUnavailableError, OverloadedError, RequestError
 from engine.house import House
@@ -75,8 +75,8 @@ class Shedder:
     def is_needed(self) -> bool:
         return self._house.engine.turnstile.is_crowded
 
-    def look(self, data: bytes) -> Refused | Place | None:
-        """A question is refused or gets a place. None: whatever it is, it goes its usual way."""
+    def look(self, data: bytes) -> Refused | Ticket | None:
+        """A question is refused or gets a ticket. None: whatever it is, it goes its usual way."""
         head = head_of(data)
         if head is None or head.body_bytes > self._house.body_bytes_max:
             return None

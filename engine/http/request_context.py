@@ -17,7 +17,7 @@ from engine.ports import NullExchange, no_question
 
 NO_ENDPOINT = "unknown"
 END_USER_HEADER = "X-End-User"
-PLACE = "place"  # in the state of a question that was let in where its connection was read
+TICKET = "ticket"  # in the state of a question that was let in where its connection was read
 BOOK_HEADER = "X-Book-ID"
 UNSEEN = "0.0.0.0"  # noqa: S104  the address of a visitor over a Unix socket: all of them are one reader
 FORWARDED_HEADER = "X-Forwarded-For"
@@ -63,7 +63,7 @@ def asked(
         origin=",".join(request.headers.getlist("Origin")) or None,
         scopes=scopes,
         end_user=_reader(request, secret, address),
-        place=getattr(request.state, PLACE, None),
+        ticket=getattr(request.state, TICKET, None),
     )
 
 

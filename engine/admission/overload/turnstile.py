@@ -31,8 +31,8 @@ LOOK_S = 0.05  # between two looks at the event loop, while anybody is here
 
 
 @dataclass(eq=False, slots=True)
-class Place:
-    """A question's place. Leaving is idempotent."""
+class Ticket:
+    """A question's place in the queue and at work. Leaving is idempotent."""
 
     client_id: str
     turnstile: "Turnstile"
@@ -51,7 +51,7 @@ class Turnstile:
         self.limit = limit
         self.refused = 0
         self._monotonic = monotonic
-        self._queue: FairQueue[Place] = FairQueue()
+        self._queue: FairQueue[Ticket] = FairQueue()
         self._ahead_of: Counter[str] = Counter()  # have entered, and are not served yet
         self._ahead = self._serving = 0
         self._service_s = SERVICE_S
@@ -71,43 +71,43 @@ class Turnstile:
         """Whether the next question will have to wait."""
         return self._ahead + self._serving >= self._at_once
 
-    def enter(self, client_id: str) -> Place:
-        """A place for a question of this client; `OverloadedError` if there is no room."""
+    def enter(self, client_id: str) -> Ticket:
+        """The ticket of a question of this client; `OverloadedError` if there is no room."""
         if self._ahead_of[client_id] >= SHARE * self._free_room():
             raise self._refusal()
-        return self._entered(Place(client_id, self))
+        return self._entered(Ticket(client_id, self))
 
-    def enter_as_operator(self) -> Place:
+    def enter_as_operator(self) -> Ticket:
         """Whoever sits at the terminal is not turned away by readers."""
-        return self._entered(Place("", self))
+        return self._entered(Ticket("", self))
 
-    async def wait(self, place: Place, within_s: float) -> None:
+    async def wait(self, ticket: Ticket, within_s: float) -> None:
         """Until its turn. `OverloadedError` if it does not come in time: the queue has become slower than expected."""
         if not self._queue and self._serving < self._at_once:
-            self._serve(place)
+            self._serve(ticket)
             return
-        place.turn, place.state = asyncio.get_running_loop().create_future(), "waiting"
-        self._queue.put(place.client_id, place)
+        ticket.turn, ticket.state = asyncio.get_running_loop().create_future(), "waiting"
+        self._queue.put(ticket.client_id, ticket)
         try:
             async with asyncio.timeout(within_s):
-                await place.turn
+                await ticket.turn
         except TimeoutError:
-            self.leave(place)
+            self.leave(ticket)
             raise self._refusal() from None
         except asyncio.CancelledError:
-            self.leave(place)
+            self.leave(ticket)
             raise
 
-    def leave(self, place: Place) -> None:
-        state, place.state = place.state, "left"
+    def leave(self, ticket: Ticket) -> None:
+        state, ticket.state = ticket.state, "left"
         if state == "served":
             self._serving -= 1
-            self._service_s += WEIGHT * (self._monotonic() - place.served_at - self._service_s)
+            self._service_s += WEIGHT * (self._monotonic() - ticket.served_at - self._service_s)
             self._hand_over()
         elif state != "left":
-            self._forget(place)
+            self._forget(ticket)
             if state == "waiting":
-                self._queue.remove(place.client_id, place)
+                self._queue.remove(ticket.client_id, ticket)
 
     @property
     def _at_once(self) -> int:
@@ -118,31 +118,31 @@ class Turnstile:
         room = int(self._at_once * QUEUE_S / max(self._service_s, 0.001))
         return min(max(room, ROOM_MIN), ROOM_MAX) + max(0, self._at_once - self._serving) - self._ahead
 
-    def _entered(self, place: Place) -> Place:
-        self._ahead_of[place.client_id] += 1
+    def _entered(self, ticket: Ticket) -> Ticket:
+        self._ahead_of[ticket.client_id] += 1
         self._ahead += 1
         if self._looking is None:
             self._look_later()
-        return place
+        return ticket
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, ticket: Ticket) -> None:
         self._ahead -= 1
-        self._ahead_of[place.client_id] -= 1
-        if not self._ahead_of[place.client_id]:
-            del self._ahead_of[place.client_id]
+        self._ahead_of[ticket.client_id] -= 1
+        if not self._ahead_of[ticket.client_id]:
+            del self._ahead_of[ticket.client_id]
 
-    def _serve(self, place: Place) -> None:
-        self._forget(place)
+    def _serve(self, ticket: Ticket) -> None:
+        self._forget(ticket)
         self._serving += 1
-        place.state, place.served_at = "served", self._monotonic()
+        ticket.state, ticket.served_at = "served", self._monotonic()
 
     def _hand_over(self) -> None:
         while self._queue and self._serving < self._at_once:
-            place = self._queue.take()
-            self._serve(place)
-            assert place.turn
-            if not place.turn.done():  # else it is about to leave
-                place.turn.set_result(None)
+            ticket = self._queue.take()
+            self._serve(ticket)
+            assert ticket.turn
+            if not ticket.turn.done():  # else it is about to leave
+                ticket.turn.set_result(None)
 
     def _refusal(self) -> OverloadedError:
         """`Retry-After` is when all are answered who wait, and who were refused in the last second: not all at once again."""

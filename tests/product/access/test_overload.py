@@ -271,8 +271,8 @@ async def test_a_question_whose_turn_comes_too_late_is_refused_and_never_answere
     assert (turnstile.serving, turnstile.waiting) == (0, 0)
 
 
-# Seen red with a place that only the pipeline leaves: the room of whoever was refused before it was lost.
-async def test_a_place_from_the_connection_is_left_however_the_request_ends(
+# Seen red with a ticket that only the pipeline gives back: the room of whoever failed before it was lost.
+async def test_a_ticket_from_the_connection_is_given_back_however_the_request_ends(
     house: House, own_key: str
 ) -> None:
     async with crowded(house) as crowd:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from engine.admission.overload.concurrency_limit import ConcurrencyLimit
-from engine.admission.overload.turnstile import RETRY_MAX_S, ROOM_MIN, Place, Turnstile
+from engine.admission.overload.turnstile import RETRY_MAX_S, ROOM_MIN, Ticket, Turnstile
 from engine.errors import OverloadedError
 
 LONG_S = 60.0
@@ -37,20 +37,22 @@ def narrow(clock: Clock, at_once: int) -> Turnstile:
     return Turnstile(ConcurrencyLimit(at_once, at_once, at_once), clock)
 
 
-async def waiting(turnstile: Turnstile, client_id: str, turns: list[str]) -> tuple[Place, asyncio.Task[None]]:
+async def waiting(
+    turnstile: Turnstile, client_id: str, turns: list[str]
+) -> tuple[Ticket, asyncio.Task[None]]:
     """A question that says when it is its turn."""
-    place = turnstile.enter(client_id)
+    ticket = turnstile.enter(client_id)
 
     async def wait() -> None:
-        await turnstile.wait(place, LONG_S)
+        await turnstile.wait(ticket, LONG_S)
         turns.append(client_id)
 
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)  # it stands in the queue, or is served
-    return place, task
+    return ticket, task
 
 
-async def fill(turnstile: Turnstile, client_id: str) -> list[tuple[Place, asyncio.Task[None]]]:
+async def fill(turnstile: Turnstile, client_id: str) -> list[tuple[Ticket, asyncio.Task[None]]]:
     found = []
     while True:
         try:
@@ -59,11 +61,12 @@ async def fill(turnstile: Turnstile, client_id: str) -> list[tuple[Place, asynci
             return found
 
 
-async def end(*found: tuple[Place, asyncio.Task[None]]) -> None:
-    for place, task in found:
+async def end(*found: tuple[Ticket, asyncio.Task[None]]) -> None:
+    for ticket, task in found:
         task.cancel()
         await asyncio.wait([task])
-        place.leave()
+        if not task.cancelled():  # else it has left by itself
+            ticket.leave()
 
 
 # Seen red with a `_free_room` that is never less than one: the queue grew without an end.
@@ -77,7 +80,7 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_ask_again(turnstile
     await end(*found)
 
 
-# Seen red with a threshold by the whole room instead of the free one: the first client took the last place.
+# Seen red with a threshold by the whole room instead of the free one: the first client took the last ticket.
 async def test_one_client_alone_leaves_room_for_another(clock: Clock) -> None:
     turnstile = narrow(clock, 1)
     turnstile._service_s = 0.5 / 90  # room for ninety
@@ -95,7 +98,7 @@ async def test_the_question_of_a_second_client_comes_before_the_tenth_of_the_fir
     found = [await waiting(turnstile, "a", turns) for _ in range(5)]
     found += [await waiting(turnstile, "b", turns) for _ in range(3)]
     for _ in found:
-        served = next(place for place, _ in found if place.state == "served")
+        served = next(ticket for ticket, _ in found if ticket.state == "served")
         served.leave()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -109,11 +112,11 @@ async def test_whoever_is_cancelled_at_any_moment_takes_nothing_along(clock: Clo
     for _ in range(50):
         found = [await waiting(turnstile, chance.choice("abc"), []) for _ in range(40)]
         chance.shuffle(found)
-        for place, task in found:
+        for ticket, task in found:
             if chance.random() < 0.5:
                 task.cancel()
             else:
-                place.leave()  # what it held is handed over, also to one that is cancelled before it runs again
+                ticket.leave()  # what it held is handed over, also to one that is cancelled before it runs again
             if chance.random() < 0.3:
                 await asyncio.sleep(0)
         await end(*found)
@@ -122,27 +125,27 @@ async def test_whoever_is_cancelled_at_any_moment_takes_nothing_along(clock: Clo
 
 
 async def test_leaving_twice_frees_one_place(turnstile: Turnstile) -> None:
-    place, task = await waiting(turnstile, "a", [])
+    ticket, task = await waiting(turnstile, "a", [])
     await task
-    place.leave()
-    place.leave()
+    ticket.leave()
+    ticket.leave()
     assert turnstile.serving == 0
 
 
 # Seen red with a `wait` without a timeout: it hung.
 async def test_a_turn_that_does_not_come_in_time_is_a_refusal(turnstile: Turnstile) -> None:
     found = [await waiting(turnstile, "a", [])]
-    place = turnstile.enter("b")
+    ticket = turnstile.enter("b")
     with pytest.raises(OverloadedError):
-        await turnstile.wait(place, 0.0)
+        await turnstile.wait(ticket, 0.0)
     assert turnstile.waiting == 0
     await end(*found)
 
 
 async def test_an_operator_is_not_turned_away(turnstile: Turnstile) -> None:
     found = await fill(turnstile, "a")
-    place = turnstile.enter_as_operator()
-    place.leave()
+    ticket = turnstile.enter_as_operator()
+    ticket.leave()
     await end(*found)
 
 
