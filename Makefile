@@ -54,6 +54,7 @@ bench: $(READY)  ## The benchmarks: ratios measured side by side, bench/results.
 	@$(BIN)/python -m bench.drill
 	@$(BIN)/python -m bench.load
 	@$(BIN)/python -m bench.hostile
+	@$(BIN)/python -m bench.overload
 	@$(BIN)/python -m bench.console
 	@command -v valgrind > /dev/null && $(BIN)/python -m bench.instructions || echo "No valgrind: instructions are not counted."
 	@$(BIN)/python -m bench.publish

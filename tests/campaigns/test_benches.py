@@ -28,6 +28,7 @@ BENCHES = {
     "ingest": ["--copies", "1", "--words", "10000", "--passages", "300"],
     "ledger": ["--rounds", "1"],
     "load": ["--seconds", "3"],
+    "overload": ["--seconds", "3"],
     "package": ["--rows", "2000"],
     "retrieval": ["--passages", "300"],
     "signing": ["--rounds", "1", "--requests", "50"],
