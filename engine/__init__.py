@@ -70,6 +70,7 @@ Modules
         words_only       an embedder for books that no embedder here reads
         selection        locates a reader's selected text in the book (pure)
         index_digest     digest of what an index holds (pure)
+        exact_search     exact search of a small generation in memory (pure)
         library          read-only repository of books and passages
     words/               what is known of words
         languages        the language of a book and of a question (pure)
@@ -154,6 +155,7 @@ Modules
         cohere           embedder and reranker: Cohere
         minilm           embedder in this process: English
         multilingual     embedder in this process: other languages
+        embedded         vector store: files in the data folder, or Qdrant Edge
         edge             vector store: client of Qdrant Edge
         edge_worker      vector store: worker process that owns Qdrant Edge
         qdrant           vector store: Qdrant server

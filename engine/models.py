@@ -253,8 +253,7 @@ def is_point_of(stored_id: object, chunk_id: str) -> bool:
     return str(stored_id).replace("-", "") == chunk_id[:32]
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """A search result of the index: a passage with both exact raw scores."""
 
     chunk_id: str
@@ -265,8 +264,7 @@ class Hit:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A hit with its calibrated scores."""
 
     chunk_id: str

@@ -48,7 +48,7 @@ def note_generation(trail: Trail, generation: Generation) -> None:
 def note_retrieved(trail: Trail, found: Retrieved) -> None:
     trail.retrieval_query, trail.best_score = found.query, found.best_score
     trail.chunks_retrieved_count = found.considered
-    trail.chunks_returned = [asdict(item.candidate) for item in found.evidence]
+    trail.chunks_returned = [item.candidate._asdict() for item in found.evidence]
     trail.filter_message, trail.rerank = found.filter_message, found.rerank
     trail.details = _details(trail) | _searched_otherwise(found) or None
     suspects = [item.passage.chunk_id for item in found.evidence if is_instruction_like(item.passage.text)]

@@ -6,6 +6,7 @@ processes that use the data folder, and each generation is built by a worker of 
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -17,7 +18,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from uuid import UUID, uuid4
 
 import numpy as np
@@ -26,10 +27,6 @@ from audit import worker
 from engine.errors import IndexDamagedError, IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector, is_point_of, point_id
 from engine.storage.data_folder import socket_folder
-
-if TYPE_CHECKING:  # the worker process imports this file and needs no settings
-    from engine.ports import Index
-    from engine.settings import Settings
 
 START_S = 10.0  # a cold start of the worker takes about 0.5 s
 RESTART_S = 2.0  # a worker that is silent for so long may have died; if it lives, a second one ends by itself
@@ -42,11 +39,13 @@ UPSERT_S = 60.0  # one batch of passages on a slow disk
 SEAL_S = 900.0  # 100,000 passages of 1024 dimensions take 6 to 9 s
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024  # 1,000 passages of 15 windows of 1024 dimensions are 61 MB
 
+# What the machine refuses for reasons of its own: the files may be whole, and rebuilding them would meet the same.
+REFUSED = frozenset((
+    errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS,
+    errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.ESTALE,
+))  # fmt: skip
+
 Reply = tuple[dict[str, Any], bytes]
-
-
-def index(settings: "Settings") -> "Index":
-    return EdgeIndex(settings.data_dir / "index")
 
 
 class EdgeIndex:
@@ -59,10 +58,14 @@ class EdgeIndex:
 
     async def create(self, generation: UUID, dimension: int) -> None:
         """Builds in a folder beside the one that is searched."""
-        await self._stop_building(generation)
-        await asyncio.to_thread(_remove, self._folder, _beside(generation))
+        await self.discard(generation)
         builder = self._building[generation] = WorkerClient(self._folder, f"build-{generation}")
         await builder.call("create", _beside(generation), timeout_s=START_S, dimension=dimension)
+
+    async def discard(self, generation: UUID) -> None:
+        """Throws away what is built and not sealed."""
+        await self._stop_building(generation)
+        await asyncio.to_thread(_remove, self._folder, _beside(generation))
 
     async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
         for point in points:
@@ -103,6 +106,10 @@ class EdgeIndex:
             yield list(_points(reply["points"], body))
             is_last = offset is None
 
+    def holds(self, generation: UUID) -> bool:
+        """Whether there is anything to search. While the worker replaces a generation, it has the name of the old one."""
+        return any((self._folder / name).exists() for name in (str(generation), _before(generation)))
+
     async def describe(self) -> str:
         return f"Qdrant Edge {version('qdrant-edge-py')}"
 
@@ -112,7 +119,8 @@ class EdgeIndex:
     async def drop(self, generation: UUID) -> None:
         """Deletes the folder after the workers that build and serve the generation have closed it."""
         await self._stop_building(generation)
-        await self._serving.call("close", generation, timeout_s=START_S)
+        if (self._folder / str(generation)).exists():
+            await self._serving.call("close", generation, timeout_s=START_S)
         for name in (str(generation), _beside(generation), _before(generation)):
             await asyncio.to_thread(_remove, self._folder, name)
 
@@ -132,7 +140,7 @@ class EdgeIndex:
         among: Sequence[str] = (),
     ) -> list[Hit]:  # fmt: skip
         wanted = {name: value for name, value in asdict(filters).items() if value}
-        async with self._slot():
+        async with self._slots:  # waits for as long as its request may take: a queue is no hang
             reply, body = await self._serving.call(
                 "search", generation, dense.astype("<f4").tobytes(), timeout_s=SEARCH_S,
                 terms=list(terms), weights=list(terms.values()), limit=limit, filters=wanted,
@@ -145,19 +153,6 @@ class EdgeIndex:
         await self._serving.close()
         for generation in list(self._building):
             await self._stop_building(generation)
-
-    @contextlib.asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
-        """Limits concurrency. A search that gets no slot in time fails, but the worker is not killed."""
-        try:
-            async with asyncio.timeout(SEARCH_S):
-                await self._slots.acquire()
-        except TimeoutError as busy:
-            raise IndexUnavailableError(f"{SEARCHES_MAX} searches wait already") from busy
-        try:
-            yield
-        finally:
-            self._slots.release()
 
     async def _stop_building(self, generation: UUID) -> None:
         builder = self._building.pop(generation, None)

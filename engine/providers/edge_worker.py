@@ -4,7 +4,6 @@ edge.py starts it, and it ends by itself after its last client: it serves severa
 """
 
 import asyncio
-import errno
 import fcntl
 import heapq
 import os
@@ -22,7 +21,17 @@ import numpy as np
 import qdrant_edge as edge
 
 from engine.errors import IndexDamagedError, IndexUnavailableError
-from engine.providers.edge import OPEN_S, SEARCH_S, Lease, Reply, message, packed, read_message, unpacked
+from engine.providers.edge import (
+    OPEN_S,
+    REFUSED,
+    SEARCH_S,
+    Lease,
+    Reply,
+    message,
+    packed,
+    read_message,
+    unpacked,
+)
 
 IDLE_S = 2.0  # to wait for the next client: an engine that restarts finds its worker warm
 BATCH_MAX = 32  # searches at once: no search waits for hundreds of others, and no client gets hundreds of replies at once
@@ -32,11 +41,6 @@ QUICK = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=Tru
 EXACT = edge.SearchParams(exact=True)
 SCROLLED = 100  # points at once: more would delay searches by more than 10 ms
 PLAIN, WINDOWS, SPARSE = "plain", "windows", "bm25"
-# What the machine refuses for reasons of its own: the files may be whole, and rebuilding them would meet the same.
-REFUSED = frozenset((
-    errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS,
-    errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.ESTALE,
-))  # fmt: skip
 _OS_ERROR = re.compile(
     r"os error (\d+)|Os \{ code: (\d+)"
 )  # as Rust writes it, for users and for programmers

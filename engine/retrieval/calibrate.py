@@ -6,7 +6,6 @@ everywhere. A generation calibrates itself when it is published, with probe ques
 """
 
 import json
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -180,13 +179,14 @@ def from_json(stored: Mapping[str, Any]) -> Calibration:
 
 def interpolate(curve: Curve, raw: float) -> float:
     """Piecewise linear interpolation, constant beyond both ends."""
-    after = bisect_right(curve, raw, key=lambda point: point[0])
-    if after == 0:
-        return curve[0][1]
-    if after == len(curve):
-        return curve[-1][1]
-    (low, low_meaning), (high, high_meaning) = curve[after - 1], curve[after]
-    return low_meaning + (high_meaning - low_meaning) * (raw - low) / (high - low)
+    low, low_meaning = curve[0]
+    if raw < low:
+        return low_meaning
+    for high, high_meaning in curve:
+        if raw < high:
+            return low_meaning + (high_meaning - low_meaning) * (raw - low) / (high - low)
+        low, low_meaning = high, high_meaning
+    return low_meaning
 
 
 def extrapolate(curve: Curve, raw: float) -> float:

@@ -118,6 +118,8 @@ class Retriever:
 
     async def _candidates_of_all(self, searches: Sequence[Search], filters: Filters) -> list[Candidate]:
         """Of a passage that several searches find, the best score counts."""
+        if len(searches) == 1:
+            return await self.candidates(searches[0], filters)
         found: dict[str, Candidate] = {}
         for search in searches:
             for item in await self.candidates(search, filters):
@@ -199,7 +201,7 @@ class Retriever:
             return ranked, f"{name}: too late"
         except RerankFailedError as failure:
             return ranked, f"{name}: {failure}"
-        scored = [replace(item, rerank=score) for item, score in zip(ranked, scores, strict=True)]
+        scored = [item._replace(rerank=score) for item, score in zip(ranked, scores, strict=True)]
         return sorted(scored, key=lambda item: -(item.rerank or 0.0)), name
 
 

@@ -46,7 +46,7 @@ EMBEDDERS: dict[str, Callable[[Settings], Embedder]] = {
 }
 
 INDEXES: dict[str, Callable[[Settings], Index]] = {
-    "edge": _provider("edge", "index"),
+    "edge": _provider("embedded", "index"),
     "qdrant": _provider("qdrant", "index"),
 }
 

@@ -159,7 +159,7 @@ def _shares(words: list[str], script: str) -> list[tuple[str, float]]:
     """The share of each language's function words, highest first."""
     counts = Counter(words)
     shares = {
-        language: sum(counts[word] for word in STOP_WORDS[language]) / max(1, len(words))
+        language: sum(counts[word] for word in counts.keys() & STOP_WORDS[language]) / max(1, len(words))
         for language in sorted(_SHARED[script])
     }
     return sorted(shares.items(), key=lambda item: -item[1])

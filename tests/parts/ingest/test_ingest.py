@@ -22,6 +22,7 @@ from engine.errors import EmbedderFailedError, IndexUnavailableError, UnknownBoo
 from engine.house import House
 from engine.models import Answer, Client, Filters, Passage, Point, Question, Released, Windows
 from engine.ports import Index, NullExchange
+from engine.providers import embedded
 from engine.providers.minilm import MiniLm
 from engine.settings import Settings
 from engine.storage.database import Database
@@ -352,7 +353,7 @@ async def test_what_a_sites_tools_made_beside_its_package_json_is_not_the_book(
 
 # Seen red with `publish` called before the passages were embedded.
 async def test_while_a_book_goes_in_readers_see_the_old_one(
-    ingest: Ingest, small: Path, large: Path, book: str, readers: House
+    ingest: Ingest, small: Path, large: Path, book: str, readers: House, in_edge: None
 ) -> None:
     first = await ingest.run([small], book, "Small")
     before = set(index_folder(readers).iterdir())
@@ -374,7 +375,7 @@ async def test_while_a_book_goes_in_readers_see_the_old_one(
 # Seen red with an ingest that goes on without its index.
 @pytest.mark.campaign
 async def test_a_book_whose_index_was_lost_on_the_way_is_not_published(
-    ingest: Ingest, small: Path, large: Path, book: str, readers: House
+    ingest: Ingest, small: Path, large: Path, book: str, readers: House, in_edge: None
 ) -> None:
     first = await ingest.run([small], book, "Small")
     before = set(index_folder(readers).iterdir())
@@ -394,7 +395,7 @@ async def test_a_book_whose_index_was_lost_on_the_way_is_not_published(
 
 @pytest.mark.campaign
 async def test_a_book_whose_builder_was_killed_is_published_whole_or_not_at_all(
-    ingest: Ingest, small: Path, large: Path, book: str, readers: House
+    ingest: Ingest, small: Path, large: Path, book: str, readers: House, in_edge: None
 ) -> None:
     first = await ingest.run([small], book, "Small")
     before = set(index_folder(readers).iterdir())
@@ -413,8 +414,14 @@ async def test_a_book_whose_builder_was_killed_is_published_whole_or_not_at_all(
     assert cited(await ask(readers, book)) == {SENSORS}
 
 
+@pytest.fixture
+def in_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is built from now on is built in Edge, as a large book is."""
+    monkeypatch.setattr(embedded, "EXACT_NUMBERS_MAX", 0)
+
+
 def index_folder(house: House) -> Path:
-    folder = house.index._folder  # type: ignore[attr-defined]  # an EdgeIndex
+    folder = house.index._folder  # type: ignore[attr-defined]  # an EmbeddedIndex
     assert isinstance(folder, Path)
     return folder
 

@@ -231,20 +231,20 @@ async def test_an_unknown_generation_is_unavailable_and_harms_nobody(
     assert serving(folder) == before
 
 
-# Seen red with a slot waited for without a limit.
-async def test_a_search_that_gets_no_turn_is_unavailable_and_the_worker_lives(
+# Seen red with the wait counted: with load beside them 147 of 1,000 searches failed, and no worker was at fault.
+async def test_a_search_that_waits_for_its_turn_does_not_fail(
     index: EdgeIndex, search: Callable[[], Awaitable[None]], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(edge, "SEARCH_S", 0.05)
     before = serving(folder)
     async with contextlib.AsyncExitStack() as crowd:
         for _ in range(edge.SEARCHES_MAX):
-            await crowd.enter_async_context(index._slot())
-        async with asyncio.timeout(NEXT_S):
-            with pytest.raises(IndexUnavailableError):
-                await search()
-    monkeypatch.undo()
-    await search()
+            await crowd.enter_async_context(index._slots)
+        searching = asyncio.ensure_future(search())
+        done, _ = await asyncio.wait([searching], timeout=4 * edge.SEARCH_S)
+        assert not done
+        monkeypatch.undo()
+    await searching
     assert serving(folder) == before
 
 

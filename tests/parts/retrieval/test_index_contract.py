@@ -23,6 +23,7 @@ from engine.models import Filters, Hit, Point, Vector
 from engine.ports import Index
 from engine.providers import qdrant
 from engine.providers.edge import EdgeIndex
+from engine.providers.embedded import EmbeddedIndex
 from engine.providers.minilm import MiniLm
 from engine.providers.qdrant import QdrantIndex
 from engine.retrieval import lexical
@@ -57,9 +58,9 @@ TOP = 5
 
 
 @contextlib.asynccontextmanager
-async def edge() -> AsyncIterator[Index]:
+async def in_a_folder(make: Callable[[Path], Index]) -> AsyncIterator[Index]:
     with tempfile.TemporaryDirectory(prefix="affidavit-edge-", ignore_cleanup_errors=True) as folder:
-        index = EdgeIndex(Path(folder))
+        index = make(Path(folder))
         try:
             yield index
         finally:
@@ -108,7 +109,8 @@ async def real_cluster() -> AsyncIterator[Index]:
 
 
 PROVIDERS: dict[str, Callable[[], AbstractAsyncContextManager[Index]]] = {
-    "edge": edge,
+    "embedded": partial(in_a_folder, EmbeddedIndex),
+    "edge": partial(in_a_folder, EdgeIndex),
     "qdrant-memory": partial(qdrant_at, ":memory:"),
     "qdrant-http": qdrant_over_http,
     "qdrant-grpc": qdrant_over_grpc,
@@ -119,7 +121,7 @@ PROVIDERS: dict[str, Callable[[], AbstractAsyncContextManager[Index]]] = {
 }
 REAL = {"qdrant-server-rest", "qdrant-server-grpc", "qdrant-cluster"}
 IN_MEMORY = ("qdrant-memory", "qdrant-http", "qdrant-grpc")
-CLUSTERS = [name for name in PROVIDERS if name not in {"edge", "qdrant-memory"}]
+CLUSTERS = [name for name in PROVIDERS if name not in {"embedded", "edge", "qdrant-memory"}]
 
 
 # The real servers take longer than all others together: CI has them in its campaign.
@@ -483,7 +485,7 @@ async def tops(
 
 
 async def assert_same_as_edge(provider: str, points: Sequence[Point], asked: Sequence[Asked]) -> None:
-    async with edge() as index:
+    async with in_a_folder(EdgeIndex) as index:
         tops_of_edge = await tops(index, points, asked)
     async with PROVIDERS[provider]() as index:
         tops_of_cluster = await tops(index, points, asked)
