@@ -8,6 +8,7 @@ Modules
     vault_owner          whose vault it is
     session              connections that set their role and settings themselves
     anchored             what the vault holds of the trees: anchors, breaks
+    fast_json            canonical JSON of parsed rows, by a library in C (pure)
     worker               worker processes: framing, deadline, heartbeat
     progress             progress callback of long commands
     errors               the exception tree of audit (pure)
@@ -103,9 +104,12 @@ Modules
     checking/            verifies a whole log
         inspection       the verifier (pure)
         numbering        finds numbered records that are gone (pure)
+        resumption       from where a verification that was stopped goes on (pure)
         judgement        judges one record (pure)
         signature_check  checks the signatures of many rows, with libsodium
-        second_judge     judges rows in two processes
+        row_range        a range of leaves and its stored rows (pure)
+        row_reader       reads the rows of a range, in one snapshot for several sessions
+        range_judge      judges ranges of rows, in a process for each core
         stamp_check      compares time stamps with their heads (pure)
         lost_history     checks a break of a month's history (pure)
         evidence         data access for it
@@ -127,6 +131,7 @@ Modules
         month_table      a month's table, detached, rebuilt, dropped
         export           writes a month as files
         rows             encoder and parser of archived records (pure)
+        box              the encrypted box of a record's personal values, and zstd (pure)
         parquet          the typed copy (pure)
         reader           reads archive files from a vault or a folder
         verify           recomputes an archived month

@@ -11,16 +11,19 @@ Every key is written once, so a branch never overwrites what was lost.
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from hashlib import sha256
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from audit.errors import NoteError, VaultDamagedError
 from audit.proof.checkpoint import HistoryBreak, read_break
 from audit.proof.merkle import HASH_BYTES
 
+TOGETHER = 8  # fewer than the connections that a client of S3 keeps
 _ENDLESS = 10**12  # keys have twelve digits
 _KEY = re.compile(
     r"""anchors/(?P<month>[0-9]{4}-[0-9]{2})/(?:break-(?P<branch>[1-9][0-9]{0,3})/)?
@@ -31,6 +34,9 @@ _KEY = re.compile(
 
 
 DELEGATED = "keys/"
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class AnchorSource(Protocol):
@@ -95,10 +101,9 @@ class Chain:
         damaged = []
         while self._past < len(self.files) and self.files[self._past].until <= begin:
             self._past += 1
-        for file in self.files[self._past : bisect_right(self.files, (end - 1, _ENDLESS))]:
-            if file.until <= begin:
-                continue
-            content = self._content(vault, file, end)
+        files = self.files[self._past : bisect_right(self.files, (end - 1, _ENDLESS))]
+        contents = self._contents(vault, [file for file in files if file.until > begin], end)
+        for file, content in contents.items():
             known = {
                 index: content[(index - file.first) * HASH_BYTES : (index - file.first + 1) * HASH_BYTES]
                 for index in range(max(begin, file.first), min(end, file.until))
@@ -110,12 +115,14 @@ class Chain:
                 damaged.append(file.last)
         return found, damaged
 
-    def _content(self, vault: AnchorSource, file: LeafFile, end: int) -> bytes:
-        key = leaves_key(self.month, file.first, file.last, file.branch)
-        content = self._held.pop(file, None) or read(vault, key)
-        if file.until > end:
-            self._held[file] = content
-        return content
+    def _contents(self, vault: AnchorSource, files: Sequence[LeafFile], end: int) -> dict[LeafFile, bytes]:
+        keys = {file: leaves_key(self.month, file.first, file.last, file.branch) for file in files}
+        found = read_together(vault, [key for file, key in keys.items() if file not in self._held])
+        contents = {
+            file: self._held[file] if file in self._held else found[key] for file, key in keys.items()
+        }
+        self._held = {file: content for file, content in contents.items() if file.until > end}
+        return contents
 
 
 @dataclass(slots=True)
@@ -205,6 +212,18 @@ def read(vault: AnchorSource, key: str, version: str | None = None) -> bytes:
         return vault.get(key, version)
     except VaultDamagedError:
         return b""
+
+
+def read_together(vault: AnchorSource, keys: Sequence[str]) -> dict[str, bytes]:
+    return dict(zip(keys, together(partial(read, vault), keys), strict=True))
+
+
+def together(task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Several at a time: an object store answers each in some milliseconds, and a quiet log has an anchor for each record."""
+    if len(items) <= 1:
+        return [task(item) for item in items]
+    with ThreadPoolExecutor(TOGETHER) as threads:
+        return list(threads.map(task, items))
 
 
 def _folder(month: date, branch: int) -> str:

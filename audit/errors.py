@@ -106,6 +106,10 @@ class FormatError(AuditError, ValueError): ...
 class NoteError(FormatError): ...
 
 
+class LeavesChangedError(AuditError):
+    """The leaves are not those under which an earlier run judged their rows."""
+
+
 class UnknownKeyError(NoteError): ...
 
 

@@ -16,12 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from hashlib import file_digest
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -29,9 +29,10 @@ from uuid import uuid4
 import psycopg
 import pyarrow as pa
 
+from audit.archive.archiver import put
 from audit.archive.export import export
-from audit.archive.verify import verify_archive
-from audit.proof.archive_format import MANIFEST, StoredFile, object_key, sign_manifest
+from audit.archive.verify import verify_stored
+from audit.proof.archive_format import MANIFEST, sign_manifest
 from audit.proof.keys import SigningKey, public_file, read_public_keys
 from audit.proof.record import Trail, hashed, row_of
 from audit.proof.row_signature import signed
@@ -200,26 +201,18 @@ def _archived(url: str, folder: str, key_file: str) -> dict[str, float]:
         began = time.perf_counter()
         exported = export(connection, BEGIN.date(), out, keys, "bench", _quiet)
         export_s = time.perf_counter() - began
-        stored_files = (
-            (name, vault.put_file(_key(name, path), path)) for name, path in exported.files.items()
-        )
-        files = {name: StoredFile(**asdict(stored)) for name, stored in stored_files}
-        (out / MANIFEST).write_bytes(sign_manifest(exported, files, key))
-        stored = vault.put_file(_key(MANIFEST, out / MANIFEST), out / MANIFEST)
-
-        def row_keys(log_ids: Sequence[str]) -> dict[str, bytes]:
-            statement = "SELECT log_id::text, key FROM audit_row_keys WHERE log_id = ANY(%s::uuid[])"
-            return dict(connection.execute(statement, (list(log_ids),)).fetchall())
-
-        report = verify_archive(vault, stored.key, stored.version, keys, row_keys, _quiet)
+        month = BEGIN.date()
+        files = {
+            name: put(vault, month, name, path, exported.digests[name])
+            for name, path in exported.files.items()
+        }
+        content = sign_manifest(exported, files, key)
+        (out / MANIFEST).write_bytes(content)
+        stored = put(vault, month, MANIFEST, out / MANIFEST, sha256(content).hexdigest())
+        report = verify_stored(vault, stored.key, stored.version, keys, _quiet)
         whole_s = time.perf_counter() - began
     assert (report.verdict, report.checked) == (Verdict.VALID, exported.rows), report
     return {"export_s": export_s, "whole_s": whole_s}
-
-
-def _key(name: str, path: Path) -> str:
-    with path.open("rb") as file:
-        return object_key(BEGIN.date(), name, file_digest(file, "sha256").hexdigest())
 
 
 def _quiet(_: str, __: int, ___: int) -> None: ...

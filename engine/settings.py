@@ -68,7 +68,7 @@ _NOT_IN_FINGERPRINT: dict[str, bool | set[str]] = {
     "qdrant": {"url", "api_key"},
     "redis": {"url"},
     "signing": True,
-    "archive": {"bucket", "prefix"},
+    "archive": {"bucket", "prefix", "parquet"},
     "server": True,
     "access": True,
     "traces": True,
@@ -307,6 +307,7 @@ class Archive(Table):
     retention_days: Count
     retention_acknowledged: str
     grace_days: Annotated[int, Field(ge=0)]
+    parquet: bool
     bucket: str
     prefix: Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+/)*$")]
     object_lock_mode: Literal["COMPLIANCE", "GOVERNANCE"]

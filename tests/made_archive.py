@@ -7,6 +7,7 @@ from dataclasses import asdict
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from audit.archive.box import compress
 from audit.proof.archive_format import (
     CHECKPOINT,
     EVIDENCE,
@@ -15,7 +16,6 @@ from audit.proof.archive_format import (
     MANIFEST,
     NAMES,
     StoredFile,
-    compress,
 )
 from audit.proof.canonical import canonical_json
 from audit.proof.keys import SigningKey
@@ -47,7 +47,7 @@ def signed(contents: Mapping[str, bytes], key: SigningKey = KEY, **changed: Any)
     }
     lines = contents["evidence"].splitlines()
     body = {
-        "format": "affidavit archive 2", "origin": ORIGIN, "month": MONTH, "rows": len(lines), "root": _root(), "schema_versions": [4],
+        "format": "affidavit archive 3", "origin": ORIGIN, "month": MONTH, "rows": len(lines), "root": _root(), "schema_versions": [4],
         "columns": [["log_id", "uuid"], ["signature", "bytea"]], "code_version": "test", "key_id": key.key_id,
         "files": {name: asdict(file) for name, file in stored.items()},
     } | changed  # fmt: skip

@@ -21,7 +21,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclo
 from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import partial
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 
 import psycopg
@@ -32,7 +32,7 @@ from audit.archive import month_table
 from audit.archive.export import export
 from audit.archive.month_table import ManifestPlace, Month, RestoredRow, State
 from audit.archive.reader import read_rows
-from audit.archive.verify import verify_archive
+from audit.archive.verify import verify_archive, verify_stored
 from audit.errors import ArchiveError, HeldError, MonthNotReadyError
 from audit.ledger.partitions import next_month
 from audit.progress import Progress
@@ -86,6 +86,7 @@ class Archiver:
     clock: Callable[[], datetime]
     progress: Progress
     say: Callable[[str], None]
+    with_copy: bool = False  # Parquet beside the evidence
 
     async def archive(self, before: date | None) -> list[MonthOutcome]:
         """Advance every month that is old enough, or already begun, as far as possible."""
@@ -257,7 +258,7 @@ class Archiver:
 
     async def _rebuild(self, connection: AsyncConnection, month: Month) -> None:
         """Build the table from the evidence. Erasures are blocked during the comparison, because it fails if a key is lost."""
-        manifest = await self._prove_archive(month)
+        manifest = await self._prove_archive(month, self._judge_again)
         async with (
             month_table.rebuilding(connection, month) as rebuilt,
             aclosing(self._read_rows(manifest)) as batches,
@@ -274,18 +275,31 @@ class Archiver:
         return await self._advance(connection, await month_table.read_month(connection, month.month))
 
     async def _prove(self, connection: AsyncConnection, month: Month) -> None:
-        """Verify that the archive is complete, can be decrypted, and contains all that the table contains."""
-        manifest = await self._prove_archive(month)
+        """Prove that the vault holds what was judged as it was written, and that it contains all that the table contains.
+
+        Each record was judged once, against its leaf, while its bytes were written, and its box was opened again. Here the files
+        are read back by their versions, and equal digests mean equal bytes. `compare` proves that each box's key is still its own.
+        """
+        manifest = await self._prove_archive(month, self._read_again)
         await month_table.compare(connection, month, manifest.root)
 
-    async def _prove_archive(self, month: Month) -> Manifest:
+    async def _prove_archive(self, month: Month, read: Callable[[Month, Manifest], Report]) -> Manifest:
         manifest = await self._manifest(month)
-        report = await asyncio.to_thread(self._run_verification, month)
+        report = await asyncio.to_thread(read, month, manifest)
         if report.verdict not in WHOLE:
             raise ArchiveError(f"its archive is damaged or incomplete, so nothing was removed. {report}")
         return manifest
 
-    def _run_verification(self, month: Month) -> Report:
+    def _read_again(self, month: Month, manifest: Manifest) -> Report:
+        """By the digests of whole files; archives of older versions were not judged as they were written."""
+        assert month.manifest
+        if not manifest.is_judged:
+            return self._judge_again(month, manifest)
+        place = month.manifest
+        return verify_stored(self.vault, place.key, place.version, self.public_keys(), self.progress)
+
+    def _judge_again(self, month: Month, _: Manifest) -> Report:
+        """Record by record, with every box opened: nothing but the archive is left to compare with."""
         assert month.manifest
         with self.reading() as reading:
             return verify_archive(
@@ -318,21 +332,19 @@ class Archiver:
             with self.reading() as reading:
                 exported = export(
                     reading, month.month, folder, public_keys=self.public_keys(),
-                    code_version=self.code_version, progress=self.progress,
+                    code_version=self.code_version, progress=self.progress, with_copy=self.with_copy,
                 )  # fmt: skip
-            files = {name: self._put(month, name, path) for name, path in exported.files.items()}
-            path = folder / MANIFEST
-            path.write_bytes(archive_format.sign_manifest(exported, files, self.key))
-            stored = self._put(month, MANIFEST, path)
+            files = {
+                name: put(self.vault, month.month, name, path, exported.digests[name])
+                for name, path in exported.files.items()
+            }
+            content = archive_format.sign_manifest(exported, files, self.key)
+            (folder / MANIFEST).write_bytes(content)
+            digest = sha256(content).hexdigest()
+            stored = put(self.vault, month.month, MANIFEST, folder / MANIFEST, digest)
         finally:
             shutil.rmtree(folder)
         return ManifestPlace(stored.key, stored.version, stored.sha256)
-
-    def _put(self, month: Month, name: str, path: Path) -> StoredFile:
-        with path.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
-        stored = self.vault.put_file(archive_format.object_key(month.month, name, digest), path)
-        return StoredFile(**asdict(stored))
 
     async def _read_rows(self, manifest: Manifest) -> AsyncGenerator[Sequence[RestoredRow]]:
         with self.reading() as reading:
@@ -361,6 +373,16 @@ class Archiver:
     def _dropped_from(self, month: Month) -> datetime:
         assert month.since
         return month.since + self.grace
+
+
+def put(vault: Vault, month: date, name: str, path: Path, digest: str) -> StoredFile:
+    """Store the file, which must still be what was written: it has this digest."""
+    stored = vault.put_file(archive_format.object_key(month, name, digest), path)
+    if stored.sha256 != digest:
+        raise ArchiveError(
+            f"{name} was changed on this machine's disk after it was written, so nothing was removed"
+        )
+    return StoredFile(**asdict(stored))
 
 
 def _check_leaf(row: Row) -> Row:

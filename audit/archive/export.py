@@ -3,11 +3,12 @@
 Everything is read in one snapshot, batch by batch in the order of the leaves, so the memory does not grow with the month.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,19 @@ import psycopg
 from psycopg import IsolationLevel, sql
 
 from audit.archive.parquet import TYPES, SortedWriter
-from audit.archive.rows import Records, encode_records
+from audit.archive.reader import batch_lines, read_lines
+from audit.archive.rows import Records, batch_of, encode_records
 from audit.archive.worker_process import in_order
-from audit.checking.evidence import COLUMNS, rows_statement
+from audit.checking.evidence import COLUMNS, columns_as_hashed
 from audit.errors import ArchiveError, ExportError, NoteError, WorkerEndedError
 from audit.progress import Progress
 from audit.proof import archive_format
 from audit.proof.archive_format import Exported
-from audit.proof.bundle import are_commitments
 from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import Frontier
-from audit.proof.record import PERSONAL, Row, leaf_hash
 
 BATCH_ROWS = 250  # some 2 MB; several batches are held at once
-
-LEAF, ERASURE, FIRST_COLUMN = 1, 3, 4  # column numbers of `_BATCH`
 
 _SESSION = """
 SET LOCAL search_path = pg_catalog; SET LOCAL row_security = off; SET LOCAL timezone = 'UTC'; SET LOCAL jit = off;
@@ -49,12 +47,13 @@ SELECT (SELECT count(*) FROM public.audit_leaves WHERE month = %s), (SELECT coun
        to_regclass('public.audit_erasures') IS NOT NULL
 """
 _BATCH = """
-SELECT l.leaf_index, l.leaf_hash, k.key, {erasure}, {columns} FROM public.audit_leaves l
-LEFT JOIN {records} r ON r.log_id = l.log_id LEFT JOIN public.audit_row_keys k ON k.log_id = l.log_id
-WHERE l.month = %s AND l.leaf_index >= %s AND l.leaf_index < %s ORDER BY l.leaf_index
+SELECT s.leaf_index, s.leaf_hash, k.key, {erasure}, row_to_json(r)::text FROM public.audit_leaves s
+LEFT JOIN (SELECT {columns} FROM {records} l) r ON r.log_id = s.log_id
+LEFT JOIN public.audit_row_keys k ON k.log_id = s.log_id
+WHERE s.month = %s AND s.leaf_index >= %s AND s.leaf_index < %s ORDER BY s.leaf_index
 """
 _ERASURE = """CASE WHEN r.erased_at IS NOT NULL THEN (SELECT json_agg(DISTINCT e.commitments::text) FROM public.audit_erasures e
-    WHERE e.log_id = l.log_id AND e.commitments IS NOT NULL) END"""
+    WHERE e.log_id = s.log_id AND e.commitments IS NOT NULL) END"""
 
 
 def export(
@@ -64,27 +63,56 @@ def export(
     public_keys: Sequence[PublicKey],
     code_version: str,
     progress: Progress,
+    *,
+    with_copy: bool = False,
 ) -> Exported:
     """Write the month's files into an empty folder. Deterministic: the same month gives the same bytes."""
+    files = _Files(folder)
     with _snapshot(connection):
         table, columns = _table(connection, month), _columns(connection)
         origin, note, checkpoint = _last_checkpoint(connection, month, public_keys)
-        batches = _read_batches(connection, table, month, columns, checkpoint.size)
+        batches = _read_batches(connection, table, month, checkpoint.size)
         tree, versions = _write_rows(
-            batches, columns, folder, lambda done: progress(f"{month:%Y-%m}", done, checkpoint.size)
+            batches, files, lambda done: progress(f"{month:%Y-%m}", done, checkpoint.size)
         )
     if (tree.size, tree.root()) != (checkpoint.size, checkpoint.root):
         raise ExportError(
             f"The leaves of {month:%Y-%m} do not have the root of its last checkpoint. Run `affidavit audit verify`"
         )
-    (folder / archive_format.CHECKPOINT).write_text(note, "utf-8")
+    files.write(archive_format.CHECKPOINT, note.encode())
     lines = [f"{key.line}\n" for key in public_keys if _is_of(key, month)]
-    (folder / archive_format.KEYS).write_text("".join(lines), "utf-8")
-    (folder / archive_format.SPECIFICATION).write_bytes(archive_format.SPECIFICATION_FILE.read_bytes())
+    files.write(archive_format.KEYS, "".join(lines).encode())
+    files.write(archive_format.SPECIFICATION, archive_format.SPECIFICATION_FILE.read_bytes())
+    if with_copy:
+        _write_copy(files, columns, lambda done: progress(archive_format.PARQUET, done, tree.size))
     return Exported(
         origin, month, tree.size, checkpoint.root, sorted(versions), columns, code_version,
-        {name: folder / name for name in archive_format.NAMES},
+        {name: folder / name for name in files.digests}, files.digests,
     )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Files:
+    """The files, and the digests of what was written into them: what is read back later must have the same."""
+
+    folder: Path
+    digests: dict[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Callable[[bytes], None]]:
+        digest = sha256()
+        with (self.folder / name).open("xb") as file:
+
+            def write(content: bytes) -> None:
+                digest.update(content)
+                file.write(content)
+
+            yield write
+        self.digests[name] = digest.hexdigest()
+
+    def write(self, name: str, content: bytes) -> None:
+        with self.open(name) as write:
+            write(content)
 
 
 def _is_of(key: PublicKey, month: date) -> bool:
@@ -94,21 +122,16 @@ def _is_of(key: PublicKey, month: date) -> bool:
 
 
 def _write_rows(
-    batches: Iterator[Records], columns: dict[str, str], folder: Path, progress: Callable[[int], None]
+    batches: Iterator[Records], files: _Files, progress: Callable[[int], None]
 ) -> tuple[Frontier, set[int]]:
     tree = Frontier()
     versions: set[int] = set()
-    with (
-        (folder / archive_format.EVIDENCE).open("xb") as evidence,
-        (folder / archive_format.LEAVES).open("xb") as leaves,
-        SortedWriter(folder / archive_format.PARQUET, columns) as rows,
-    ):
+    with files.open(archive_format.EVIDENCE) as evidence, files.open(archive_format.LEAVES) as leaves:
         try:
-            for encoded in in_order(partial(encode_records, columns), batches):
-                evidence.write(encoded.evidence)
-                leaves.write(b"".join(encoded.leaves))
-                rows.add(encoded.batch)
-                versions.update(encoded.batch.column("schema_version").unique().to_pylist())
+            for encoded in in_order(encode_records, batches):
+                evidence(encoded.evidence)
+                leaves(b"".join(encoded.leaves))
+                versions |= encoded.versions
                 for leaf in encoded.leaves:
                     tree.append(leaf)
                 progress(tree.size)
@@ -117,9 +140,22 @@ def _write_rows(
     return tree, versions
 
 
-def _read_batches(
-    connection: psycopg.Connection, table: str, month: date, columns: dict[str, str], size: int
-) -> Iterator[Records]:
+def _write_copy(files: _Files, columns: dict[str, str], progress: Callable[[int], None]) -> None:
+    """The convenience copy, from the evidence. It proves nothing, so its digest is that of the file."""
+    path, done = files.folder / archive_format.PARQUET, 0
+    lines = batch_lines(read_lines(files.folder / archive_format.EVIDENCE))
+    try:
+        with SortedWriter(path, columns) as rows:
+            for batch in in_order(partial(batch_of, columns), lines):
+                rows.add(batch)
+                progress(done := done + len(batch))
+    except (ArchiveError, WorkerEndedError) as wrong:
+        raise ExportError(str(wrong)) from None
+    with path.open("rb") as file:
+        files.digests[archive_format.PARQUET] = file_digest(file, "sha256").hexdigest()
+
+
+def _read_batches(connection: psycopg.Connection, table: str, month: date, size: int) -> Iterator[Records]:
     """Read a range of leaves at a time, so that no large sort is needed."""
     records = sql.SQL(table)  # quoted by PostgreSQL itself
     leaves, rows, has_erasures = _fetch(connection, sql.SQL(_COUNTS).format(records=records), (month,))[0]
@@ -129,7 +165,7 @@ def _read_batches(
             " these must be equal. Run `affidavit audit verify`"
         )
     statement = sql.SQL(_BATCH).format(
-        records=records, columns=sql.SQL(", ").join(_selected(name, kind) for name, kind in columns.items()),
+        records=records, columns=columns_as_hashed(connection.execute(COLUMNS).fetchall()),
         erasure=sql.SQL(_ERASURE if has_erasures else "NULL::json"),
     )  # fmt: skip
     for begin in range(0, size, BATCH_ROWS):
@@ -138,33 +174,7 @@ def _read_batches(
             raise ExportError(
                 f"Some leaves of {month:%Y-%m} from {begin} on are missing or duplicated. Run `affidavit audit verify`"
             )
-        yield _select_commitments(connection, columns, found)
-
-
-def _select_commitments(
-    connection: psycopg.Connection, columns: dict[str, str], found: list[tuple[Any, ...]]
-) -> list[tuple[Any, ...]]:
-    """Select the line of an erased record whose commitments give its leaf. Ignores forged lines."""
-    place = FIRST_COLUMN + list(columns).index("log_id")
-    many = [row[place] for row in found if len(row[ERASURE] or ()) > 1]
-    hashed = _rows_as_hashed(connection, many) if many else {}
-    chosen = [_matching_commitments(row[ERASURE], hashed.get(row[place]), row[LEAF]) for row in found]
-    return [(*row[:ERASURE], text, *row[FIRST_COLUMN:]) for row, text in zip(found, chosen, strict=True)]
-
-
-def _rows_as_hashed(connection: psycopg.Connection, log_ids: list[str]) -> dict[str, Row]:
-    statement = rows_statement(connection.execute(COLUMNS).fetchall(), "log_id = ANY(%s::uuid[])")
-    return {log_id: json.loads(text) for log_id, text, _ in connection.execute(statement, (log_ids,))}
-
-
-def _matching_commitments(texts: list[str] | None, row: Row | None, leaf: bytes) -> str | None:
-    if not texts:
-        return None
-    for text in texts if row else ():
-        commitments = json.loads(text)
-        if row and are_commitments(commitments) and leaf_hash(row, commitments) == leaf:
-            return text
-    return texts[0]
+        yield found
 
 
 def _table(connection: psycopg.Connection, month: date) -> str:
@@ -197,16 +207,6 @@ def _last_checkpoint(
     if (checkpoint.origin, checkpoint.month) != (origin, month):
         raise ExportError(f"The last checkpoint of {month:%Y-%m} belongs to another tree")
     return origin, note, checkpoint
-
-
-def _selected(name: str, kind: str) -> sql.Composed:
-    """The SQL expression for a column: ids as text; JSON and personal columns as JSON text of PostgreSQL."""
-    form = "r.{}"
-    if kind in {"uuid", "jsonb"}:
-        form = "r.{}::text"
-    elif name in PERSONAL:
-        form = "to_json(r.{})::text"
-    return sql.SQL(form).format(sql.Identifier(name))
 
 
 @contextmanager

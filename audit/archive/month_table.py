@@ -80,7 +80,8 @@ CREATE OR REPLACE TRIGGER audit_logs_frozen_keep BEFORE UPDATE OR DELETE ON {tab
     FOR EACH ROW EXECUTE FUNCTION audit_refuse_change()
 """
 _COMPARED = """
-SELECT count(*), count(*) FILTER (WHERE l.log_id IS NULL), count(*) FILTER (WHERE k.log_id IS NULL AND r.salt IS NOT NULL)
+SELECT count(*), count(*) FILTER (WHERE l.log_id IS NULL), count(*) FILTER (WHERE r.salt IS NOT NULL AND
+           k.key IS DISTINCT FROM sha256('affidavit row key 1'::bytea || '\\x00'::bytea || r.salt || uuid_send(r.log_id)))
 FROM {table} r
 LEFT JOIN audit_leaves l ON l.log_id = r.log_id AND l.month = %(month)s AND l.leaf_hash = r.leaf_hash
 LEFT JOIN audit_row_keys k ON k.log_id = r.log_id

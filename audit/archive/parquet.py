@@ -6,6 +6,7 @@ Each row converts back to its exact line of the evidence, so that a verifier fin
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from json.encoder import encode_basestring
 from pathlib import Path
 from types import TracebackType
@@ -15,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from audit import fast_json
 from audit.errors import ArchiveError
 from audit.proof.canonical import canonical_text
-from audit.proof.record import PERSONAL, UNHASHED
+from audit.proof.record import PERSONAL, UNHASHED, bytes_of
 
 GROUP_ROWS = 1_000  # some 4 MB: little memory, and a query for one day skips most groups
 
@@ -57,7 +59,14 @@ def has_signatures(columns: Mapping[str, str]) -> bool:
 
 def batch(values: Mapping[str, Sequence[Any]], columns: Mapping[str, str]) -> pa.RecordBatch:
     typed = schema(columns)
-    return pa.record_batch([pa.array(values[field.name], field.type) for field in typed], schema=typed)
+    return pa.record_batch([_array(values[field.name], field.type) for field in typed], schema=typed)
+
+
+def cell(kind: str, value: Any) -> Any:
+    """A value of the evidence as the typed column has it."""
+    if value is None or kind not in _CELLS:
+        return value
+    return _CELLS[kind](value)
 
 
 def texts(batch: pa.RecordBatch, columns: Mapping[str, str]) -> dict[str, Texts]:
@@ -173,6 +182,24 @@ def _gather(batches: pa.ipc.RecordBatchFileReader, places: pa.Table) -> pa.Table
     return gathered.take(pc.sort_indices(pa.concat_arrays(order)))
 
 
+def spell_jsonb(value: Any) -> str:
+    """The text of a jsonb value as PostgreSQL writes it: shorter keys first, and numbers with all their digits."""
+    if isinstance(value, dict):
+        names = sorted(value, key=lambda name: (len(name.encode()), name.encode()))
+        members = [f"{encode_basestring(name)}: {spell_jsonb(value[name])}" for name in names]
+        return "{" + ", ".join(members) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(spell_jsonb, value)) + "]"
+    if isinstance(value, str):
+        return encode_basestring(value)
+    return format(Decimal(repr(value)), "f") if isinstance(value, float) else json.dumps(value)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Times are given as the evidence has them."""
+    return pa.array(values).cast(kind) if kind == _MOMENT else pa.array(values, kind)
+
+
 def _canonical(kind: str, values: pa.Array) -> Texts:
     if kind == "timestamptz":
         return _moments(values)
@@ -184,9 +211,10 @@ def _moments(values: pa.Array) -> Texts:
     return pc.strftime(values, '"%Y-%m-%dT%H:%M:%SZ"').to_pylist()  # type: ignore[no-any-return]
 
 
+_CELLS: dict[str, Callable[[Any], Any]] = {"jsonb": spell_jsonb, "float8": float, "bytea": bytes_of}
 _CANONICAL: dict[str, Callable[[Any], str]] = {
     # The column keeps PostgreSQL's text, so that it is the same in every tier; the evidence needs canonical JSON.
-    "jsonb": lambda text: canonical_text(json.loads(text)),
+    "jsonb": fast_json.canonical,
     "int4": canonical_text,
     "float8": canonical_text,
     "bool": canonical_text,

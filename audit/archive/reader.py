@@ -6,6 +6,7 @@ Every read has a size limit, because the files may be damaged or hostile.
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
-from audit.archive.rows import RowKeys, parse_line
+from audit.archive.box import open_box
+from audit.archive.rows import RowKeys, batch_of, parse_line
 from audit.errors import ArchiveError
 from audit.progress import Progress
-from audit.proof.archive_format import EVIDENCE, ROW_BYTES_MAX, Manifest, StoredFile, open_box
+from audit.proof.archive_format import EVIDENCE, ROW_BYTES_MAX, Manifest, StoredFile
 from audit.proof.record import Row
 
 LINES = 250  # in one batch
@@ -54,16 +56,29 @@ def read_rows(
 
     `ArchiveError` if the evidence differs from the manifest: verify the archive first.
     """
-    with tempfile.TemporaryDirectory(prefix="affidavit-archive-") as folder:
-        path = Path(folder) / EVIDENCE
-        if wrong := fetch_file(vault, EVIDENCE, manifest.files[EVIDENCE], path):
-            raise ArchiveError(wrong)
+    with _fetched(vault, manifest) as path:
         done = 0
         for lines in batch_lines(read_lines(path)):
             keys = row_keys(log_ids_in(lines))
             yield [_decrypt_row(line, keys) for line in lines]
             done += len(lines)
             progress(f"{manifest.month:%Y-%m}", done, manifest.rows)
+
+
+def read_batches(vault: ArchiveSource, manifest: Manifest) -> Iterator[pa.RecordBatch]:
+    """The records as typed rows, without opening a box. `ArchiveError` if the evidence differs from the manifest."""
+    with _fetched(vault, manifest) as path:
+        for lines in batch_lines(read_lines(path)):
+            yield batch_of(manifest.columns, lines)
+
+
+@contextmanager
+def _fetched(vault: ArchiveSource, manifest: Manifest) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="affidavit-archive-") as folder:
+        path = Path(folder) / EVIDENCE
+        if wrong := fetch_file(vault, EVIDENCE, manifest.files[EVIDENCE], path):
+            raise ArchiveError(wrong)
+        yield path
 
 
 def _decrypt_row(line: bytes, keys: Mapping[str, bytes]) -> tuple[Row, Mapping[str, str]]:
@@ -79,13 +94,17 @@ def _decrypt_row(line: bytes, keys: Mapping[str, bytes]) -> tuple[Row, Mapping[s
     return row, found.commitments
 
 
-def fetch_file(vault: ArchiveSource, name: str, file: StoredFile, path: Path) -> str:
-    """Copy the file, at most up to its signed size. Returns a description of the defect, or an empty text."""
+def fetch_file(vault: ArchiveSource, name: str, file: StoredFile, path: Path | None) -> str:
+    """Read the file, at most up to its signed size, and copy it if a path is given. Returns a description of the defect, or ""."""
     digest, size = sha256(), 0
-    with vault.open(file.key, file.version or None) as source, path.open("xb") as copy:
+    with (
+        vault.open(file.key, file.version or None) as source,
+        path.open("xb") if path else nullcontext() as copy,
+    ):
         while size <= file.size and (piece := source.read(PIECE_BYTES)):
             digest.update(piece)
-            copy.write(piece)
+            if copy:
+                copy.write(piece)
             size += len(piece)
     if size != file.size:
         return f"{name} has {'more' if size > file.size else size} bytes instead of the signed {file.size}"

@@ -3,6 +3,7 @@
 This is the CPU-bound part of the archive. Its inputs and results can be pickled, so that the worker process can run it.
 """
 
+import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
@@ -12,11 +13,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from audit.archive import parquet
+from audit.archive import box, parquet
 from audit.errors import ArchiveError, BundleError
+from audit.fast_json import read_members, read_nested
 from audit.proof import archive_format, record
 from audit.proof.bundle import COLUMN, are_commitments, month_of
-from audit.proof.canonical import canonical_text
 from audit.proof.keys import PublicKey
 from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, UNHASHED, Row
 from audit.proof.row_signature import is_row_signed, must_be_signed
@@ -26,16 +27,17 @@ RowKeys = Callable[[Sequence[str]], Mapping[str, bytes]]  # by log_id; erased re
 _REQUIRED_MEMBERS = {"commitments", "leaf_index", "row"}
 _OPTIONAL_MEMBERS = {"erased_at", "personal", "signature", "spooled"}
 _REQUIRED_COLUMNS = {"log_id", "query_id", "timestamp", "schema_version"}
+_ELSEWHERE = PERSONAL | UNHASHED
 _NEVER_NULL = ("leaf_index", "leaf_hash", "commitments", "spooled", "timestamp")  # in the convenience copy
 
-# Each with its leaf_index, sealed leaf, key, its commitments if it was erased, and its columns, personal ones as JSON.
-Records = Sequence[tuple[Any, ...]]
+# Each with its leaf_index, sealed leaf, key, the lines of its erasures, and its row as PostgreSQL's JSON.
+Records = Sequence[tuple[int, bytes, bytes | None, Sequence[str] | None, str | None]]
 
 
 class EncodedRecords(NamedTuple):
     evidence: bytes
     leaves: list[bytes]
-    batch: pa.RecordBatch
+    versions: set[int]
 
 
 class EvidenceLine(NamedTuple):
@@ -77,39 +79,64 @@ class RowGroup(NamedTuple):
     group_count: int
 
 
-def encode_records(kinds: Mapping[str, str], records: Records) -> EncodedRecords:
-    """The lines as one zstd frame, the leaves, and the typed rows. `ArchiveError` if a record differs from its leaf.
+def encode_records(records: Records) -> EncodedRecords:
+    """The lines as one zstd frame, and the leaves. `ArchiveError` if a record differs from its leaf.
 
-    `kinds` has the type of each column. The records are in the order of the leaves.
+    Here each record is judged, and with it the very bytes that are written: the box is opened again, and the frame too. So who
+    reads these bytes back, by their digest, needs to judge no record.
     """
-    indexes, sealed, keys, erasures, *values = zip(*records, strict=True)
-    columns = dict(zip(kinds, values, strict=True))
-    _check_records(columns, indexes)
-    personal = {
-        name: _canonical_texts(kinds[name], columns[name]) for name in sorted(PERSONAL & columns.keys())
-    }
-    each = zip(columns["log_id"], columns["salt"], keys, erasures, *personal.values(), strict=True)
-    boxes = [
-        _encrypt_personal(log_id, salt, key, erasure, dict(zip(personal, texts, strict=True)))
-        for log_id, salt, key, erasure, *texts in each
+    encoded = [_encode(*each) for each in records]
+    lines = b"".join([line for line, _, _ in encoded])
+    frame = box.compress(lines)
+    if box.decompress_own(frame) != lines:
+        raise ArchiveError("The compressed records do not give the records back")
+    return EncodedRecords(frame, [leaf for _, leaf, _ in encoded], {version for _, _, version in encoded})
+
+
+def _encode(
+    index: int, sealed: bytes, key: bytes | None, erasures: Sequence[str] | None, text: str | None
+) -> tuple[bytes, bytes, int]:
+    """The record's line, leaf and schema version."""
+    if text is None:
+        raise ArchiveError(f"The record of leaf {index} is not in the month's table")
+    try:
+        row, texts = read_members(text)
+    except (ValueError, TypeError):
+        raise ArchiveError(f"The record of leaf {index} has no canonical form") from None
+    _check_record(row)
+    content = None
+    if row["salt"] is None:
+        commitments = _stored_commitments(row, texts, erasures, sealed)
+    else:
+        commitments, content = _encrypt_personal(row, texts, key)
+    leaf = record.leaf_of(texts, commitments)
+    if leaf != sealed or row["leaf_hash"] != f"\\x{sealed.hex()}":
+        raise ArchiveError(f"The record {row['log_id']} differs from what was sealed as leaf {index}")
+    return _line_of(index, row, texts, commitments, content), leaf, row["schema_version"]
+
+
+def _line_of(
+    index: int,
+    row: Row,
+    texts: Mapping[str, str],
+    commitments: Mapping[str, str],
+    content: bytes | None,
+) -> bytes:
+    signature = row.get("signature")
+    members = [
+        '"commitments":' + record.joined({name: f'"{value}"' for name, value in commitments.items()}),
+        f'"erased_at":{texts["erased_at"]}' if "erased_at" in texts else "",
+        f'"leaf_index":{index}',
+        f'"personal":"{_base64(content)}"' if content else "",
+        '"row":' + record.joined({name: text for name, text in texts.items() if name not in _ELSEWHERE}),
+        f'"signature":"{_base64(record.bytes_of(signature))}"' if signature else "",
+        '"spooled":true' if row["spooled"] else "",
     ]
-    commitment_texts = {
-        name: [f'"{commitments[name]}"' if name in commitments else None for commitments, _ in boxes]
-        for name in sorted(PERSONAL)
-    }
-    ours = {
-        "leaf_index": indexes, "commitments": list(parquet.objects(commitment_texts)), "personal": [box for _, box in boxes],
-    }  # fmt: skip
-    batch = parquet.batch(columns | ours, kinds)
-    texts_by_column = parquet.texts(batch, kinds)
-    hashed = parquet.objects({**texts_by_column, **commitment_texts})
-    leaves = [sha256(f"\0{text}".encode()).digest() for text in hashed]
-    compared = zip(indexes, columns["log_id"], leaves, sealed, columns["leaf_hash"], strict=True)
-    for index, log_id, leaf, *hashes in compared:
-        if hashes != [leaf, leaf]:
-            raise ArchiveError(f"The record {log_id} differs from what was sealed as leaf {index}")
-    lines = "".join(f"{line}\n" for line in parquet.lines(batch, texts_by_column))
-    return EncodedRecords(archive_format.compress(lines.encode()), leaves, batch)
+    return ("{" + ",".join(filter(None, members)) + "}\n").encode()
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 class Signing(NamedTuple):
@@ -130,11 +157,10 @@ def check_lines(
 def parse_line(line: bytes) -> tuple[EvidenceLine, bytes]:
     """Parse a line and compute its leaf. `ArchiveError` if it is not in canonical form."""
     try:
-        body = json.loads(line.decode())
+        text = line.decode()
+        body, others, texts = read_nested(text, "row")
         _check_members(body)
-        texts = {name: canonical_text(value) for name, value in body["row"].items()}
-        others = {name: canonical_text(value) for name, value in body.items() if name != "row"}
-        is_canonical = record.joined(others | {"row": record.joined(texts)}).encode() == line
+        is_canonical = record.joined(others | {"row": record.joined(texts)}) == text
     except ArchiveError:
         raise
     except (ValueError, TypeError, RecursionError):
@@ -145,12 +171,12 @@ def parse_line(line: bytes) -> tuple[EvidenceLine, bytes]:
 
 
 def _line(body: Mapping[str, Any]) -> EvidenceLine:
-    index, box, erased_at = body["leaf_index"], body.get("personal"), body.get("erased_at")
+    index, boxed, erased_at = body["leaf_index"], body.get("personal"), body.get("erased_at")
     if type(index) is not int or index < 0 or body.get("spooled", True) is not True:
         raise ArchiveError("The line has no valid leaf index")
-    if isinstance(box, str) == isinstance(erased_at, str):
+    if isinstance(boxed, str) == isinstance(erased_at, str):
         raise ArchiveError("A record must have either a box or a time of erasure")
-    content = archive_format.bytes_of(box) if isinstance(box, str) else None
+    content = archive_format.bytes_of(boxed) if isinstance(boxed, str) else None
     signature = archive_format.bytes_of(str(body["signature"])) if "signature" in body else None
     return EvidenceLine(
         index, body["row"], body["commitments"], content, body.get("spooled", False), erased_at, signature
@@ -204,7 +230,7 @@ def _open_box(line: EvidenceLine, keys: Mapping[str, bytes] | None) -> bool:
     key = keys.get(line.log_id) if keys else None
     if line.box is None or key is None:
         return False
-    if archive_format.commitments_in(line.box, key, line.log_id) != line.commitments:
+    if box.commitments_in(line.box, key, line.log_id) != line.commitments:
         raise ArchiveError("The content of the record's box differs from what was sealed")
     return True
 
@@ -229,38 +255,64 @@ def read_row_group(path: Path, columns: Mapping[str, str], rows: int, number: in
     )  # fmt: skip
 
 
-def _check_records(columns: Mapping[str, Sequence[Any]], indexes: Sequence[int]) -> None:
-    checked = (columns[name] for name in ("log_id", "schema_version", "salt", "erased_at"))
-    for index, log_id, version, salt, erased_at in zip(indexes, *checked, strict=True):
-        if log_id is None:
-            raise ArchiveError(f"The record of leaf {index} is not in the month's table")
-        if version not in SCHEMA_VERSIONS:
-            message = f"The record {log_id} has schema version {version}, which this program cannot hash"
-            raise ArchiveError(message)
-        if (salt is None) != (erased_at is not None):
-            raise ArchiveError(f"The record {log_id} is neither complete nor erased")
+def batch_of(columns: Mapping[str, str], lines: Sequence[bytes]) -> pa.RecordBatch:
+    """Lines of the evidence as typed rows. `ArchiveError` if they are none."""
+    found = [parse_line(line) for line in lines]
+    rows = [line.row for line, _ in found]
+    values: dict[str, list[Any]] = {
+        name: [parquet.cell(kind, row.get(name)) for row in rows]
+        for name, kind in parquet.plain(columns).items()
+    }
+    values |= {
+        "leaf_index": [line.leaf_index for line, _ in found],
+        "spooled": [line.spooled for line, _ in found],
+        "leaf_hash": [leaf for _, leaf in found],
+        "erased_at": [line.erased_at for line, _ in found],
+        "commitments": [record.joined({name: f'"{value}"' for name, value in line.commitments.items()}) for line, _ in found],
+        "personal": [line.box for line, _ in found],
+        "signature": [line.signature for line, _ in found],
+    }  # fmt: skip
+    try:
+        return parquet.batch(values, columns)
+    except (ValueError, TypeError, OverflowError, pa.ArrowException) as wrong:
+        raise ArchiveError(
+            f"a record's columns are not of the manifest's types ({type(wrong).__name__})"
+        ) from None
+
+
+def _check_record(row: Row) -> None:
+    log_id, version = row["log_id"], row["schema_version"]
+    if version not in SCHEMA_VERSIONS:
+        message = f"The record {log_id} has schema version {version}, which this program cannot hash"
+        raise ArchiveError(message)
+    if (row["salt"] is None) != (row["erased_at"] is not None):
+        raise ArchiveError(f"The record {log_id} is neither complete nor erased")
+
+
+def _stored_commitments(
+    row: Row, texts: Mapping[str, str], erasures: Sequence[str] | None, sealed: bytes
+) -> Mapping[str, str]:
+    """Those of the erased record's lines that give its leaf. Forged lines are ignored."""
+    stored = [each for each in map(json.loads, erasures or ()) if are_commitments(each)]
+    fitting = [each for each in stored if record.leaf_of(texts, each) == sealed]
+    if not stored:
+        raise ArchiveError(f"The record {row['log_id']} was erased, but its stored commitments are missing")
+    commitments: Mapping[str, str] = (fitting or stored)[0]
+    return commitments
 
 
 def _encrypt_personal(
-    log_id: str, salt: bytes | None, key: bytes | None, erasure: str | None, values: Mapping[str, str | None]
-) -> tuple[Mapping[str, str], bytes | None]:
+    row: Row, texts: Mapping[str, str], key: bytes | None
+) -> tuple[Mapping[str, str], bytes]:
     """The commitments of the personal columns, and the box with their values."""
-    if salt is None:
-        commitments = json.loads(erasure or "null")
-        if not are_commitments(commitments):
-            raise ArchiveError(f"The record {log_id} was erased, but its stored commitments are missing")
-        return commitments, None
+    log_id = row["log_id"]
     if key is None:
         raise ArchiveError(f"There is no key for the personal columns of the record {log_id}")
-    texts = {name: text for name, text in values.items() if text}
-    content = record.joined({**texts, "salt": f'"\\\\x{salt.hex()}"'})
+    personal = {name: text for name, text in texts.items() if name in PERSONAL}
+    content = record.joined({**personal, "salt": texts["salt"]}).encode()
     if len(content) > archive_format.ROW_BYTES_MAX:
         raise ArchiveError(f"The record {log_id} is too large for an archive")
-    return record.commitments_of(texts, salt), archive_format.encrypt_box(content.encode(), key, log_id)
-
-
-def _canonical_texts(kind: str, values: Sequence[Any]) -> Sequence[str | None]:
-    """Personal values as canonical JSON. PostgreSQL's JSON of a text is canonical already."""
-    if kind != "jsonb":
-        return values
-    return [None if value is None else canonical_text(json.loads(value)) for value in values]
+    encrypted = box.encrypt_box(content, key, log_id)
+    if box.decrypt_box(encrypted, key, log_id) != content:
+        raise ArchiveError(f"The box of the record {log_id} does not give its personal columns back")
+    return record.commitments_of(personal, record.bytes_of(row["salt"])), encrypted

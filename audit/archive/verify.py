@@ -6,6 +6,7 @@ exception; a Parquet file whose digest differs from the manifest is not opened a
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -19,7 +20,7 @@ from audit.archive.worker_process import in_order
 from audit.errors import ArchiveError, NoteError, VaultDamagedError, VaultError, WorkerEndedError
 from audit.progress import Progress
 from audit.proof import archive_format
-from audit.proof.archive_format import CHECKPOINT, EVIDENCE, KEYS, LEAVES, NAMES, PARQUET, Manifest
+from audit.proof.archive_format import CHECKPOINT, EVIDENCE, KEYS, LEAVES, PARQUET, Manifest
 from audit.proof.checkpoint import BreakLine, Checkpoint, open_break, open_note
 from audit.proof.keys import KeyRing, PublicKey
 from audit.proof.merkle import HASH_BYTES, Frontier
@@ -51,6 +52,30 @@ def verify_archive(
         archive.check_signatures()
         archive.check_rows(row_keys)
         archive.check_copy()
+    return report
+
+
+def verify_stored(
+    vault: ArchiveSource,
+    manifest_key: str,
+    manifest_version: str | None,
+    public_keys: Sequence[PublicKey],
+    progress: Progress,
+) -> Report:
+    """Whether the vault holds the very bytes that were judged as they were written: by the digest of each whole file.
+
+    For a manifest that says so (`is_judged`) and that we have just written. The leaves must have the signed root again, and the
+    month's last anchor must be this archive's. No record is parsed: equal bytes have an equal verdict.
+    """
+    report = Report()
+    manifest = _manifest(vault, manifest_key, manifest_version, public_keys, report)
+    if manifest is None:
+        return report
+    with tempfile.TemporaryDirectory(prefix="affidavit-archive-") as folder:
+        archive = _Archive(vault, manifest, Path(folder), public_keys, report, progress)
+        archive.fetch(read_only=frozenset({EVIDENCE, PARQUET}))
+        archive.check_signatures()
+        archive.check_root()
     return report
 
 
@@ -122,18 +147,20 @@ class _Archive:
     leaves: bytearray = field(default_factory=bytearray)  # recomputed from the evidence
     signed_from: int | None = None  # as the checkpoint says
 
-    def fetch(self) -> None:
-        for place, name in enumerate(NAMES):
-            if self._fetch(name):
+    def fetch(self, read_only: AbstractSet[str] = frozenset()) -> None:
+        """Fetch the files; those that are only read are compared with their digests, and not kept."""
+        files = self.manifest.files
+        for place, name in enumerate(files):
+            if self._fetch(name, None if name in read_only else self.folder / name):
                 self.whole.add(name)
-            self.progress("files", place + 1, len(NAMES))
+            self.progress("files", place + 1, len(files))
 
-    def _fetch(self, name: str) -> bool:
+    def _fetch(self, name: str, path: Path | None) -> bool:
         """Fetch one file. Returns whether it is the one that the manifest names."""
         file = self.manifest.files[name]
         verdict = Verdict.TAMPERED
         try:
-            wrong = reader.fetch_file(self.vault, name, file, self.folder / name)
+            wrong = reader.fetch_file(self.vault, name, file, path)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             verdict, wrong = Verdict.MISSING, f"{file.key} is missing"
         except VaultDamagedError as damaged:
@@ -158,6 +185,14 @@ class _Archive:
         if checkpoint and stated != (checkpoint.origin, checkpoint.month, checkpoint.size, checkpoint.root):
             message = f"The checkpoint of {checkpoint.month:%Y-%m} and size {checkpoint.size} does not match the manifest"
             self._add_finding(Verdict.TAMPERED, "checkpoint", message)
+
+    def check_root(self) -> None:
+        """Check the leaves alone against the signed root."""
+        sealed = self._sealed_leaves()
+        if sealed is None or _root(sealed) != self.manifest.root:
+            self._add_finding(Verdict.TAMPERED, "leaf", "The leaves do not have the signed root")
+        elif EVIDENCE in self.whole:
+            self.report.checked = self.manifest.rows
 
     def check_rows(self, row_keys: RowKeys | None) -> None:
         """Check the evidence against the leaves, and the leaves against the signed root."""

@@ -4,11 +4,11 @@ One read-only snapshot transaction, so that everything is of one moment. Batches
 the last one is verified, and no more than that is held in memory.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import TypeVar
 
 import psycopg
@@ -23,11 +23,14 @@ from audit.anchored import (
     month_anchors,
     note_key,
     read,
+    read_together,
+    together,
 )
-from audit.checking.inspection import Batch, Leaf, LogRow, MonthState, SetAside, UnsealedRecord
-from audit.checking.judgement import Erasure
+from audit.checking.inspection import Batch, Leaf, MonthState, SetAside, UnsealedRecord
 from audit.checking.lost_history import StoredBreak
-from audit.checking.second_judge import BatchJudge, judge_all
+from audit.checking.range_judge import SMALL, RangeJudges, judge_all
+from audit.checking.row_range import RowRange
+from audit.checking.row_reader import SEALED_WITHIN, SESSION, RowQueries, read_erasures, read_rows
 from audit.errors import NoteError
 from audit.heads.inspection import HeadBatch, StoredEntry
 from audit.heads.vaulted import VaultedHeads, list_heads, read_entries
@@ -42,20 +45,7 @@ from audit.proof.record import Row
 BATCH_LEAVES = 500
 AHEAD = 2  # batches
 LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
-SEALED_WITHIN = timedelta(seconds=60)  # a sealer needs ten; an older record without a leaf is reported
 
-# Defaults set for a role or a database must not change how we read, and no row policy may hide rows silently.
-_SESSION = """
-SET search_path = pg_catalog;
-SET row_security = off;
-SET bytea_output = hex;
-SET extra_float_digits = 1;
-SET timezone = 'UTC';
-SET jit = off;
-SET statement_timeout = 0;
-SET idle_in_transaction_session_timeout = 0;
-BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
-"""
 _TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS {}"""
 # A custom type could show one value to a reader and another as JSON, so its column gets a name that the verifier rejects.
 COLUMNS = """
@@ -103,18 +93,6 @@ WHERE month = %s AND leaf_index >= %s AND leaf_index < %s ORDER BY leaf_index
 _LEAVES_BEYOND = """
 SELECT count(*) OVER (), leaf_index, log_id::text FROM public.audit_leaves
 WHERE month = %s AND leaf_index >= %s ORDER BY leaf_index LIMIT 1
-"""
-_OUTSIDE_PERIOD = """
-SELECT log_id::text FROM public.audit_logs
-WHERE log_id = ANY(%s::uuid[]) AND timestamp >= %s AND timestamp < %s AND NOT (timestamp >= %s AND timestamp < %s)
-"""
-# The record of the erasure may itself be in an archived month: then its leaf proves that it exists.
-_ERASURES = """
-SELECT log_id::text, erasure_id, log_id, event, erased_at, commitments, key_id, signature, CASE
-    WHEN EXISTS (SELECT FROM public.audit_leaves s WHERE s.log_id = e.event) THEN 'sealed'
-    WHEN NOT EXISTS (SELECT FROM public.audit_logs l WHERE l.log_id = e.event AND l.timestamp = e.erased_at)
-    THEN 'missing' WHEN erased_at < %s THEN 'late' ELSE 'waiting' END
-FROM public.audit_erasures e WHERE log_id = ANY(%s::uuid[])
 """
 _KEYLESS = """
 SELECT asked::text FROM unnest(%s::uuid[]) AS asked
@@ -186,13 +164,13 @@ class StoredEvidence:
     vault: AnchorSource
     period: Period
     now: datetime
-    judge: BatchJudge = judge_all
+    judges: RangeJudges | None = None  # without them this process judges all
     _has_vault: bool = True
     _anchors: dict[date, MonthAnchors] = field(default_factory=dict)
     _chains: dict[date, Chain] = field(default_factory=dict)
-    _rows: bytes = b""
+    _queries: RowQueries | None = None
+    _columns: Sequence[str] = ()
     _is_signed: bool = True  # a log of an older version has no such columns
-    _has_erasures: bool = False
     _has_breaks: bool = False
     _heads: VaultedHeads = field(default_factory=VaultedHeads)
     _states: dict[date, MonthState] = field(default_factory=dict)
@@ -202,12 +180,15 @@ class StoredEvidence:
         self._anchors = list_anchors(self.vault)
         self._heads = list_heads(self.vault)
         self.connection.autocommit = True
-        self.connection.execute(_SESSION.encode(), prepare=False)
+        self.connection.execute(SESSION.encode(), prepare=False)
         columns = self.connection.execute(COLUMNS).fetchall()
+        self._columns = [alias for *_, alias in columns]
         self._is_signed = "signature" in {name for name, *_ in columns}
         where = "log_id = ANY(%s::uuid[]) AND timestamp >= %s AND timestamp < %s"
-        self._rows = rows_statement(columns, where, "signature" if self._is_signed else "NULL::bytea")
-        self._has_erasures = self._has_table("audit_erasures")
+        statement = rows_statement(columns, where, "signature" if self._is_signed else "NULL::bytea")
+        self._queries = RowQueries(statement, self._has_table("audit_erasures"), self.now)
+        if self.judges:
+            self.judges.begin(self.connection, self._queries)
         self._has_breaks = self._has_table("audit_breaks")
 
     def months(self) -> list[date]:
@@ -237,11 +218,16 @@ class StoredEvidence:
         found = self.connection.execute(_CHECKPOINT, (month, size)).fetchone()
         return found[0] if found else None
 
-    def batches(self, month: date, end: int, keys: Sequence[PublicKey]) -> Iterator[Batch]:
+    def batches(self, month: date, end: int, keys: Sequence[PublicKey], known: int = 0) -> Iterator[Batch]:
         """While some batches are judged, the next ones are read."""
+        self._chains.pop(month, None)  # it is read from its begin
         begins = range(0, end, BATCH_LEAVES)
-        read = _prefetched(self._batch(month, begin, min(begin + BATCH_LEAVES, end)) for begin in begins)
-        yield from self.judge(read, keys)
+        judges = self.judges if end >= SMALL else None
+        read = _prefetched(
+            self._batch(month, begin, min(begin + BATCH_LEAVES, end), known, is_read=judges is None)
+            for begin in begins
+        )
+        yield from judge_all(read, keys, judges)
 
     def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None:
         return self.connection.execute(_LEAVES_BEYOND, (month, end)).fetchone()
@@ -305,7 +291,9 @@ class StoredEvidence:
             found.since = min(each.kept.size for each in since)
             found.leaves, _ = before.leaves(self.vault, found.since, lost)
             beyond = before.between(found.since, max([lost, *before.sizes]))
-            found.heads = {size: read(self.vault, before.key(size)) for size in beyond}
+            keys = {size: before.key(size) for size in beyond}
+            read_heads = read_together(self.vault, list(keys.values()))
+            found.heads = {size: read_heads[key] for size, key in keys.items()}
         return found
 
     def count_anchors(self) -> int:
@@ -357,23 +345,26 @@ class StoredEvidence:
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError):
             return None, digest
 
-    def _batch(self, month: date, begin: int, end: int) -> Batch:
+    def _batch(self, month: date, begin: int, end: int, known: int, *, is_read: bool) -> Batch:
+        """With the rows, or with what the judges need to read them."""
         leaves = [
             Leaf(*row)
             for row in self.connection.execute(_LEAVES, (month, begin, end), binary=True).fetchall()
         ]
         checkpoints = self.connection.execute(_CHECKPOINTS, (month, begin, end)).fetchall()
         chain = self._chain(month)
-        notes = {size: read(self.vault, chain.key(size)) for size in chain.between(begin, end)}
+        anchors = {size: chain.key(size) for size in chain.between(begin, end)}
+        read_notes = read_together(self.vault, list(anchors.values()))
+        notes = {size: read_notes[key] for size, key in anchors.items()}
         recorded = self.connection.execute(_ANCHORS, (month, begin, end)).fetchall()
         anchored, damaged = chain.leaves(self.vault, begin, end)
         batch = Batch(
-            begin, end, leaves, dict(checkpoints), notes, anchored, rows={}, anchors_damaged=damaged,
+            begin, end, leaves, dict(checkpoints), notes, anchored, anchors_damaged=damaged,
             anchors_lost=[size for (size,) in recorded if self._has_vault and size not in notes and not self._is_in_vault(month, size)],
         )  # fmt: skip
         if leaves and self.is_in_period(month):
-            if self.state(month) == "attached":
-                self._add_rows(month, batch)
+            if self.state(month) == "attached" and end > known:
+                self._add_rows(month, batch, is_read=is_read)
             elif self.state(month) == "archived":
                 self._add_keyless(batch)
         return batch
@@ -381,31 +372,22 @@ class StoredEvidence:
     def _add_keyless(self, batch: Batch) -> None:
         log_ids = [leaf.log_id for leaf in batch.leaves]
         batch.keyless = frozenset(name for (name,) in self.connection.execute(_KEYLESS, (log_ids,)))
-        if batch.keyless and self._has_erasures:
-            batch.erasures = self._erasures(sorted(batch.keyless))
+        if batch.keyless:
+            assert self._queries
+            batch.erasures = read_erasures(self.connection, self._queries, sorted(batch.keyless))
 
-    def _add_rows(self, month: date, batch: Batch) -> None:
-        log_ids = [leaf.log_id for leaf in batch.leaves]
+    def _add_rows(self, month: date, batch: Batch, *, is_read: bool) -> None:
+        leaves = [
+            (index, log_id, batch.anchored.get(index) or stored) for index, log_id, stored in batch.leaves
+        ]
         period, whole = self.period.within(month), EVER.within(month)
-        found = self.connection.execute(
-            self._rows, (log_ids, period.since, period.until), binary=True
-        ).fetchall()
-        rows = defaultdict(list)
-        for log_id, *row in found:
-            rows[log_id].append(LogRow(*row))
-        batch.rows = rows
-        if period != whole:
-            places = (log_ids, whole.since, whole.until, period.since, period.until)
-            outside = self.connection.execute(_OUTSIDE_PERIOD, places)
-            batch.outside_period = frozenset(name for (name,) in outside)
-        if self._has_erasures:
-            batch.erasures = self._erasures(log_ids)
-
-    def _erasures(self, log_ids: Sequence[str]) -> Mapping[str, list[Erasure]]:
-        found: dict[str, list[Erasure]] = defaultdict(list)
-        for log_id, *line in self.connection.execute(_ERASURES, (self.now - SEALED_WITHIN, log_ids)):
-            found[log_id].append(Erasure(*line))
-        return found
+        wanted = RowRange(leaves, (whole.since, whole.until), (period.since, period.until))
+        batch.columns = self._columns
+        if is_read:
+            assert self._queries
+            batch.stored = read_rows(self.connection, self._queries, wanted)
+        else:
+            batch.wanted = wanted
 
     def _state(self, month: date) -> MonthState:
         if self.connection.execute(_PARTITION, (partition_name(month),)).fetchone() is not None:
@@ -473,23 +455,27 @@ class StoredHeads:
             vaulted = {index: entry.entry for index, entry in entries.items()}
             return HeadBatch(begin, end, entries, vaulted, heads, {}, frozenset())
         sizes = [size for size in self.listed.sizes if begin < size <= end]
+        read_heads = read_together(self.vault, [head_key(size) for size in sizes])
         published = self.connection.execute(_PUBLISHED, (begin, end)).fetchall()
         return HeadBatch(
             begin, end, entries, self._vaulted(begin, end), heads,
-            vaulted_heads={size: read(self.vault, head_key(size)) for size in sizes},
+            vaulted_heads={size: read_heads[head_key(size)] for size in sizes},
             published=frozenset(size for (size,) in published if not self._is_in_vault(size)),
         )  # fmt: skip
 
     def _vaulted(self, begin: int, end: int) -> dict[int, str]:
         """Those that can be read: the others are not in the vault any more."""
+        files = [file for file in self.listed.files if file[0] < end and file[1] > begin]
         found: dict[int, str] = {}
-        for file in self.listed.files:
-            if file[0] < end and file[1] > begin:
-                try:
-                    found |= dict(read_entries(self.vault, [file]))
-                except (NoteError, FileNotFoundError):
-                    continue
+        for entries in together(self._entries, files):
+            found |= entries
         return {index: entry for index, entry in found.items() if begin <= index < end}
+
+    def _entries(self, file: tuple[int, int]) -> dict[int, str]:
+        try:
+            return dict(read_entries(self.vault, [file]))
+        except (NoteError, FileNotFoundError):
+            return {}
 
     def _is_in_vault(self, size: int) -> bool:
         """A head that was published since the listing."""
@@ -499,6 +485,14 @@ class StoredHeads:
             return False
 
 
+def columns_as_hashed(columns: Iterable[tuple[str, bool, str]]) -> sql.Composed:
+    """The columns of the table `l`, so that `row_to_json` gives them in the form in which they are hashed."""
+    return sql.SQL(", ").join(
+        sql.SQL(_TIME if is_time else "{} AS {}").format(sql.Identifier("l", name), sql.Identifier(alias))
+        for name, is_time, alias in columns
+    )
+
+
 def rows_statement(
     columns: Iterable[tuple[str, bool, str]], condition: str, signature: str = "NULL::bytea"
 ) -> bytes:
@@ -506,10 +500,7 @@ def rows_statement(
 
     And for the signature by itself, if it is wanted before the JSON is read.
     """
-    listed = sql.SQL(", ").join(
-        sql.SQL(_TIME if is_time else "{} AS {}").format(sql.Identifier("l", name), sql.Identifier(alias))
-        for name, is_time, alias in columns
-    ).as_string()  # fmt: skip
+    listed = columns_as_hashed(columns).as_string()
     return (
         f"SELECT r.log_id::text, row_to_json(r)::text, {signature} FROM (SELECT {listed} FROM public.audit_logs l WHERE {condition}) r"  # noqa: S608
     ).encode()

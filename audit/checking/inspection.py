@@ -4,17 +4,18 @@
 leaf, the vault is believed and not the database: it is write-once, and outside of the database.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple, Protocol
 
-from audit.checking.judgement import Erasure, Judged, StoredRow, judge_erasure
+from audit.checking.judgement import Erasure, Judged, judge_erasure
 from audit.checking.lost_history import LostRange, StoredBreak, check_break
 from audit.checking.numbering import Numbering
-from audit.errors import ArchiveError, NoteError
+from audit.checking.resumption import ERASED, Resumption
+from audit.checking.row_range import NO_ROWS, RowRange, StoredRows
+from audit.errors import ArchiveError, LeavesChangedError, NoteError
 from audit.heads.inspection import HeadsEvidence, Watch, inspect_heads
 from audit.holding.doubts import HoldTables, hold_doubts
 from audit.progress import Progress
@@ -29,6 +30,7 @@ from audit.proof.verdict import PROVEN, Finding, Report, Verdict
 
 MonthState = Literal["attached", "archived", "missing"]
 NOT_SIGNED = "The engine did not sign this record"
+KEPT_EVERY = 20  # batches, some seconds: a run that goes on repeats no more
 CLOCKS_DIFFER = timedelta(minutes=1)
 
 
@@ -38,13 +40,6 @@ class Leaf(NamedTuple):
     leaf_index: int
     log_id: str
     leaf_hash: bytes
-
-
-class LogRow(NamedTuple):
-    """A row of audit_logs as JSON, and its signature."""
-
-    text: str
-    signature: bytes | None
 
 
 class UnsealedRecord(NamedTuple):
@@ -80,21 +75,15 @@ class Batch:
     checkpoints: Mapping[int, str]  # by the tree's size
     anchors: Mapping[int, bytes]  # the vault's notes, by the tree's size
     anchored: Mapping[int, bytes]  # the vault's leaf hashes, by index
-    rows: Mapping[str, Sequence[LogRow]]  # by log_id
+    columns: Sequence[str] = ()  # of the log, if its rows are read
+    wanted: RowRange | None = None  # rows that a judge has to read,
+    stored: StoredRows = NO_ROWS  # or those that were read already
+    judged: Mapping[int, Sequence[Judged]] = field(default_factory=dict)  # the rows of a leaf, by its index
     outside_period: frozenset[str] = frozenset()  # records of the month outside of the period
     erasures: Mapping[str, Sequence[Erasure]] = field(default_factory=dict)  # of erased records, by log_id
     keyless: frozenset[str] = frozenset()  # archived records without a key for their personal columns
     anchors_lost: Sequence[int] = ()  # recorded in the database, not in the vault
     anchors_damaged: Sequence[int] = ()  # their leaves in the vault are incomplete, or contradict each other
-
-    judged: Mapping[int, Sequence[Judged]] = field(default_factory=dict)  # the rows of a leaf, by its index
-
-    def stored_rows(self) -> Iterator[tuple[int, StoredRow]]:
-        """Each row with the index of its leaf."""
-        for index, log_id, stored in self.leaves:
-            sealed, erasures = self.anchored.get(index) or stored, self.erasures.get(log_id, ())
-            for row in self.rows.get(log_id, ()):
-                yield index, StoredRow(log_id, sealed, row.text, row.signature, erasures)
 
 
 class LogEvidence(Protocol):
@@ -112,8 +101,8 @@ class LogEvidence(Protocol):
 
     def checkpoint(self, month: date, size: int) -> str | None: ...
 
-    def batches(self, month: date, end: int, keys: Sequence[PublicKey]) -> Iterator[Batch]:
-        """Each with its rows judged under these keys."""
+    def batches(self, month: date, end: int, keys: Sequence[PublicKey], known: int = 0) -> Iterator[Batch]:
+        """Each with its rows judged under these keys, if it goes beyond the known leaves."""
         ...
 
     def leaves_beyond(self, month: date, end: int) -> tuple[int, int, str] | None: ...
@@ -168,9 +157,31 @@ class LogEvidence(Protocol):
 
 
 def inspect(
-    evidence: LogEvidence, keys: Sequence[PublicKey], progress: Progress, watch: Watch | None = None
+    evidence: LogEvidence,
+    keys: Sequence[PublicKey],
+    progress: Progress,
+    watch: Watch | None = None,
+    resumption: Resumption | None = None,
 ) -> Report:
     """Recompute everything, and report each place that does not match. Without a `watch` no witness is looked at."""
+    if resumption is None:
+        return _inspect(evidence, keys, progress, watch, None)
+    try:
+        return _inspect(evidence, keys, progress, watch, resumption)
+    except LeavesChangedError:
+        resumption.forget()
+        report = _inspect(evidence, keys, progress, watch, resumption)
+        report.count("earlier run does not count, because the leaves are others now")
+        return report
+
+
+def _inspect(
+    evidence: LogEvidence,
+    keys: Sequence[PublicKey],
+    progress: Progress,
+    watch: Watch | None,
+    resumption: Resumption | None,
+) -> Report:
     report = Report()
     if not keys:
         report.add(Finding(Verdict.CANNOT_TELL, "key", "There is no public key to check with"))
@@ -178,17 +189,25 @@ def inspect(
     keys = KeyRing.of(keys).with_delegations(evidence.delegations())
     has_vault = _check_vault(evidence, keys, report)
     heads, numbering, is_begun = _Heads(), Numbering(datetime.min.replace(tzinfo=UTC)), False
+    if resumption:
+        resumption.restore(numbering, report)
     for month in evidence.months():
         has_rows = evidence.is_in_period(month) and evidence.state(month) == "attached"
-        if not has_rows or not is_begun:
+        is_past = resumption is not None and resumption.is_past(month)
+        if not is_past and (not has_rows or not is_begun):
             numbering.cut(evidence.since(month))
         is_begun = has_rows
-        inspected = _Month(month, evidence, keys, report, heads, numbering, has_vault)
+        known = resumption.known(month) if resumption else 0
+        inspected = _Month(month, evidence, keys, report, heads, numbering, has_vault, resumption, known)
         end = inspected.find_end()
-        for batch in evidence.batches(month, end, keys):
+        for number, batch in enumerate(evidence.batches(month, end, keys, known), 1):
             inspected.add(batch)
+            if has_rows and batch.end > known and (number % KEPT_EVERY == 0 or batch.end == end):
+                inspected.keep(batch.end)
             progress(f"{month:%Y-%m}", batch.end, end)
         inspected.finish(end)
+    if resumption and resumption.months.keys() - {f"{month:%Y-%m}" for month in evidence.months()}:
+        raise LeavesChangedError
     heads.finish(report, evidence.origins())
     if log_of_heads := evidence.heads():
         inspect_heads(log_of_heads, keys, heads.origins | evidence.origins(), watch, report)
@@ -328,6 +347,8 @@ class _Month:
     heads: _Heads
     numbering: Numbering
     has_vault: bool
+    resumption: Resumption | None = None
+    known: int = 0  # the rows of so many leaves were judged by an earlier run
     signed_from: int | None = None  # as its last checkpoint says
     # None once a leaf is lost: no later root can be computed
     tree: Frontier | None = field(default_factory=Frontier)
@@ -343,6 +364,7 @@ class _Month:
     head_at: datetime | None = None  # when the newest head so far was signed
 
     _found_before: int = 0
+    _digest: Any = field(default_factory=sha256)  # of the leaves and their records' ids
 
     def __post_init__(self) -> None:
         self.breaks = self.evidence.breaks(self.month)
@@ -393,7 +415,13 @@ class _Month:
             if index + 1 in batch.checkpoints or index + 1 in batch.anchors:
                 self._check_head(index + 1, batch)
 
+    def keep(self, end: int) -> None:
+        if self.resumption and not self.leaves_lost and not self.rows_lost:
+            self.resumption.add(self.month, end, self._digest.hexdigest(), self.numbering, self.report)
+
     def finish(self, end: int) -> None:
+        if end < self.known:
+            raise LeavesChangedError
         self._report_lost_rows()
         self._check_breaks(end)
         if self._is_older_copy(end):
@@ -459,11 +487,16 @@ class _Month:
             self.leaves_lost[1:] = [index] if self.leaves_lost else [index, index]
             return
         self._report_lost_leaves()
+        self._digest.update((sealed or b"") + leaf.log_id.encode())
+        if index + 1 == self.known and self.resumption:
+            self.resumption.check(self.month, self.known, self._digest.hexdigest())
         if anchored is not None and anchored != leaf.leaf_hash:
             message = "The database's leaf is not the one that was anchored in the vault"
             self._add_finding(Verdict.TAMPERED, "leaf", message, index, leaf.log_id)
         if leaf.log_id in batch.keyless:
             self._check_forgotten(leaf, batch.erasures.get(leaf.log_id, ()))
+        if index < self.known:
+            return
         if rows := batch.judged.get(index):
             self._report_lost_rows()
             self._check_rows(leaf, rows)
@@ -475,8 +508,7 @@ class _Month:
         return self.evidence.is_in_period(self.month) and self.evidence.state(self.month) == "attached"
 
     def _check_columns(self, batch: Batch) -> None:
-        first = next(iter(batch.rows.values()), [LogRow("{}", None)])[0]
-        if strange := [name for name in json.loads(first.text) if not COLUMN.fullmatch(name)]:
+        if strange := [name for name in batch.columns if not COLUMN.fullmatch(name)]:
             self._add_finding(Verdict.TAMPERED, "month", f"The log has an unknown column, {strange[0]!r}")
 
     def _check_rows(self, leaf: Leaf, rows: Sequence[Judged]) -> None:
@@ -491,7 +523,7 @@ class _Month:
             if verdict in PROVEN:
                 self.numbering.add(row.numbered, datetime.fromisoformat(row.timestamp))
             if verdict is Verdict.ERASED:
-                self.report.count("records were erased, and are proven")
+                self.report.count(ERASED)
             elif verdict is not Verdict.VALID:
                 self._add_finding(verdict, "row", message, leaf.leaf_index, leaf.log_id)
 

@@ -4,7 +4,7 @@ A heartbeat says up to which number each record must be in the log, and which nu
 heartbeat is not judged: the process may have been killed before it could open that record.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -57,6 +57,31 @@ class Numbering:
     def explain(self, since: datetime, until: datetime) -> None:
         """In this time a failover or a restore lost records, as an operator has stated with a break."""
         self._losses.append((since, until))
+
+    def state(self) -> dict[str, Any]:
+        """All that it holds, as JSON."""
+        return {
+            "since": self.since.isoformat(),
+            "writers": {
+                writer: [state.through, _iso(state.beat_at), _iso(state.last_at), sorted(state.beyond)]
+                for writer, state in self._writers.items()
+            },
+            "missing": [
+                [writer, number, *map(_iso, span)] for (writer, number), span in self._missing.items()
+            ],
+            "silent": [[writer, *map(_iso, span)] for writer, span in self._silent.items()],
+            "losses": [list(map(_iso, span)) for span in self._losses],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.since = datetime.fromisoformat(state["since"])
+        self._writers = {
+            writer: _WriterState(through, _moment(beat_at), _moment(last_at), set(beyond))
+            for writer, (through, beat_at, last_at, beyond) in state["writers"].items()
+        }
+        self._missing = {(writer, number): _span(span) for writer, number, *span in state["missing"]}
+        self._silent = {writer: _span(span) for writer, *span in state["silent"]}
+        self._losses = [_span(span) for span in state["losses"]]
 
     def finish(self, report: Report) -> None:
         for writer, (beat_at, last_at) in (self._silent | dict(self._silent_ones())).items():
@@ -122,6 +147,19 @@ class Numbering:
             run = (writer, number, number, span)
         if run:
             yield run
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _span(texts: Sequence[str]) -> Span:
+    begin, end = map(datetime.fromisoformat, texts)
+    return begin, end
 
 
 def _time(moment: datetime) -> str:

@@ -37,6 +37,8 @@ PERSONAL = frozenset(
 # How the row is stored, not what happened: these columns may change without invalidating the proof.
 UNHASHED = frozenset({"spooled", "salt", "leaf_hash", "erased_at", "signature"})
 
+_NOT_PLAIN = PERSONAL | UNHASHED
+
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -182,11 +184,10 @@ def leaf_hash(row: Mapping[str, Any], committed: Mapping[str, str] | None = None
 
 
 def leaf_of_parsed(
-    row: Mapping[str, Any], texts: Mapping[str, str], committed: Mapping[str, str] | None
+    row: Mapping[str, Any], texts: Mapping[str, str], committed: Mapping[str, str] | None = None
 ) -> bytes:
     """The same for a row of which the canonical texts are at hand."""
-    hashed_texts = {name: text for name, text in texts.items() if name not in UNHASHED}
-    return leaf_of(hashed_texts, commitments_of(texts, _salt(row)) if committed is None else committed)
+    return leaf_of(texts, commitments_of(texts, _salt(row)) if committed is None else committed)
 
 
 def commitments(row: Mapping[str, Any]) -> dict[str, str]:
@@ -205,7 +206,7 @@ def commitments_of(texts: Mapping[str, str], salt: bytes) -> dict[str, str]:
 
 def leaf_of(texts: Mapping[str, str], committed: Mapping[str, str]) -> bytes:
     """The leaf of a row from its canonical texts: see `audit/__init__.py`, 4."""
-    plain = {name: text for name, text in texts.items() if name not in PERSONAL}
+    plain = {name: text for name, text in texts.items() if name not in _NOT_PLAIN}
     replaced_by = {name: canonical_text(value) for name, value in committed.items()}
     return sha256(b"\x00" + joined(plain | replaced_by).encode()).digest()
 

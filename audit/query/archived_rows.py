@@ -6,7 +6,7 @@ DuckDB names the columns and the condition that it needs; a month is fetched fro
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -14,11 +14,12 @@ import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from audit.archive import parquet
+from audit.archive.reader import read_batches
 from audit.checking.evidence import EVER
 from audit.checking.month_tiers import read_manifest
-from audit.errors import ArchiveError, UnansweredError, VaultError
+from audit.errors import ArchiveError, UnansweredError, VaultError, WorkerEndedError
 from audit.ledger.partitions import month_start, next_month
-from audit.proof import archive_format
+from audit.proof.archive_format import PARQUET
 from audit.vault import Vault
 
 
@@ -47,19 +48,35 @@ class ArchivedRows(ds.InMemoryDataset):  # type: ignore[misc]
 
     def batches(self, columns: Sequence[str], condition: ds.Expression | None) -> Iterator[pa.RecordBatch]:
         whole = [(month_start(item.month), month_start(next_month(item.month))) for item in self._archived]
+        wanted = pa.schema([self.schema.field(name) for name in columns])
         for number in _matching(whole, condition, self.schema):
-            with self._open(self._archived[number]) as source:
-                yield from _read_batches(pq.ParquetFile(source), self.schema, columns, condition)
+            for batch in self._read(self._archived[number], condition, columns):
+                yield from _chosen(batch, wanted, condition)
 
-    def _open(self, item: ArchivedMonth) -> BinaryIO:
+    def _read(
+        self, item: ArchivedMonth, condition: ds.Expression | None, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """The month's rows: of its typed copy the row groups and columns that matter, else the whole evidence."""
         try:
-            place = read_manifest(self._vault, *item.manifest).files[archive_format.PARQUET]
-            source = self._vault.open(place.key, place.version)
+            manifest = read_manifest(self._vault, *item.manifest)
+            if PARQUET in manifest.files:
+                place = manifest.files[PARQUET]
+                source = self._vault.open(place.key, place.version)
         except (OSError, VaultError, ArchiveError) as failure:
-            self.failure = UnansweredError(f"The archive of {item.month:%Y-%m} cannot be read: {failure}")
-            raise self.failure from failure
+            raise self._failed(item, failure) from failure
         self.opened.add(item.month)
-        return source
+        if PARQUET in manifest.files:
+            with source:
+                yield from _read_groups(pq.ParquetFile(source), self.schema, columns, condition)
+            return
+        try:
+            yield from read_batches(self._vault, manifest)
+        except (OSError, VaultError, ArchiveError, WorkerEndedError) as failure:
+            raise self._failed(item, failure) from failure
+
+    def _failed(self, item: ArchivedMonth, failure: Exception) -> UnansweredError:
+        self.failure = UnansweredError(f"The archive of {item.month:%Y-%m} cannot be read: {failure}")
+        return self.failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +92,28 @@ class _Scanner:
         return pa.RecordBatchReader.from_batches(schema, self.rows.batches(self.columns, self.condition))
 
 
-def _read_batches(
+def _read_groups(
     file: pq.ParquetFile, schema: pa.Schema, columns: Sequence[str], condition: ds.Expression | None
 ) -> Iterator[pa.RecordBatch]:
-    """A column that an older month does not have is read as null."""
     present = [name for name in columns if name in file.schema_arrow.names]
     times = [_time_range_of(file.metadata.row_group(number)) for number in range(file.num_row_groups)]
     groups = _matching(times, condition, schema)
-    wanted = pa.schema([schema.field(name) for name in columns])
-    for batch in file.iter_batches(row_groups=groups, columns=present, use_threads=False):
-        cells = [
-            batch.column(field.name).cast(field.type)
-            if field.name in present
-            else pa.nulls(len(batch), field.type)
-            for field in wanted
-        ]
-        table = pa.Table.from_arrays(cells, schema=wanted) if cells else batch
-        yield from (table if condition is None else table.filter(condition)).to_batches()
+    yield from file.iter_batches(row_groups=groups, columns=present, use_threads=False)
+
+
+def _chosen(
+    batch: pa.RecordBatch, wanted: pa.Schema, condition: ds.Expression | None
+) -> Iterator[pa.RecordBatch]:
+    """The wanted columns of the rows that match. A column that an older month does not have is read as null."""
+    present = batch.schema.names
+    cells = [
+        batch.column(field.name).cast(field.type)
+        if field.name in present
+        else pa.nulls(len(batch), field.type)
+        for field in wanted
+    ]
+    table = pa.Table.from_arrays(cells, schema=wanted) if cells else pa.Table.from_batches([batch])
+    yield from (table if condition is None else table.filter(condition)).to_batches()
 
 
 def _time_range_of(group: pq.RowGroupMetaData) -> tuple[datetime, datetime]:

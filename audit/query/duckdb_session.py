@@ -9,9 +9,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from decimal import Decimal
 from functools import partial
-from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,11 @@ import duckdb
 import duckdb_extension_postgres_scanner
 import pyarrow as pa
 
+from audit.archive.box import open_box
+from audit.archive.parquet import spell_jsonb
 from audit.archive.rows import RowKeys
 from audit.checking.evidence import Period
 from audit.ledger.partitions import month_start, next_month
-from audit.proof import archive_format
 from audit.proof.record import PERSONAL
 from audit.query.archived_rows import ArchivedMonth
 from audit.query.dialect import check, normalize, tables_in, translate
@@ -212,15 +211,15 @@ def login(session: duckdb.DuckDBPyConnection) -> Any:
 
 
 def add_functions(session: duckdb.DuckDBPyConnection, row_keys: RowKeys | None) -> None:
-    def open_box(log_ids: Any, boxes: Any) -> Any:
+    def open_boxes(log_ids: Any, boxes: Any) -> Any:
         assert row_keys
         return pa.array(_open_boxes(log_ids.to_pylist(), boxes.to_pylist(), row_keys), pa.string())
 
     def spell(texts: Any) -> Any:
-        return pa.array([text and _spell_jsonb(json.loads(text)) for text in texts.to_pylist()], pa.string())
+        return pa.array([text and spell_jsonb(json.loads(text)) for text in texts.to_pylist()], pa.string())
 
     add = partial(session.create_function, type="arrow", null_handling="special")
-    add("open_box", open_box, ["VARCHAR", "BLOB"], "VARCHAR")
+    add("open_box", open_boxes, ["VARCHAR", "BLOB"], "VARCHAR")
     add("spell_jsonb", spell, ["VARCHAR"], "VARCHAR")
 
 
@@ -228,22 +227,9 @@ def _open_boxes(log_ids: Sequence[str], boxes: Sequence[bytes | None], row_keys:
     """The decrypted boxes; None if there is no box or its key was destroyed."""
     keys = row_keys([log_id for log_id, box in zip(log_ids, boxes, strict=True) if box])
     return [
-        _spell_jsonb(archive_format.open_box(box, keys[log_id], log_id)) if box and log_id in keys else None
+        spell_jsonb(open_box(box, keys[log_id], log_id)) if box and log_id in keys else None
         for log_id, box in zip(log_ids, boxes, strict=True)
     ]
-
-
-def _spell_jsonb(value: Any) -> str:
-    """The text of a jsonb value as PostgreSQL writes it: shorter keys first, and numbers with all their digits."""
-    if isinstance(value, dict):
-        names = sorted(value, key=lambda name: (len(name.encode()), name.encode()))
-        members = [f"{encode_basestring(name)}: {_spell_jsonb(value[name])}" for name in names]
-        return "{" + ", ".join(members) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_spell_jsonb, value)) + "]"
-    if isinstance(value, str):
-        return encode_basestring(value)
-    return format(Decimal(repr(value)), "f") if isinstance(value, float) else json.dumps(value)
 
 
 def configuration(bytes_max: int) -> dict[str, Any]:

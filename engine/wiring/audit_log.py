@@ -25,7 +25,7 @@ from audit.archive.month_table import read_row_keys
 from audit.checking.evidence import EVER, Period, StoredEvidence
 from audit.checking.month_tiers import read_manifest
 from audit.checking.prover import Prover
-from audit.checking.second_judge import SecondJudge
+from audit.checking.range_judge import RangeJudges
 from audit.checking.stamp_check import StampRules
 from audit.checking.status import (
     READS_WAITING,
@@ -342,6 +342,7 @@ def archiver_of(
         clock=now,
         progress=progress,
         say=say,
+        with_copy=settings.archive.parquet,
     )
 
 
@@ -400,8 +401,9 @@ async def refusing_held() -> AsyncIterator[None]:
 @contextmanager
 def open_evidence(settings: Settings, database: Database, period: Period) -> Iterator[StoredEvidence]:
     """The evidence for a verifier, read in the auditor's role."""
-    with reading(database.url, AUDITOR) as connection, SecondJudge() as second:
-        evidence = StoredEvidence(connection, vault_of(settings), period, now(), second.judge_all)
+    address = databases.as_role(database.url, AUDITOR)
+    with reading(database.url, AUDITOR) as connection, RangeJudges(address) as judges:
+        evidence = StoredEvidence(connection, vault_of(settings), period, now(), judges)
         evidence.begin()
         yield evidence
 

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from audit.as_of_backup import BackedUpMonth, Newer, VaultAsOf, find_newer, log_names
 from audit.checking.evidence import EVER, StoredEvidence
 from audit.checking.inspection import inspect
-from audit.checking.second_judge import SecondJudge
+from audit.checking.range_judge import RangeJudges
 from audit.definitions.comparison import check_with
 from audit.errors import NoteError
 from audit.progress import Progress
@@ -25,7 +25,7 @@ from engine.providers.postgres import DATABASE, SUPERUSER
 from engine.providers.scratch_postgres import RESTORED, ScratchPostgres, major_version, scratch_server
 from engine.settings import HOUSE, Settings
 from engine.storage.backup import Backup, base_backup_at, dump_at
-from engine.storage.database import AUDITOR, reading
+from engine.storage.database import AUDITOR, as_role, reading
 from engine.storage.migrate import migrate
 from engine.wiring.audit_log import shipped_definitions
 from engine.wiring.providers import now, vault_of
@@ -161,7 +161,7 @@ def _verified(
         ((rows, oldest, newest),) = connection.execute(_ROWS).fetchall()
         unsealed = frozenset(leaf for (leaf,) in connection.execute(_UNSEALED))
         ((entries,),) = connection.execute("SELECT count(*) FROM audit_head_entries").fetchall()
-        report = _inspected(connection, VaultAsOf(vault, months, entries), keys, progress)
+        report = _inspected(url, connection, VaultAsOf(vault, months, entries), keys, progress)
     newer = find_newer(vault, months, unsealed, keys)
     began, restored = times
     return RestoreDrill(
@@ -188,12 +188,12 @@ def _check_house(connection: psycopg.Connection, backup: Backup, vault: Vault, *
 
 
 def _inspected(
-    connection: psycopg.Connection, vault: VaultAsOf, keys: Sequence[PublicKey], progress: Progress
+    url: str, connection: psycopg.Connection, vault: VaultAsOf, keys: Sequence[PublicKey], progress: Progress
 ) -> Report:
     ((taken_at,),) = connection.execute(_TAKEN_AT).fetchall()
     connection.commit()
-    with SecondJudge() as second:
-        evidence = StoredEvidence(connection, vault, EVER, taken_at or now(), second.judge_all)
+    with RangeJudges(as_role(url, AUDITOR)) as judges:
+        evidence = StoredEvidence(connection, vault, EVER, taken_at or now(), judges)
         evidence.begin()
         return check_with(connection, shipped_definitions(), lambda: inspect(evidence, keys, progress))
 

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from audit.checking.evidence import Period
 from audit.checking.inspection import inspect
-from audit.checking.second_judge import SecondJudge
+from audit.checking.range_judge import RangeJudges
 from audit.packing.choice import Choice
 from audit.progress import Progress
 from engine.settings import Settings
-from engine.storage.database import AUDITOR, Database, reading
+from engine.storage.database import AUDITOR, Database, as_role, reading
 from engine.wiring.audit_log import row_keys_of
 from engine.wiring.providers import now, vault_of, witness_policy_of
 from engine.wiring.signing import head_key, known_keys
@@ -33,9 +33,9 @@ def open_making(
     vault, keys = vault_of(settings), known_keys(database)
     with ExitStack() as stack:
         connection = stack.enter_context(reading(database.url, AUDITOR))
-        judge = stack.enter_context(SecondJudge()).judge_all
+        judges = stack.enter_context(RangeJudges(as_role(database.url, AUDITOR)))
         period = Period(choice.since, choice.until)
-        evidence = PeriodEvidence(connection, vault, period, now(), judge)
+        evidence = PeriodEvidence(connection, vault, period, now(), judges)
         evidence.begin()
         rows = ChosenRows(evidence, vault, choice, row_keys_of(database, stack), progress)
         verify = partial(inspect, evidence, keys, progress)

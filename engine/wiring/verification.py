@@ -3,13 +3,17 @@
 import asyncio
 import json
 import logging
+import os
 import pickle
+import stat
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -17,8 +21,9 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from audit import worker
-from audit.checking.evidence import Period
+from audit.checking.evidence import Period, StoredEvidence
 from audit.checking.inspection import inspect
+from audit.checking.resumption import Resumption, about
 from audit.checking.stamp_check import check_stamps
 from audit.coverage.verifications import COMMAND, VerificationRun, reason_of
 from audit.definitions.comparison import check_with
@@ -29,7 +34,7 @@ from audit.proof.keys import PublicKey
 from audit.proof.record import Trail
 from audit.proof.verdict import Report
 from engine.admission.operator_events import OperatorEvents
-from engine.errors import AffidavitError
+from engine.errors import AffidavitError, ConfigurationError
 from engine.storage.database import AUDITOR, Database, borrowed
 from engine.wiring.audit_log import (
     open_evidence,
@@ -74,19 +79,56 @@ log = logging.getLogger(__name__)
 
 
 def verified(
-    database: Database, keys: list[PublicKey], watch: Watch, period: Period, show: Progress
+    database: Database,
+    keys: list[PublicKey],
+    watch: Watch,
+    period: Period,
+    show: Progress,
+    resumed: Path | None = None,
 ) -> Report:
-    """Everything that can be verified of this period. `watch` was read before: the log grows meanwhile."""
+    """Everything that can be verified of this period. `watch` was read before: the log grows meanwhile.
+
+    With `resumed`, a file, it goes on where an earlier run was stopped. The file ends with the run.
+    """
     rules = stamp_rules_of(database.settings)
     with open_evidence(database.settings, database, period) as evidence:
+        resumption = _resumption(resumed, keys, evidence) if resumed else None
 
         def checked() -> Report:
-            report = inspect(evidence, keys, show, watch)
+            report = inspect(evidence, keys, show, watch, resumption)
             if evidence.has_vault:
                 check_stamps(evidence.vault, rules, evidence.newest_head(), evidence.now, report)
             return report
 
-        return check_with(evidence.connection, shipped_definitions(), checked)
+        report = check_with(evidence.connection, shipped_definitions(), checked)
+    if resumed:
+        resumed.unlink(missing_ok=True)
+    return report
+
+
+def _resumption(path: Path, keys: list[PublicKey], evidence: StoredEvidence) -> Resumption:
+    """It is believed, so nobody else may be able to write it."""
+    content = b""
+    if path.exists():
+        found = path.stat()
+        if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or path.is_symlink():
+            raise ConfigurationError(
+                f"{path} belongs to somebody else, or others may write it: then they could say what was verified. Name another file"
+            )
+        content = path.read_bytes()
+
+    def keep(text: bytes) -> None:
+        written = path.with_name(f"{path.name}.new")
+        written.unlink(missing_ok=True)
+        with open(written, "xb", opener=partial(os.open, mode=0o600)) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        written.replace(path)
+
+    period = evidence.period
+    said = about(keys, sorted(evidence.origins()), period.since, period.until, version("affidavit"))
+    return Resumption.of(content, said, evidence.now, keep)
 
 
 async def record_verification(database: Database, said: dict[str, Any], begun_at: datetime) -> str:

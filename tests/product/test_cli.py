@@ -47,7 +47,7 @@ def test_the_version_is_the_one_of_the_package(capsys: pytest.CaptureFixture[str
         ),
         ("engine.cli.serving", {"nltk", "pypdf", "selectolax", "pyarrow", "duckdb", "boto3"}),
         ("ingest.read.sandbox", {"nltk", "pypdf", "selectolax", "numpy"}),
-        ("audit.checking.second_judge", {"pyarrow", "numpy", "psycopg"}),
+        ("audit.checking.range_judge", {"pyarrow", "numpy"}),
     ],
 )
 def test_a_process_loads_nothing_heavy_before_it_needs_it(module: str, unloaded: set[str]) -> None:

@@ -266,7 +266,8 @@ def _say_what_is_lost(signers: list[KnownSigner], public: list[PublicKey], file:
 async def verify(settings: Settings, arguments: Arguments) -> int:
     """Recompute every record, leaf, tree and signature of the log, and compare them with the anchors in the vault.
 
-    With --archive, verify one archived month instead, from the vault or a local copy, without the database.
+    With --archive, verify one archived month instead, from the vault or a local copy, without the database. With --resume, a run
+    that was stopped goes on where it was; the verdict says how much was judged earlier.
     """
     keys = _public_keys(settings, arguments)
     if arguments.archive:
@@ -284,7 +285,7 @@ async def verify(settings: Settings, arguments: Arguments) -> int:
             if unrecorded := await wiring.record_verification(database, said, begun_at):
                 say(unrecorded)
 
-        check = partial(wiring.verified, database, keys, watch, period)
+        check = partial(wiring.verified, database, keys, watch, period, resumed=arguments.resume)
         return await _check_in_thread(check, arguments, record)
 
 
@@ -626,6 +627,10 @@ AUDIT_COMMANDS: dict[str, Command] = {
             argument(
                 "--metrics", type=Path, metavar="FILE",
                 help="also write the verdict and its time for Prometheus, such as verification.prom in the folder of node_exporter's textfile collector",
+            ),
+            argument(
+                "--resume", type=Path, metavar="FILE",
+                help="keep in this file how far it is, and go on from there if an earlier run was stopped; the file is removed at the end",
             ),
             _PUBLIC_KEY, JSON,
         ),

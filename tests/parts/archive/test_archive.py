@@ -38,7 +38,7 @@ from audit.proof.keys import SigningKey
 from audit.proof.record import PERSONAL, SALT_BYTES, HashedRow, Row, Trail, hashed, row_of
 from audit.proof.row_signature import sign_open, signed
 from audit.proof.verdict import Verdict
-from audit.vault import FolderVault
+from audit.vault import FolderVault, Stored
 from engine.admission.operator_events import OperatorEvents
 from engine.cli import main
 from engine.cli.output import Arguments
@@ -605,11 +605,52 @@ class BitFlip(FolderVault):
     "name", ["evidence.jsonl.zst", "rows.parquet", "leaves", "checkpoint.note", "keys.pub"]
 )
 async def test_what_is_read_back_wrong_is_not_verified_and_the_table_stays(log: SealedLog, name: str) -> None:
-    (outcome,) = await archiver_of(log, vault=BitFlip(log.folder / "vault", name)).archive(FEBRUARY)
+    vault = BitFlip(log.folder / "vault", name)
+    (outcome,) = await archiver_of(log, vault=vault, with_copy=True).archive(FEBRUARY)
     assert (outcome.is_well, outcome.state) == (False, "uploaded")
     assert "its archive is damaged or incomplete, so nothing was removed" in outcome.words
     assert JANUARY_TABLE in attached(log)
     (outcome,) = await archiver_of(log).archive(FEBRUARY)  # it was the network's fault
+    assert outcome.state == "dropped"
+
+
+class Rotten(FolderVault):
+    """The disk gives other bytes than were written to it, once."""
+
+    def put_file(self, key: str, path: Path) -> Stored:
+        if key.endswith("evidence.jsonl.zst"):
+            content = path.read_bytes()
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        return super().put_file(key, path)
+
+
+# Seen red with digests taken of the files on the disk: what was never judged was uploaded, and was read back as it was.
+async def test_what_rots_on_the_disk_before_it_is_uploaded_is_not_archived(log: SealedLog) -> None:
+    (outcome,) = await archiver_of(log, vault=Rotten(log.folder / "vault")).archive(FEBRUARY)
+    assert (outcome.is_well, outcome.state) == (False, "frozen")
+    assert "evidence.jsonl.zst was changed on this machine's disk" in outcome.words
+    assert JANUARY_TABLE in attached(log)
+    (outcome,) = await archiver_of(log).archive(FEBRUARY)
+    assert outcome.state == "dropped"
+
+
+# Seen red with `compare` that only looked whether there is a key: the second read opens no box.
+@pytest.mark.parametrize("step", ["verified", "detached", "dropped"])
+async def test_a_key_that_opens_its_box_no_more_is_not_the_only_one_left(log: SealedLog, step: str) -> None:
+    await archiver_of(log, event=stopping_at(log, step)).archive(FEBRUARY)
+    log.attack(
+        "CREATE TABLE keys_before AS SELECT * FROM audit_row_keys",
+        "UPDATE audit_row_keys SET key = sha256(key)",
+    )
+    (outcome,) = await archiver_of(log).archive(FEBRUARY)
+    assert not outcome.is_well
+    assert "its table has 5 records, 0 without their leaf and 5 without their key" in outcome.words
+    assert JANUARY_TABLE in tables(log)
+    log.attack(
+        "UPDATE audit_row_keys k SET key = b.key FROM keys_before b WHERE b.log_id = k.log_id",
+        "DROP TABLE keys_before",
+    )
+    (outcome,) = await archiver_of(log).archive(FEBRUARY)
     assert outcome.state == "dropped"
 
 

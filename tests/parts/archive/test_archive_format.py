@@ -21,14 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.archive import parquet, rows, verify, worker_process
+from audit.archive import box, parquet, rows, verify, worker_process
+from audit.archive.box import commitments_in, encrypt_box, open_box
 from audit.archive.export import export
 from audit.archive.reader import read_rows
-from audit.archive.verify import verify_archive
+from audit.archive.verify import verify_archive, verify_stored
 from audit.archive.worker_process import in_order
 from audit.erasure.target import ErasureTarget
 from audit.errors import ArchiveError, ExportError, WorkerEndedError
-from audit.proof import archive_format
 from audit.proof.archive_format import (
     CHECKPOINT,
     EVIDENCE,
@@ -39,9 +39,7 @@ from audit.proof.archive_format import (
     PARQUET,
     Exported,
     StoredFile,
-    encrypt_box,
     object_key,
-    open_box,
     open_manifest,
     sign_manifest,
 )
@@ -144,7 +142,7 @@ def exported(log: SealedLog, month: Any, folder: Path) -> Archive:
         )
     folder.mkdir()
     with psycopg.connect(log.url) as connection:
-        found = export(connection, month, folder, log.keys, "1.2.3", quiet)
+        found = export(connection, month, folder, log.keys, "1.2.3", quiet, with_copy=True)
     content = {name: path.read_bytes() for name, path in found.files.items()}
     anchors = {key: log.vault.get(key) for key in log.vault.keys(f"anchors/{month:%Y-%m}")}
     return Archive(found, log.key, keys, content, anchors)
@@ -637,6 +635,63 @@ def test_the_results_of_both_processes_come_in_the_order_of_the_items() -> None:
     assert list(in_order(math.prod, items)) == [math.prod(item) for item in items]
 
 
+# Seen red without the box opened, and without the frame decompressed, as they are written.
+@pytest.mark.parametrize("name", ["encrypt_box", "compress"])
+def test_what_cannot_be_read_back_is_not_exported(
+    log: SealedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    made = getattr(box, name)
+
+    def wrong(content: bytes, *others: Any) -> bytes:
+        is_meant = name == "encrypt_box" or b'"leaf_index"' in content
+        return bytes(made(content.replace(b"a", b"b") if is_meant else content, *others))
+
+    monkeypatch.setattr(box, name, wrong)
+    with pytest.raises(ExportError):
+        exported(log, JANUARY, tmp_path)
+
+
+def test_an_archive_without_the_copy_is_whole_and_one_of_the_older_format_needs_it(
+    january: Archive, log: SealedLog
+) -> None:
+    bare = replace(january, content={name: each for name, each in january.content.items() if name != PARQUET})
+    report = bare.verify()
+    assert (report.verdict, report.checked) == (Verdict.VALID, january.exported.rows)
+    held, place = january.put()
+    assert b'"affidavit archive 3"' in held[place]
+    for archive, verdict in ((january, Verdict.VALID), (bare, Verdict.TAMPERED)):
+        held, place = archive.put()
+        body = json.loads(held[place]) | {"format": "affidavit archive 2"}
+        unsigned = {name: each for name, each in body.items() if name != "signature"}
+        text = b"affidavit archive\n" + canonical_json(unsigned) + b"\n"
+        held["old"] = (
+            canonical_json(body | {"signature": base64.b64encode(archive.key.sign(text)).decode()}) + b"\n"
+        )
+        said = verify_archive(held, "old", None, [archive.key.public], archive.keys, quiet)
+        assert said.verdict is verdict, said
+
+
+def test_the_second_read_wants_the_very_bytes_that_were_judged(february: Archive) -> None:
+    def read_again(held: Held, place: str) -> Report:
+        return verify_stored(held, place, None, [february.key.public], quiet)
+
+    held, place = february.put()
+    report = read_again(held, place)
+    assert (report.verdict, report.checked) == (Verdict.VALID, ROWS)
+    for name, file in open_manifest(held[place]).files.items():
+        for content in (
+            held[file.key][:-1],
+            held[file.key] + b"x",
+            bytes([held[file.key][0] ^ 1]) + held[file.key][1:],
+        ):
+            assert read_again(Held(held | {file.key: content}), place).verdict is Verdict.TAMPERED, name
+        gone = Held({key: each for key, each in held.items() if key != file.key})
+        assert read_again(gone, place).verdict in {Verdict.MISSING, Verdict.TAMPERED}
+    other = february.having(LEAVES, bytes(32) + february.content[LEAVES][32:])
+    assert read_again(*other.put()).verdict is Verdict.TAMPERED
+    assert read_again(*february.put(STRANGER)).verdict is Verdict.TAMPERED
+
+
 def test_a_box_opens_with_its_own_key_for_its_own_record_alone() -> None:
     key, other = bytes(32), bytes(31) + b"\1"
     box = encrypt_box(b'{"salt":"\\\\x' + b"00" * 32 + b'"}', key, "one")
@@ -662,7 +717,7 @@ def test_a_box_with_something_else_in_it_is_refused(content: bytes) -> None:
     with pytest.raises(ArchiveError):
         open_box(box, bytes(32), "one")
     with pytest.raises(ArchiveError):
-        archive_format.commitments_in(box, bytes(32), "one")
+        commitments_in(box, bytes(32), "one")
 
 
 def test_rows_that_came_in_any_order_are_written_in_that_of_their_times(

@@ -22,11 +22,11 @@ from psycopg import errors, sql
 
 from audit import auditor
 from audit.archive.archiver import Archiver
+from audit.archive.box import open_box
 from audit.erasure.target import ErasureTarget, check_basis, spellings
 from audit.errors import ErasureTooEarlyError, ErasureUnavailableError, NothingToEraseError
 from audit.ledger.entry import Entry
 from audit.ledger.spool import ASIDE_FILE, Spool, line_of
-from audit.proof import archive_format
 from audit.proof.canonical import canonical_text
 from audit.proof.record import PERSONAL, Trail, commitments, hashed, row_of
 from audit.proof.row_signature import is_open_signed, signed
@@ -676,7 +676,7 @@ def opened_boxes(log: SealedLog) -> str:
                     log_id = told["row"]["log_id"]
                     if told.get("personal") and log_id in keys:
                         box = base64.b64decode(told["personal"])
-                        said.append(str(archive_format.open_box(box, keys[log_id], log_id)))
+                        said.append(str(open_box(box, keys[log_id], log_id)))
                     said.append(line.decode())
     return "\n".join(said)
 

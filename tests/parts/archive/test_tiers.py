@@ -6,7 +6,6 @@ import io
 import json
 import threading
 import traceback
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -42,6 +41,7 @@ from tests.logs.sealed_log import SealedLog, whole_trail
 from tests.manual.documented import SQL
 
 TWELVE = months_from(date(2025, 1, 1), 12)
+COPIED = date(2025, 8, 1)  # the months before have a typed copy, the others only the evidence
 BEYOND = date(2026, 1, 1)  # stays in the database
 ROWS = 3  # of each month
 AMPLE = QueryLimits(seconds=300.0, bytes_max=2**30)
@@ -194,7 +194,8 @@ async def filled(sealed: SealedLog) -> Log:
     log = Log(sealed, {})
     log.before = {title: log.asking().query(question) for title, question in QUESTIONS.items()}
     assert not any(found.archived for found in log.before.values())
-    outcomes = await archiver_of(sealed, event=unrecorded).archive(BEYOND)
+    outcomes = await archiver_of(sealed, event=unrecorded, with_copy=True).archive(COPIED)
+    outcomes += await archiver_of(sealed, event=unrecorded).archive(BEYOND)
     assert [outcome.month for outcome in outcomes if outcome.is_well] == [
         f"{month:%Y-%m}" for month in TWELVE
     ], outcomes
@@ -262,8 +263,19 @@ def test_only_the_months_that_are_needed_are_read(
     vault = CountedVault(log.sealed.folder / "vault")
     found = log.asking(period=period, vault=vault).query(question)
     assert len(vault.months) == len(found.opened) == months
-    reads = Counter(key.split(".", 1)[1] for key in vault.reads)
-    assert set(reads) <= {"manifest.json", "rows.parquet"}, "the evidence is not needed"
+    reads = {key.partition("/")[2].partition("/")[0::2] for key in vault.reads}
+    wanted = {
+        month: "rows.parquet" if month < f"{COPIED:%Y-%m}" else "evidence.jsonl.zst" for month in vault.months
+    }
+    assert {name.split(".", 1)[1] for month, name in reads if month in wanted} <= {
+        "manifest.json",
+        *wanted.values(),
+    }
+    assert all(
+        (month, name.split(".", 1)[1]) != (month, "evidence.jsonl.zst")
+        or wanted[month] == "evidence.jsonl.zst"
+        for month, name in reads
+    )
 
 
 def test_what_touches_no_archived_month_is_asked_of_postgresql_alone(log: Log) -> None:

@@ -1,0 +1,95 @@
+"""Canonical JSON of parsed rows, by a library in C: the same text as `audit.proof.canonical` gives, in a fifth of its time. Pure.
+
+For whoever reads whole months. What is verified alone, and the verifier in one file, use the reference and need no library.
+The library writes some values differently than canonical JSON has them. They are recognised, and left to the reference.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from audit.proof.canonical import canonical_text
+
+_EXACT = 2**53  # the library reads an integer that is far beyond as a fraction, and so forgets its digits
+_SORTED = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
+_written = orjson.dumps
+_EXPONENT = re.compile(rb"e[-+]?[0-9]{1,3}[,\]}]")
+_WHOLE = re.compile(rb"\.0[,\]}]")
+# UTF-16 orders the characters from U+E000 to U+FFFF behind all that have four bytes in UTF-8, and the library before them.
+_HIGH, _HIGHEST = (b"\xee", b"\xef"), (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4")
+
+_NO_OBJECT = "Only an object has members"
+
+
+class _UnusualError(Exception):
+    """The reference must read and write this."""
+
+
+def read_members(text: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """A JSON object, and the canonical text of each member that is not null. `ValueError` or `TypeError` if it has none."""
+    try:
+        values = orjson.loads(text)
+        return values, _texts(values)
+    except (ValueError, TypeError, AttributeError, _UnusualError):
+        values = json.loads(text)
+        return values, _slow_texts(values)
+
+
+def read_nested(text: str, name: str) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+    """The same, with this member's members apart: it must be an object."""
+    try:
+        values = orjson.loads(text)
+        return values, _texts(_without(values, name)), _texts(values[name])
+    except (ValueError, TypeError, AttributeError, KeyError, _UnusualError):
+        values = json.loads(text)
+        return values, _slow_texts(_without(values, name)), _slow_texts(values.get(name))
+
+
+def canonical(text: str) -> str:
+    """The canonical text of any JSON."""
+    try:
+        return _text(orjson.loads(text))
+    except (ValueError, TypeError, _UnusualError):
+        return canonical_text(json.loads(text))
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _text(value) for name, value in values.items() if value is not None}
+
+
+def _slow_texts(values: Any) -> dict[str, str]:
+    if not isinstance(values, dict):
+        raise TypeError(_NO_OBJECT)
+    return {name: canonical_text(value) for name, value in values.items() if value is not None}
+
+
+def _without(values: Any, name: str) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise TypeError(_NO_OBJECT)
+    return {each: value for each, value in values.items() if each != name}
+
+
+def _text(value: Any) -> str:
+    kind = type(value)
+    if kind is str:
+        return _written(value).decode()
+    if kind is dict or kind is list:
+        return _container(_written(value, None, _SORTED))
+    if kind is float and not -_EXACT < value < _EXACT:
+        raise _UnusualError
+    return canonical_text(value)
+
+
+def _container(text: bytes) -> str:
+    if _EXPONENT.search(text) or (b".0" in text and _WHOLE.search(text)):
+        raise _UnusualError
+    if not text.isascii() and _is_ordered_differently(text):
+        raise _UnusualError
+    return text.decode()
+
+
+def _is_ordered_differently(text: bytes) -> bool:
+    return any(lead in text for lead in _HIGH) and any(lead in text for lead in _HIGHEST)

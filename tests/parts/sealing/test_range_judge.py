@@ -1,0 +1,100 @@
+"""The processes judge rows as one does, in one snapshot, and the death of one costs only time."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from audit.checking import evidence, range_judge
+from audit.checking.evidence import StoredEvidence
+from audit.checking.inspection import Batch, inspect
+from audit.checking.range_judge import RangeJudges
+from audit.proof.verdict import Report, Verdict
+from engine.storage.database import AUDITOR, Database, as_role, reading
+from engine.wiring import now
+from tests.logs.sealed_log import EVER, JANUARY, SealedLog, quiet, sealed_log
+
+ROWS = 60
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (evidence, range_judge):
+        monkeypatch.setattr(module, "SMALL", 50)
+    monkeypatch.setattr(evidence, "BATCH_LEAVES", 7)
+
+
+@pytest.fixture
+async def log(database: Database, tmp_path: Path) -> AsyncIterator[SealedLog]:
+    async with sealed_log(database, tmp_path) as log:
+        log.write(JANUARY, *range(100, 100 + ROWS))
+        assert await log.seal() == {}
+        yield log
+
+
+def batches(log: SealedLog, judges: RangeJudges | None) -> tuple[list[Batch], Report]:
+    with reading(log.url, AUDITOR) as connection:
+        evidence = StoredEvidence(connection, log.vault, EVER, now(), judges)
+        evidence.begin()
+        found = list(evidence.batches(JANUARY, 60, log.keys))
+        return found, inspect(evidence, log.keys, quiet)
+
+
+def test_the_processes_judge_as_one_does_and_in_order(log: SealedLog) -> None:
+    log.attack(
+        "UPDATE audit_logs SET answer_text = 'It says something else.' WHERE log_id = %(id)s",
+        id=log.log_id(JANUARY, 117),
+    )
+    with RangeJudges(as_role(log.url, AUDITOR)) as judges:
+        found, report = batches(log, judges)
+        assert all(peer._worker for peer in judges._peers)
+        assert judges._here is None
+    alone, report_alone = batches(log, None)
+    assert [(each.begin, each.judged, each.outside_period) for each in found] == [
+        (each.begin, each.judged, each.outside_period) for each in alone
+    ]
+    assert report == report_alone
+    assert (report.verdict, len(report.findings)) == (Verdict.TAMPERED, 1)
+
+
+def test_a_short_log_starts_no_process(log: SealedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "SMALL", 1_000)
+    with RangeJudges(as_role(log.url, AUDITOR)) as judges:
+        _, report = batches(log, judges)
+        assert not any(peer._worker for peer in judges._peers)
+    assert report.verdict is Verdict.VALID
+
+
+def test_processes_that_die_cost_only_time(log: SealedLog) -> None:
+    with RangeJudges(as_role(log.url, AUDITOR)) as judges:
+        before, _ = batches(log, judges)
+        for peer in judges._peers:
+            assert peer._worker
+            peer._worker._process.kill()
+        after, report = batches(log, judges)
+        assert judges._here
+    assert [each.judged for each in after] == [each.judged for each in before]
+    assert report.verdict is Verdict.VALID
+
+
+def test_the_processes_read_in_the_snapshot_of_the_first(log: SealedLog) -> None:
+    """Seen red with sessions that took a snapshot of their own: a row that is altered meanwhile was found, or not, by chance."""
+    with RangeJudges(as_role(log.url, AUDITOR)) as judges, reading(log.url, AUDITOR) as connection:
+        evidence = StoredEvidence(connection, log.vault, EVER, now(), judges)
+        evidence.begin()
+        log.attack(
+            "UPDATE audit_logs SET answer_text = 'later' WHERE log_id = %(id)s", id=log.log_id(JANUARY, 150)
+        )
+        assert inspect(evidence, log.keys, quiet).verdict is Verdict.VALID
+    assert log.inspect().verdict is Verdict.TAMPERED
+
+
+def test_processes_that_get_no_connection_cost_only_time(log: SealedLog) -> None:
+    with RangeJudges(as_role(log.url, AUDITOR)) as judges, psycopg.connect(log.url, autocommit=True) as owner:
+        owner.execute("ALTER ROLE affidavit_auditor CONNECTION LIMIT 0")
+        try:
+            _, report = batches(log, judges)
+        finally:
+            owner.execute("ALTER ROLE affidavit_auditor CONNECTION LIMIT -1")
+    assert report.verdict is Verdict.VALID
