@@ -57,7 +57,12 @@ def canonical(text: str) -> str:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _text(value) for name, value in values.items() if value is not None}
+    """Most are texts, and a function call for each took a tenth of the time."""
+    return {
+        name: _written(value).decode() if type(value) is str else _text(value)
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _slow_texts(values: Any) -> dict[str, str]:

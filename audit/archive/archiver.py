@@ -21,7 +21,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclo
 from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import partial
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 
 import psycopg
@@ -376,9 +376,11 @@ class Archiver:
 
 
 def put(vault: Vault, month: date, name: str, path: Path, digest: str) -> StoredFile:
-    """Store the file, which must still be what was written: it has this digest."""
-    stored = vault.put_file(archive_format.object_key(month, name, digest), path)
-    if stored.sha256 != digest:
+    """Store the file, which must still be what was written: it has this digest. A wrong one would stay in the vault."""
+    with path.open("rb") as file:
+        is_same = file_digest(file, "sha256").hexdigest() == digest
+    stored = vault.put_file(archive_format.object_key(month, name, digest), path) if is_same else None
+    if stored is None or stored.sha256 != digest:
         raise ArchiveError(
             f"{name} was changed on this machine's disk after it was written, so nothing was removed"
         )

@@ -8,19 +8,19 @@ import contextlib
 import os
 import pickle
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import psycopg
 
 from audit import worker
-from audit.checking.judgement import Judged, judge
-from audit.checking.row_range import RowRange, StoredRows
-from audit.checking.row_reader import SESSION, RowQueries, read_rows
+from audit.checking.judgement import judge
+from audit.checking.row_range import JudgedRange, RowRange, StoredRows
+from audit.checking.row_reader import SESSION, RowQueries, Source, read_rows
 from audit.checking.signature_check import FastKeys
 from audit.errors import WorkerEndedError
 from audit.proof.keys import PublicKey
@@ -34,21 +34,6 @@ JUDGING_S = 600.0  # a range takes less than a second
 SMALL = 1_000  # leaves of a month, a fifth of a second: not worth a process
 PROCESSES_MAX = 16  # each has a connection to the database
 _SNAPSHOT = "SELECT pg_export_snapshot()"
-
-
-class Source(NamedTuple):
-    """What a session needs to read as the first one does."""
-
-    address: str
-    snapshot: str
-    queries: RowQueries
-
-
-class JudgedRange(NamedTuple):
-    """The rows of each leaf, by its index."""
-
-    judged: Mapping[int, Sequence[Judged]]
-    outside_period: frozenset[str]
 
 
 def judge_all(

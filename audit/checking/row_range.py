@@ -1,10 +1,10 @@
 """A range of leaves, and the rows that are stored of it. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from audit.checking.judgement import StoredRow
+from audit.checking.judgement import Judged, StoredRow
 
 Span = tuple[datetime, datetime]
 
@@ -22,6 +22,13 @@ class StoredRows(NamedTuple):
 
     rows: Sequence[tuple[int, StoredRow]] = ()
     outside_period: frozenset[str] = frozenset()
+
+
+class JudgedRange(NamedTuple):
+    """The rows of each leaf, by its index."""
+
+    judged: Mapping[int, Sequence[Judged]]
+    outside_period: frozenset[str]
 
 
 NO_ROWS = StoredRows()

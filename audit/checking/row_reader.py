@@ -46,6 +46,14 @@ class RowQueries(NamedTuple):
     now: datetime
 
 
+class Source(NamedTuple):
+    """What a session needs to read as the first one does."""
+
+    address: str
+    snapshot: str
+    queries: RowQueries
+
+
 def read_rows(connection: psycopg.Connection, queries: RowQueries, wanted: RowRange) -> StoredRows:
     log_ids = [log_id for _, log_id, _ in wanted.leaves]
     found = connection.execute(queries.rows, (log_ids, *wanted.period), binary=True).fetchall()

@@ -26,6 +26,7 @@ from psycopg.conninfo import make_conninfo
 
 from audit.archive import month_table
 from audit.archive.archiver import EMPTY, MonthOutcome
+from audit.archive.export import export
 from audit.archive.verify import verify_archive
 from audit.checking.month_tiers import StoredMonth, find_losses, read_months
 from audit.erasure.search import PersonalDataReport
@@ -38,7 +39,7 @@ from audit.proof.keys import SigningKey
 from audit.proof.record import PERSONAL, SALT_BYTES, HashedRow, Row, Trail, hashed, row_of
 from audit.proof.row_signature import sign_open, signed
 from audit.proof.verdict import Verdict
-from audit.vault import FolderVault, Stored
+from audit.vault import FolderVault
 from engine.admission.operator_events import OperatorEvents
 from engine.cli import main
 from engine.cli.output import Arguments
@@ -614,19 +615,22 @@ async def test_what_is_read_back_wrong_is_not_verified_and_the_table_stays(log: 
     assert outcome.state == "dropped"
 
 
-class Rotten(FolderVault):
-    """The disk gives other bytes than were written to it, once."""
-
-    def put_file(self, key: str, path: Path) -> Stored:
-        if key.endswith("evidence.jsonl.zst"):
-            content = path.read_bytes()
-            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        return super().put_file(key, path)
-
-
 # Seen red with digests taken of the files on the disk: what was never judged was uploaded, and was read back as it was.
-async def test_what_rots_on_the_disk_before_it_is_uploaded_is_not_archived(log: SealedLog) -> None:
-    (outcome,) = await archiver_of(log, vault=Rotten(log.folder / "vault")).archive(FEBRUARY)
+async def test_what_rots_on_the_disk_before_it_is_uploaded_is_not_archived(
+    log: SealedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = export
+
+    def rotten(*given: Any, **others: Any) -> Any:
+        exported = real(*given, **others)
+        path = exported.files["evidence.jsonl.zst"]
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        return exported
+
+    with monkeypatch.context() as rotting:
+        rotting.setattr("audit.archive.archiver.export", rotten)
+        (outcome,) = await archiver_of(log).archive(FEBRUARY)
     assert (outcome.is_well, outcome.state) == (False, "frozen")
     assert "evidence.jsonl.zst was changed on this machine's disk" in outcome.words
     assert JANUARY_TABLE in attached(log)

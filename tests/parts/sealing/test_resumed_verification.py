@@ -84,8 +84,8 @@ def test_it_goes_on_and_says_what_was_judged_earlier(
     assert 16 <= first < whole.checked
     judged.clear()
     report = run(log, tmp_path / "run")
-    assert (report.verdict, report.checked, earlier(report)) == (Verdict.VALID, whole.checked, 12)
-    assert len(judged) == whole.checked - 12
+    assert (report.verdict, report.checked, earlier(report)) == (Verdict.VALID, whole.checked, 16)
+    assert len(judged) == whole.checked - 16
 
 
 # Seen red without `check`: records that were removed, with their leaves, from what an earlier run had judged were not missed
@@ -133,7 +133,7 @@ def test_a_file_that_says_more_than_was_judged_is_not_believed(log: SealedLog, t
     """Whoever writes it with a fitting digest of its own still needs the very leaves; and the verdict says how much it said."""
     stopped(log, tmp_path / "run", 8)
     kept = (tmp_path / "run").read_bytes()
-    for content in (kept.replace(b'"checked":4', b'"checked":9'), kept[: len(kept) // 2]):
+    for content in (kept.replace(b'"checked":8', b'"checked":9'), kept[: len(kept) // 2]):
         (tmp_path / "run").write_bytes(content)
         report = run(log, tmp_path / "run")
         assert (report.verdict, earlier(report)) == (Verdict.VALID, 0)
@@ -147,7 +147,7 @@ class TogetherVault(FolderVault):
         self.together = Barrier(2)
 
     def get(self, key: str, version: str | None = None) -> bytes:
-        if key.endswith(".leaves"):
+        if key.startswith("anchors/2025-01/") and key.endswith(".leaves"):
             self.together.wait(timeout=20)
         return super().get(key, version)
 
