@@ -7,6 +7,7 @@ import argparse
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from audit.proof.verdict import Verdict
@@ -27,17 +28,10 @@ _COMMENT = re.compile(
 )
 
 
+@cache
 def pages() -> dict[str, str]:
     """The text of each page by its file's name."""
-    return {
-        "command-line.md": _command_line(),
-        "settings.md": _settings(),
-        "http.md": _http(),
-        "log.md": _log(),
-        "metrics.md": _metrics(),
-        "errors.md": _errors(),
-        "refusals-and-verdicts.md": _refusals_and_verdicts(),
-    }
+    return {name: text() for name, text in PAGES.items()}
 
 
 def _command_line() -> str:
@@ -66,8 +60,11 @@ def _commands() -> Iterator[str]:
             yield _table(("argument", "what it means"), rows)
 
 
+_parser = cache(parser)
+
+
 def _parser_of(name: str) -> argparse.ArgumentParser:
-    found = parser()
+    found = _parser()
     for word in name.split():
         (below,) = (action for action in found._actions if isinstance(action, argparse._SubParsersAction))
         found = below.choices[word]
@@ -231,6 +228,16 @@ def _escaped(words: str) -> str:
     parts = re.split(r"(`[^`]*`)", " ".join(words.split()))
     return "".join(part if part.startswith("`") else re.sub(r"([<{])", r"\\\1", part) for part in parts)
 
+
+PAGES = {
+    "command-line.md": _command_line,
+    "settings.md": _settings,
+    "http.md": _http,
+    "log.md": _log,
+    "metrics.md": _metrics,
+    "errors.md": _errors,
+    "refusals-and-verdicts.md": _refusals_and_verdicts,
+}
 
 if __name__ == "__main__":
     for name, text in pages().items():

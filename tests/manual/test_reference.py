@@ -5,9 +5,9 @@ import pytest
 from tests.manual import reference
 
 
-@pytest.mark.parametrize(("name", "text"), reference.pages().items(), ids=str)
-def test_a_generated_page_is_up_to_date(name: str, text: str) -> None:
-    assert (reference.FOLDER / name).read_text() == text, "run `make reference`"
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_generated_page_is_up_to_date(name: str) -> None:
+    assert (reference.FOLDER / name).read_text() == reference.pages()[name], "run `make reference`"
 
 
 def test_every_column_that_auditors_see_has_a_comment() -> None:

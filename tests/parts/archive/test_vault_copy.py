@@ -46,6 +46,9 @@ async def whole(database: Database, tmp_path_factory: pytest.TempPathFactory) ->
         assert await write_and_seal(log) == {}
         outcomes = await archiver_of(log).archive(FEBRUARY)
         assert all(outcome.is_well for outcome in outcomes), outcomes
+        assert (
+            await log.seal() == {}
+        )  # of the archiver's own records too: unsealed, they would be overdue some seconds later
         yield log
 
 
