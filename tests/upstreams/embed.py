@@ -25,17 +25,12 @@ class Upstream:
     url: str = ""
     failures: list[int] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
-    reply: bytes | None = None
     spoil: float | None = None
     wait: Callable[[list[str]], Awaitable[None]] = _at_once
 
     async def receive(self, request: Request) -> Response:
         asked = await request.json()
         self.requests.append(asked)
-        self.headers.append(dict(request.headers))
-        if self.reply is not None:
-            return Response(self.reply, media_type="application/json")
         if self.failures:
             return JSONResponse(
                 {"message": "canary of the vendor"}, self.failures.pop(0), {"Retry-After": "59"}
