@@ -122,7 +122,7 @@ class EmbeddedIndex:
             yield batch
 
     async def describe(self) -> str:
-        return f"{await self._edge.describe()} (books of up to {EXACT_NUMBERS_MAX:,} numbers are searched without it)"
+        return f"{await self._edge.describe()} (books of up to {EXACT_NUMBERS_MAX} numbers are searched without it)"
 
     async def announce(self, book_id: str, generation: UUID) -> None:
         await self._edge.announce(book_id, generation)
