@@ -429,22 +429,16 @@ class _Given:
         return {name: _passage(name) for name in chunk_ids}
 
 
-class _Words(Sequence[list[str]]):
+@dataclass(frozen=True, slots=True)
+class _Words:
     """The words of each passage, in a file: of a million passages they would take 8 GB of memory."""
 
-    def __init__(self, file: Path, count: int) -> None:
-        self._file = file
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
+    file: Path
+    count: int
 
     def __iter__(self) -> Iterator[list[str]]:
-        with self._file.open() as reading:
+        with self.file.open() as reading:
             yield from (line.split() for line in reading)
-
-    def __getitem__(self, _: Any) -> Any:
-        raise NotImplementedError
 
 
 async def _filled(index: Index, given: _Given) -> Generation:
@@ -454,7 +448,7 @@ async def _filled(index: Index, given: _Given) -> Generation:
     generation = Generation(uuid4(), "bench", "known", given.dimension, _CALIBRATION, lexicon)
     await index.create(generation.generation_id, generation.dimension)
     passages = zip(given.rows(), words, strict=True)
-    for start in range(0, len(words), BATCH):
+    for start in range(0, words.count, BATCH):
         some = list(itertools.islice(passages, BATCH))
         vectors = given.vectors(start, len(some))
         points = [
