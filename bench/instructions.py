@@ -19,9 +19,10 @@ from uuid import UUID
 
 import numpy as np
 
+from audit.fast_json import read_members
 from audit.proof.canonical import canonical_json
 from audit.proof.merkle import Frontier
-from audit.proof.record import Row, Trail, hashed, leaf_hash, row_of
+from audit.proof.record import Row, Trail, hashed, leaf_hash, leaf_of_parsed, row_of
 from bench.results import Figure, record, show
 from engine.grounding import cite
 from engine.grounding.verify import NO_INSTRUCTIONS, is_proven, sentences_text
@@ -84,6 +85,9 @@ def parts() -> dict[str, Part]:
         NO_ROUNDS: lambda: None,
         "a record's canonical text, commitments and leaf": lambda: hashed(row, SALT),
         "a record parsed and its leaf recomputed": lambda: leaf_hash(json.loads(line)),
+        "a record of a whole month parsed and its leaf recomputed": lambda: leaf_of_parsed(
+            *read_members(line)
+        ),
         "a passage list as canonical JSON": lambda: canonical_json(row["chunks_returned"]),
         "a leaf appended to a month's tree, and its root": lambda: _grown_root(tree),
         "a question's words and their weights": lambda: lexical.query_weights(

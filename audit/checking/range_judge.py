@@ -78,11 +78,16 @@ class RangeJudges:
     def __exit__(self, *_: object) -> None:
         for peer in self._peers:
             peer.end()
+        self._close()
+
+    def _close(self) -> None:
         if self._here:
             self._here.close()
+            self._here = None
 
     def begin(self, connection: psycopg.Connection, queries: RowQueries) -> None:
         """Share this session's snapshot."""
+        self._close()
         ((snapshot,),) = connection.execute(_SNAPSHOT).fetchall()
         self._source = Source(self._address, snapshot, queries)
 
@@ -110,6 +115,13 @@ class _Peer:
         self._told: tuple[Source, Sequence[PublicKey]] | None = None
 
     def judge(self, source: Source, wanted: RowRange, keys: Sequence[PublicKey]) -> JudgedRange:
+        try:
+            return self._judged(source, wanted, keys)
+        except (WorkerEndedError, OSError):
+            self._worker = self._told = None  # another one is started for the next range
+            raise
+
+    def _judged(self, source: Source, wanted: RowRange, keys: Sequence[PublicKey]) -> JudgedRange:
         self._worker = self._worker or Worker(worker.command(__name__))
         if self._told != (source, keys):
             self._worker.request(_BEGIN, _pickled((source, keys)), deadline_s=JUDGING_S)

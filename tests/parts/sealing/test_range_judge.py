@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from audit.checking import evidence, range_judge
@@ -66,6 +65,7 @@ def test_a_short_log_starts_no_process(log: SealedLog, monkeypatch: pytest.Monke
     assert report.verdict is Verdict.VALID
 
 
+# Seen red with a dead process that was asked once more: its pipes were closed, and the verification failed.
 def test_processes_that_die_cost_only_time(log: SealedLog) -> None:
     with RangeJudges(as_role(log.url, AUDITOR)) as judges:
         before, _ = batches(log, judges)
@@ -88,13 +88,3 @@ def test_the_processes_read_in_the_snapshot_of_the_first(log: SealedLog) -> None
         )
         assert inspect(evidence, log.keys, quiet).verdict is Verdict.VALID
     assert log.inspect().verdict is Verdict.TAMPERED
-
-
-def test_processes_that_get_no_connection_cost_only_time(log: SealedLog) -> None:
-    with RangeJudges(as_role(log.url, AUDITOR)) as judges, psycopg.connect(log.url, autocommit=True) as owner:
-        owner.execute("ALTER ROLE affidavit_auditor CONNECTION LIMIT 0")
-        try:
-            _, report = batches(log, judges)
-        finally:
-            owner.execute("ALTER ROLE affidavit_auditor CONNECTION LIMIT -1")
-    assert report.verdict is Verdict.VALID
