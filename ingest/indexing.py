@@ -46,7 +46,7 @@ class IndexContent:
 
     @property
     def rows(self) -> Any:
-        return np.frombuffer(bytes(self._rows), _ROW)
+        return np.frombuffer(self._rows, _ROW)  # without a copy
 
     @property
     def digest(self) -> str:

@@ -24,4 +24,4 @@ def of_point(point: Point) -> bytes:
 
 def of_points(digests: "np.ndarray[Any, np.dtype[np.bytes_]]") -> str:
     """Of the digests as an array of 32 bytes each: a book may have millions."""
-    return sha256(np.sort(digests).tobytes()).hexdigest()
+    return sha256(np.sort(digests).view(np.uint8).data).hexdigest()
