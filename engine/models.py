@@ -5,7 +5,7 @@ The trail is the audit record that is being written, so every step notes there w
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -132,6 +132,9 @@ class Wording:
     text: str
     clauses: tuple[str, ...] = ()
     corrected: dict[str, str] = field(default_factory=dict)
+    vectors: Mapping[str, Vector] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # what was embedded
 
     @property
     def searched(self) -> tuple[str, ...]:

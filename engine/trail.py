@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from engine.errors import RequestError
-from engine.grounding.injection_flags import is_instruction_like
+from engine.grounding.injection_flags import is_flagged, is_instruction_like
 from engine.models import Draft, Generation, Question, Refusal, Released, Retrieved, Trail
 
 HTTP_OK = 200
@@ -51,7 +51,7 @@ def note_retrieved(trail: Trail, found: Retrieved) -> None:
     trail.chunks_returned = [item.candidate._asdict() for item in found.evidence]
     trail.filter_message, trail.rerank = found.filter_message, found.rerank
     trail.details = _details(trail) | _searched_otherwise(found) or None
-    suspects = [item.passage.chunk_id for item in found.evidence if is_instruction_like(item.passage.text)]
+    suspects = [item.passage.chunk_id for item in found.evidence if is_flagged(item.passage.text)]
     if suspects:
         trail.instruction_like = [*(trail.instruction_like or []), *suspects]
 

@@ -7,6 +7,9 @@ one in a language that is not listed is missed.
 
 import re
 import unicodedata
+from functools import lru_cache
+
+PASSAGES_MAX = 10_000  # of some kilobytes each, which the library's cache holds too
 
 # Cheap substrings, and the regular expression that runs only if one of them occurs; an empty one always matches.
 _PHRASES = {
@@ -40,6 +43,12 @@ _PHRASES = {
     ("игнорируй", "забудь"): r"\b(?:игнорируй|забудь)\w*\b.{0,40}\b(?:инструкци|указани|правил)",
 }  # fmt: skip
 _COMPILED = {words: re.compile(pattern) for words, pattern in _PHRASES.items()}
+
+
+@lru_cache(PASSAGES_MAX)
+def is_flagged(passage: str) -> bool:
+    """`is_instruction_like` of a passage of the book: the same ones are found again and again."""
+    return is_instruction_like(passage)
 
 
 def is_instruction_like(text: str) -> bool:

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
@@ -143,11 +144,12 @@ class Figures:
 
     def _observe(self, family: str, limits: tuple[float, ...], value: float, **labels: object) -> None:
         series = self.families[family]
-        reached = bisect_left(limits, value)
-        for place, limit in enumerate((*limits, "+Inf")):
-            series[_series(f"{family}_bucket", labels | {"le": limit})] += place >= reached
-        series[_series(f"{family}_sum", labels)] += value
-        series[_series(f"{family}_count", labels)] += 1
+        total, count, buckets = _histogram(family, limits, tuple(labels.items()))
+        if count not in series:
+            series |= dict.fromkeys((*buckets, total, count), 0.0)
+        for name in (*buckets[bisect_left(limits, value) :], count):
+            series[name] += 1
+        series[total] += value
 
 
 class Metrics:
@@ -273,6 +275,16 @@ def _lines(families: Mapping[str, Series], announced: Mapping[str, tuple[str, st
                 f"{name} {round(value, 6)}\n" if value % 1 else f"{name} {int(value)}\n"
                 for name, value in families[family].items()
             )
+
+
+@cache
+def _histogram(
+    family: str, limits: tuple[float, ...], labels: tuple[tuple[str, object], ...]
+) -> tuple[str, str, list[str]]:
+    """The names of its sum, its count and its buckets: written once, because a request adds to seven histograms."""
+    given = dict(labels)
+    buckets = [_series(f"{family}_bucket", given | {"le": limit}) for limit in (*limits, "+Inf")]
+    return _series(f"{family}_sum", given), _series(f"{family}_count", given), buckets
 
 
 def _series(name: str, labels: Mapping[str, object]) -> str:

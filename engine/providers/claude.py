@@ -118,7 +118,13 @@ class Claude:
     ) -> AsyncGenerator[RawMessageStreamEvent, None]:
         """The vendor's events. Every exception becomes one of ours, without the vendor's message."""
         try:
-            async with await self._client.messages.create(**request, stream=True) as stream:
+            async with await self._client.messages.create(
+                model=self.name,
+                max_tokens=self._max_output_tokens,
+                messages=[],
+                extra_body=request,  # sent as it is: the SDK would look through every sentence of the passages
+                stream=True,
+            ) as stream:
                 draft.request_id = stream.response.headers.get("request-id")
                 async for event in stream:
                     yield event

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -126,7 +127,10 @@ class Extractive:
     ) -> Sequence[Supporting]:
         """In a language that no embedder reads, the share of the words takes the place of the cosine."""
         embedder = self._others.get(question.embedder, self._embedder)
-        vectors = np.stack([await embedder.embed_query(text) for text in texts])
+        known = question.wording.vectors if question.wording else {}  # embedding again takes milliseconds
+        vectors = np.stack(
+            [known[text] if text in known else await embedder.embed_query(text) for text in texts]
+        )
         if vectors.shape[1] == 1:
             return [replace(item, cosine=item.share) for item in shortlist]
         return await asyncio.gather(*(self._with_cosine(item, vectors, embedder) for item in shortlist))
@@ -159,20 +163,26 @@ def _compared(
 ) -> Iterator[Supporting]:
     """Each unit with its share of the question's words, in which a rarer word counts more (idf)."""
     asked_words = set(lexical.words(text, language))
-    held = [asked_words & set(lexical.words(unit.text, language)) for unit in found]
+    held = [asked_words & _words_of_book(unit.text, language) for unit in found]
     containing = Counter(word for words in held for word in words)
     idf = {word: math.log1p(len(found) / (1 + containing[word])) for word in asked_words}
     whole = sum(idf.values()) or 1.0
     for unit, words in zip(found, held, strict=True):
         item = evidence[unit.passage]
         above = f"{item.passage.chapter} {item.passage.section} {unit.heading}"
-        share = sum(idf[word] for word in words | (asked_words & set(lexical.words(above, language)))) / whole
+        share = sum(idf[word] for word in words | (asked_words & _words_of_book(above, language))) / whole
         yield Supporting(
             unit,
             item.candidate.rank_score,
             share,
             aim.fits(unit.stated, item.passage.sentences[unit.main].kind),
         )
+
+
+@lru_cache(CACHED_MAX)
+def _words_of_book(text: str, language: str) -> frozenset[str]:
+    """The same units are compared with one question after another."""
+    return frozenset(lexical.words(text, language))
 
 
 def _stating(ranked: Sequence[Supporting], aim: Aim) -> Sequence[Supporting]:

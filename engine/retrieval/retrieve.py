@@ -67,6 +67,10 @@ class Retriever:
         alone = [await self.prepare(text, generation) for text in words.searched]
         query = "\n".join(filter(None, (words.text, question.context)))
         searches = [await self.prepare(query, generation), *alone[1:]] if question.context else alone
+        vectors = {
+            text: search.dense
+            for text, search in zip((*words.searched, query), (*alone, searches[0]), strict=True)
+        }
         ranked, searched = await self._widened(searches, question.filters)
         judged = await self._judged(words.text, alone, ranked, searched) if question.context else ranked
         best_score, considered = max((item.score for item in judged), default=0.0), len(ranked)
@@ -82,7 +86,7 @@ class Retriever:
             best_score=best_score,
             considered=considered,
             query=query,
-            wording=words,
+            wording=replace(words, vectors=vectors),
             is_underspecified=not question.context and wording.names_nothing(words.text),
             searched=described(searched) or None,
             filter_message=_filter_message(question.filters, searched),
