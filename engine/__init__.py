@@ -57,7 +57,8 @@ Modules
             concurrency_limit  how many questions at once, by the length of the event loop's turns (pure)
         proxies          trusted proxies, and the address of a client behind them (pure)
         sessions         session store of conversations
-        console_sessions  sessions of the console: a key, exchanged for a cookie
+        console_sessions  sessions of the console: a key or a person, exchanged for a cookie
+        single_sign_on   binds a sign-in to its browser; the roles of a person's groups (pure)
         reads            reads of personal columns: masked, or on record
         operator_events  audit trail of operators' actions
     retrieval/           search, blend, calibrate, gate
@@ -121,6 +122,7 @@ Modules
             visit        what a page gets, and what it gives back
             layout       the frame of every page (pure)
             signing_in   keys for cookies; where a form may come from
+            single_sign_on  signing in at an identity provider: away, and back
             records/     finds records, and reads one
                 search   words, ids, filters, pages
                 saved    saved searches and frozen results
@@ -160,6 +162,7 @@ Modules
         edge_worker      vector store: worker process that owns Qdrant Edge
         qdrant           vector store: Qdrant server
         limits           rate limits in memory or Redis
+        openid           identity provider: any that speaks OpenID Connect
         log_collector    where `audit export` sends rows: HTTP
         otlp             trace exporter: OTLP over HTTP
         postgres         embedded PostgreSQL

@@ -285,6 +285,7 @@ class Engine:
     async def _admitted(self, asked: Asked, trail: Trail) -> Client:
         client = asked.operator or await self._identified(asked)
         trail.client_id, trail.key_id = client.client_id, client.key_id
+        trail.end_user = client.person.name if client.person else None
         if client.public_origin:
             trail.details = {"public_token": client.public_origin}
         if client.public_origin not in (None, asked.origin):
@@ -294,7 +295,7 @@ class Engine:
         if asked.scopes and not asked.scopes & client.scopes:
             raise ForbiddenError
         reader = asked.end_user if isinstance(asked.end_user, EndUser) else None
-        trail.end_user = reader.name if reader else None
+        trail.end_user = reader.name if reader else trail.end_user
         allowance = await self.limiter.admit(client, reader)
         trail.limit_decision = allowance.decision
         asked.exchange.note_allowance(allowance)

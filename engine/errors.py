@@ -52,6 +52,7 @@ AffidavitError
     │   ├── AuditUnavailableError      the record cannot be made durable, so no answer is given
     │   │   └── UnrecordedError        an operator's change cannot be recorded; also a LedgerUnavailableError of audit
     │   └── ModelBusyError             the language model is overloaded
+    ├── IdentityProviderError 502  the provider that signs people in to the console failed
     ├── ModelFailedError      502  the language model returned no usable response
     ├── OutOfTimeError        504  the time budget (five seconds) is used up
     └── UnexpectedError       500  a bug or an unforeseen fault in the engine
@@ -385,6 +386,17 @@ class ModelFailedError(RequestError):
     error_type = "llm"
     title = "The language model failed"
     detail = "The language model returned no usable answer. Please try again."
+    retryable = True
+
+
+class IdentityProviderError(RequestError):
+    status = 502
+    error_type = "network"
+    title = "The identity provider failed"
+    detail = (
+        "The identity provider did not answer as it should, so nobody was signed in. Please try again. If it stays so,"
+        " whoever runs this console finds the cause with `affidavit doctor`; an API key signs in without the provider."
+    )
     retryable = True
 
 

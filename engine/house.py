@@ -24,6 +24,7 @@ from engine.admission.operator_events import OperatorEvents
 from engine.admission.proxies import TrustedProxies
 from engine.admission.public_tokens import PublicTokens
 from engine.admission.sessions import Sessions, Turn
+from engine.admission.single_sign_on import SingleSignOn
 from engine.answer import Engine
 from engine.errors import ConfigurationError, UnknownBookError
 from engine.ports import Embedder, Index
@@ -76,6 +77,7 @@ class House:
     verifier: LogVerifier
     access_policy: Policy
     unmask_requests: Callable[[], Awaitable[list[UnmaskRequest]]]
+    single_sign_on: SingleSignOn | None = None
     is_read_only: bool = False  # only the console, and it changes nothing
 
     def turn(self, token: str | None, *, may_begin_anew: bool = False) -> Turn | None:

@@ -37,6 +37,7 @@ NEVER_AN_ANSWER: frozenset[SentenceKind] = frozenset(
 )
 Tier = Literal["anonymous", "authenticated"]
 
+PERSON = "oidc:"  # begins the names of people who signed in at an identity provider, and of no key's client
 RECORD_CLOSE = "record_close"  # the stage after which a request's row is durable
 
 RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")  # such as "100/minute"
@@ -52,8 +53,22 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """A person, as an identity provider vouches for them (OpenID Connect)."""
+
+    issuer: str
+    subject: str
+    groups: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As records have it, in the personal column `end_user`. An issuer has no space, so no two people share a name."""
+        return f"{PERSON}{self.issuer} {self.subject}"
+
+
+@dataclass(frozen=True, slots=True)
 class Client:
-    """The caller: the holder of an API key, or an operator at this machine's terminal."""
+    """The caller: the holder of an API key, a person in the console, or an operator at this machine's terminal."""
 
     client_id: str
     key_id: str | None
@@ -62,6 +77,12 @@ class Client:
     books: frozenset[str] = frozenset()  # the books that the key is restricted to; empty: no restriction
     ends_at: datetime | None = None  # when the key expires
     public_origin: str | None = None  # the site whose page asks with a public token of this key
+    person: Identity | None = None  # who signed in to the console at an identity provider, without a key
+
+    @property
+    def limited_as(self) -> str | None:
+        """What its requests are counted by. None: an operator, who has no limit."""
+        return self.client_id if self.person else self.key_id
 
     def may_ask(self, book_id: str) -> bool:
         return not self.books or book_id in self.books

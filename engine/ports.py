@@ -3,7 +3,7 @@
 Each vendor's adapter is one file in engine/providers/.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -134,6 +134,21 @@ class Keyring(Protocol):
 
     async def authenticate(self, secret: str | None) -> models.Client:
         """The client of this key; `UnauthenticatedError` if the key is invalid."""
+
+
+class IdentityProvider(Protocol):
+    """Signs people in (OpenID Connect). A failure of the provider is an `IdentityProviderError`."""
+
+    async def sign_in_address(self, state: str, nonce: str, challenge: str) -> str:
+        """Where the browser goes to sign in; it comes back with `state`."""
+
+    async def identity(self, answer: Mapping[str, str], verifier: str, nonce: str) -> models.Identity:
+        """Who came back with this answer. `UnauthenticatedError` if the provider refused, or vouches for nobody."""
+
+    async def examine(self) -> str:
+        """What is there, for `affidavit doctor`."""
+
+    async def close(self) -> None: ...
 
 
 class Limiter(Protocol):

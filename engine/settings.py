@@ -71,6 +71,7 @@ _NOT_IN_FINGERPRINT: dict[str, bool | set[str]] = {
     "archive": {"bucket", "prefix", "parquet"},
     "server": True,
     "access": True,
+    "oidc": True,
     "traces": True,
     "export": True,
     "witness": True,
@@ -84,6 +85,9 @@ Count = Annotated[int, Field(ge=1)]
 
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(?::[1-9][0-9]{0,4})?")
 _ADDRESS = re.compile(r"https?://[^\s/@?#]+(/[^\s?#]*)?")
+_ISSUER = re.compile(
+    r"(?:https://[^\s/@?#]+|http://(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?)(/[^\s@?#]*)?", re.ASCII
+)
 _HEADERS = re.compile(r"\s*[\w.-]+=[^\s,]+\s*(,\s*[\w.-]+=[^\s,]+\s*)*", re.ASCII)
 _PRICE = re.compile(r"\S+ \d+(\.\d+)? \d+(\.\d+)?", re.ASCII)
 _OWN_PORT = {"http": ":80", "https": ":443"}  # browsers leave it out
@@ -150,6 +154,25 @@ def _is_server(text: str) -> str:
     if text and not _ADDRESS.fullmatch(text):
         raise ValueError(
             "must be a URL such as https://vault.example:8200, without a user and without a query"
+        )
+    return text
+
+
+def _is_issuer(text: str) -> str:
+    """Whoever is between would sign in as anybody."""
+    if text and not _ISSUER.fullmatch(text):
+        raise ValueError(
+            "must be the provider's issuer, such as https://id.example.org/realms/staff: https (http on this machine alone),"
+            " without a user and without a query"
+        )
+    return text
+
+
+def _is_console(text: str) -> str:
+    if text and not (_ORIGIN.fullmatch(text) and _ISSUER.fullmatch(text)):
+        raise ValueError(
+            "must be the origin of the console as browsers write it, such as https://answers.example.org: https (http on this"
+            " machine alone), without a path"
         )
     return text
 
@@ -353,6 +376,31 @@ class AccessTable(Table):
     approval_minutes: Count
 
 
+class OidcTable(Table):
+    issuer: Annotated[str, AfterValidator(_is_issuer)]
+    client_id: str
+    client_secret: SecretStr
+    client_secret_file: str
+    address: Annotated[str, AfterValidator(_is_console)]
+    scopes: Annotated[tuple[str, ...], BeforeValidator(_listed)]
+    role_claim: str
+    auditors: Annotated[tuple[str, ...], BeforeValidator(_listed)]
+    reviewers: Annotated[tuple[str, ...], BeforeValidator(_listed)]
+    leads: Annotated[tuple[str, ...], BeforeValidator(_listed)]
+    timeout_s: Annotated[float, Field(gt=0, le=4)]
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        missing = [name for name in ("client_id", "address", "role_claim") if not getattr(self, name)]
+        if self.issuer and missing:
+            raise ValueError(f"issuer needs {' and '.join(f'oidc.{name}' for name in missing)} too")
+        if self.issuer and not (self.auditors or self.reviewers or self.leads):
+            raise ValueError(
+                "issuer needs a group in oidc.auditors, oidc.reviewers or oidc.leads: nobody else gets in"
+            )
+        return self
+
+
 class TracesTable(Table):
     endpoint: Annotated[str, AfterValidator(_is_address)]
     headers: Annotated[SecretStr, AfterValidator(_are_headers)]
@@ -423,6 +471,7 @@ class Settings(Table):
     limits: Limits
     sessions: SessionsTable
     access: AccessTable
+    oidc: OidcTable
     traces: TracesTable
     export: ExportTable
     time_stamps: TimeStamps

@@ -353,11 +353,23 @@ CREATE TABLE public.chunks (
     tags text[] DEFAULT '{}'::text[] NOT NULL,
     content_hash text NOT NULL
 );
+CREATE TABLE public.console_people (
+    person_id text NOT NULL,
+    issuer text NOT NULL,
+    subject text NOT NULL,
+    last_seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
 CREATE TABLE public.console_sessions (
     digest bytea NOT NULL,
-    key_id text NOT NULL,
+    key_id text,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    last_seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    last_seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    person_id text,
+    granted text[]
+);
+CREATE TABLE public.console_sign_ins (
+    digest bytea NOT NULL,
+    ended_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 CREATE TABLE public.documents (
     generation_id uuid NOT NULL,
@@ -511,8 +523,14 @@ ALTER TABLE public.chat_sessions ADD CONSTRAINT chat_sessions_pkey PRIMARY KEY (
 ALTER TABLE public.chat_sessions ADD CONSTRAINT chat_sessions_session_token_key UNIQUE (session_token);
 ALTER TABLE public.chunks ADD CONSTRAINT chunks_pkey PRIMARY KEY (chunk_id);
 ALTER TABLE public.chunks ADD CONSTRAINT chunks_chunk_id_check CHECK ((chunk_id ~ '^[0-9a-f]{64}$'::text));
+ALTER TABLE public.console_people ADD CONSTRAINT console_people_pkey PRIMARY KEY (person_id);
+ALTER TABLE public.console_people ADD CONSTRAINT console_people_issuer_subject_key UNIQUE (issuer, subject);
+ALTER TABLE public.console_people ADD CONSTRAINT console_people_person_id_check CHECK ((person_id ~ '^oidc:[0-9a-f]{16}$'::text));
 ALTER TABLE public.console_sessions ADD CONSTRAINT console_sessions_pkey PRIMARY KEY (digest);
 ALTER TABLE public.console_sessions ADD CONSTRAINT console_sessions_digest_check CHECK ((length(digest) = 32));
+ALTER TABLE public.console_sessions ADD CONSTRAINT console_sessions_of_one CHECK ((num_nonnulls(key_id, person_id) = 1));
+ALTER TABLE public.console_sign_ins ADD CONSTRAINT console_sign_ins_pkey PRIMARY KEY (digest);
+ALTER TABLE public.console_sign_ins ADD CONSTRAINT console_sign_ins_digest_check CHECK ((length(digest) = 32));
 ALTER TABLE public.documents ADD CONSTRAINT documents_pkey PRIMARY KEY (generation_id, filename);
 ALTER TABLE public.embeddings ADD CONSTRAINT embeddings_pkey PRIMARY KEY (text_hash, embedder, dimension);
 ALTER TABLE public.generation_chunks ADD CONSTRAINT generation_chunks_pkey PRIMARY KEY (generation_id, "position");
@@ -534,6 +552,7 @@ ALTER TABLE public.calibrations ADD CONSTRAINT calibrations_book_id_fkey FOREIGN
 ALTER TABLE public.chat_messages ADD CONSTRAINT chat_messages_session_id_fkey FOREIGN KEY (session_id) REFERENCES public.chat_sessions(id) ON DELETE CASCADE;
 ALTER TABLE public.chunks ADD CONSTRAINT chunks_book_id_fkey FOREIGN KEY (book_id) REFERENCES public.books(book_id);
 ALTER TABLE public.console_sessions ADD CONSTRAINT console_sessions_key_id_fkey FOREIGN KEY (key_id) REFERENCES public.api_keys(key_id) ON DELETE CASCADE;
+ALTER TABLE public.console_sessions ADD CONSTRAINT console_sessions_person_id_fkey FOREIGN KEY (person_id) REFERENCES public.console_people(person_id) ON DELETE CASCADE;
 ALTER TABLE public.documents ADD CONSTRAINT documents_generation_id_fkey FOREIGN KEY (generation_id) REFERENCES public.generations(generation_id) ON DELETE CASCADE;
 ALTER TABLE public.generation_chunks ADD CONSTRAINT generation_chunks_chunk_id_fkey FOREIGN KEY (chunk_id) REFERENCES public.chunks(chunk_id);
 ALTER TABLE public.generation_chunks ADD CONSTRAINT generation_chunks_generation_id_fkey FOREIGN KEY (generation_id) REFERENCES public.generations(generation_id) ON DELETE CASCADE;
@@ -568,6 +587,7 @@ CREATE INDEX calibrations_book ON public.calibrations USING btree (book_id, crea
 CREATE INDEX chat_messages_session ON public.chat_messages USING btree (session_id, number);
 CREATE INDEX chat_sessions_last_activity_at ON public.chat_sessions USING btree (last_activity_at);
 CREATE INDEX chat_sessions_user_id ON public.chat_sessions USING btree (user_id);
+CREATE INDEX console_sessions_person ON public.console_sessions USING btree (person_id);
 CREATE INDEX generation_chunks_chunk ON public.generation_chunks USING btree (chunk_id);
 
 -- Functions
@@ -829,11 +849,13 @@ CREATE OR REPLACE FUNCTION public.audit_forget_sessions(who text[], turns uuid[]
  SECURITY DEFINER
  SET search_path TO 'public', 'pg_temp'
 AS $function$
-    WITH deleted AS (
+    WITH people AS (
+        DELETE FROM console_people WHERE 'oidc:' || issuer || ' ' || subject = ANY (who) RETURNING person_id
+    ), deleted AS (
         DELETE FROM chat_sessions WHERE 'user:' || user_id = ANY (who)
             OR id IN (SELECT session_id FROM chat_messages WHERE query_id = ANY (turns)) RETURNING id
     )
-    SELECT count(*) FROM deleted
+    SELECT (SELECT count(*) FROM deleted) + (SELECT count(*) FROM people)
 $function$
 ;
 CREATE OR REPLACE FUNCTION public.audit_forget_subjects(before timestamp with time zone)
@@ -1939,7 +1961,9 @@ ALTER TABLE public.calibrations OWNER TO affidavit_owner;
 ALTER TABLE public.chat_messages OWNER TO affidavit_owner;
 ALTER TABLE public.chat_sessions OWNER TO affidavit_owner;
 ALTER TABLE public.chunks OWNER TO affidavit_owner;
+ALTER TABLE public.console_people OWNER TO affidavit_owner;
 ALTER TABLE public.console_sessions OWNER TO affidavit_owner;
+ALTER TABLE public.console_sign_ins OWNER TO affidavit_owner;
 ALTER TABLE public.documents OWNER TO affidavit_owner;
 ALTER TABLE public.embeddings OWNER TO affidavit_owner;
 ALTER TABLE public.generation_chunks OWNER TO affidavit_owner;
@@ -2129,11 +2153,22 @@ GRANT UPDATE (last_activity_at) ON TABLE public.chat_sessions TO affidavit_engin
 GRANT SELECT ON TABLE public.chunks TO affidavit_auditor;
 GRANT INSERT ON TABLE public.chunks TO affidavit_engine;
 GRANT SELECT ON TABLE public.chunks TO affidavit_engine;
+GRANT DELETE ON TABLE public.console_people TO affidavit_engine;
+GRANT SELECT ON TABLE public.console_people TO affidavit_engine;
+GRANT INSERT (issuer) ON TABLE public.console_people TO affidavit_engine;
+GRANT UPDATE (last_seen_at) ON TABLE public.console_people TO affidavit_engine;
+GRANT INSERT (person_id) ON TABLE public.console_people TO affidavit_engine;
+GRANT INSERT (subject) ON TABLE public.console_people TO affidavit_engine;
 GRANT DELETE ON TABLE public.console_sessions TO affidavit_engine;
 GRANT SELECT ON TABLE public.console_sessions TO affidavit_engine;
 GRANT INSERT (digest) ON TABLE public.console_sessions TO affidavit_engine;
+GRANT INSERT (granted) ON TABLE public.console_sessions TO affidavit_engine;
 GRANT INSERT (key_id) ON TABLE public.console_sessions TO affidavit_engine;
 GRANT UPDATE (last_seen_at) ON TABLE public.console_sessions TO affidavit_engine;
+GRANT INSERT (person_id) ON TABLE public.console_sessions TO affidavit_engine;
+GRANT DELETE ON TABLE public.console_sign_ins TO affidavit_engine;
+GRANT SELECT ON TABLE public.console_sign_ins TO affidavit_engine;
+GRANT INSERT (digest) ON TABLE public.console_sign_ins TO affidavit_engine;
 GRANT SELECT ON TABLE public.documents TO affidavit_auditor;
 GRANT DELETE ON TABLE public.documents TO affidavit_engine;
 GRANT INSERT ON TABLE public.documents TO affidavit_engine;
@@ -2222,7 +2257,7 @@ COMMENT ON VIEW public.audit_access IS 'Who read what: one row for each read of 
 COMMENT ON COLUMN public.audit_access.read_at IS 'When it was asked for; the record of it is written before the first read.';
 COMMENT ON COLUMN public.audit_access.recorded_at IS 'When the record of it was made: soon after, for an auditor''s login. A condition on it is quick.';
 COMMENT ON COLUMN public.audit_access.query_id IS 'Name of the read, as of a request.';
-COMMENT ON COLUMN public.audit_access.who IS 'Who read: the client of the API key, or the login of the database.';
+COMMENT ON COLUMN public.audit_access.who IS 'Who read: the client of the API key, the random name of a person in the console, or the login of the database.';
 COMMENT ON COLUMN public.audit_access.role IS 'auditor, reviewer, lead or operator.';
 COMMENT ON COLUMN public.audit_access.key_id IS 'API key that was used; null for a command.';
 COMMENT ON COLUMN public.audit_access.through IS 'Command, or address of the page or the interface.';
@@ -2308,9 +2343,9 @@ COMMENT ON COLUMN public.audit_logs.success IS 'Whether the question was answere
 COMMENT ON COLUMN public.audit_logs.error_message IS 'What failed, in words; never a vendor''s own text.';
 COMMENT ON COLUMN public.audit_logs."timestamp" IS 'When the request began, in UTC.';
 COMMENT ON COLUMN public.audit_logs.request_id IS 'X-Request-ID as the client sent it, or ours.';
-COMMENT ON COLUMN public.audit_logs.client_id IS 'Client that the API key belongs to.';
+COMMENT ON COLUMN public.audit_logs.client_id IS 'Client that the API key belongs to; in the console also the random name of a person.';
 COMMENT ON COLUMN public.audit_logs.key_id IS 'API key that was used; never the key itself.';
-COMMENT ON COLUMN public.audit_logs.end_user IS 'Reader behind the client, as the client named them. Personal.';
+COMMENT ON COLUMN public.audit_logs.end_user IS 'Reader behind the client, as the client named them; in the console the person who signed in. Personal.';
 COMMENT ON COLUMN public.audit_logs.client_address IS 'Address of the client. Personal.';
 COMMENT ON COLUMN public.audit_logs.session_id IS 'Conversation that the question belongs to.';
 COMMENT ON COLUMN public.audit_logs.book_id IS 'Book that was asked.';

@@ -160,12 +160,18 @@ def killed_after(seconds: float, process: subprocess.Popen[str]) -> Iterator[Non
 
 @contextlib.contextmanager
 def running(
-    data_dir: Path, *, command: str = "up", within: Sequence[str] = (), manual: str = "", **environment: str
+    data_dir: Path,
+    *,
+    command: str = "up",
+    within: Sequence[str] = (),
+    manual: str = "",
+    port: str = "",
+    **environment: str,
 ) -> Iterator[Running]:
     """`affidavit up` until the end of the block, then Ctrl-C; within a program that becomes it, if one is named."""
-    port = free_port()
+    bound = port or str(free_port())
     process = subprocess.Popen(
-        [*within, sys.executable, "-m", "engine.cli", *command.split(), "--port", str(port), "--data-dir", str(data_dir)],
+        [*within, sys.executable, "-m", "engine.cli", *command.split(), "--port", bound, "--data-dir", str(data_dir)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
         env=os.environ | PATIENCE | {"AFFIDAVIT_BOOKS__MANUAL": manual} | environment,
     )  # fmt: skip
@@ -182,7 +188,7 @@ def running(
             else:
                 raise AssertionError("\n".join(["It ended or hung before it was ready:", *said]))
         secret = said[-1].removeprefix("Demo key: ")
-        yield Running(process, f"http://127.0.0.1:{port}", secret, said)
+        yield Running(process, f"http://127.0.0.1:{bound}", secret, said)
     finally:
         if process.poll() is None:
             process.terminate()

@@ -92,7 +92,7 @@ SELECT indexrelid::regclass::text, indisvalid FROM pg_index JOIN pg_class i ON i
 WHERE indrelid = %s::regclass AND amname = 'gin'
 """
 _ALWAYS_VACUUMED = (
-    "audit_row_keys", "audit_open", "audit_hold_subjects", "chat_sessions", "chat_messages", "source_citations"
+    "audit_row_keys", "audit_open", "audit_hold_subjects", "chat_sessions", "chat_messages", "source_citations", "console_people"
 )  # fmt: skip
 
 # An event of the log, durable when the block has ended.
@@ -105,7 +105,7 @@ class ErasureReport:
     records: int = 0  # in PostgreSQL
     archived: int = 0  # their keys were destroyed
     already: int = 0  # erased before
-    conversations: int = 0
+    conversations: int = 0  # and what the console knows of a person who signed in there
     open: int = 0  # emptied
     set_aside: int = 0  # dead letters of the spool
     held: int = 0  # passed over by retention, because a hold covers them

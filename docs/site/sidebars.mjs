@@ -10,7 +10,7 @@ export default {
         kind("Set up", "how-to", ["production", "compose", "kubernetes", "systemd", "postgresql-rights", "qdrant", "bucket", "proxies-and-tls", "any-widget", "calibrate"]),
         kind("Operate", "how-to", ["alerts", "traces", "back-up-and-restore", "upgrade", "rotate-keys", "signing-keys", "archive-old-months"]),
         kind("When something is wrong", "how-to", ["incident", "after-a-failover", "loss-of-a-region", "disk-database-and-clock", "repair-an-index"]),
-        kind("Evidence and persons", "how-to", ["auditors-console", "ask-the-log", "search-the-log", "report", "who-read-what", "review-answers", "hand-over-evidence", "check-in-a-browser", "stream-the-log", "witness", "time-stamps", "erase-a-person", "hold"]),
+        kind("Evidence and persons", "how-to", ["auditors-console", "single-sign-on", "ask-the-log", "search-the-log", "report", "who-read-what", "review-answers", "hand-over-evidence", "check-in-a-browser", "stream-the-log", "witness", "time-stamps", "erase-a-person", "hold"]),
       ],
     },
     kind("Reference", "reference", [

@@ -30,9 +30,8 @@ WRITE_INTERVAL_MAX_S = 2.0  # nobody waits longer, whatever the flood
 ANSWERS_A_SECOND = 100  # of one flood; each takes a millisecond from everybody else
 ADDRESSES_MAX = 10_000  # about 5 MB; all further addresses are counted together
 NETWORK_BITS = 64  # of an IPv6 address: one subscriber owns the whole network
-OWN_FAULTS = frozenset(range(500, 600)) - {
-    501
-}  # each gets its row; what is not implemented is the client's to know
+# Each gets its row. What is not implemented is the client's to know, and whoever likes can ask an identity provider that is down.
+OWN_FAULTS = frozenset(range(500, 600)) - {501, 502}
 SEVERAL = "several"  # the endpoint of a shared row
 OTHER_ADDRESSES = ""  # the group of all addresses beyond ADDRESSES_MAX
 

@@ -23,8 +23,8 @@ from psycopg_pool import AsyncConnectionPool
 from audit.proof.record import Trail
 from engine.admission.key_trail import StoredKey
 from engine.admission.operator_events import OperatorEvents
-from engine.errors import UnauthenticatedError
-from engine.models import Client
+from engine.errors import ConfigurationError, UnauthenticatedError
+from engine.models import PERSON, Client
 from engine.ports import Clock
 from engine.storage.database import borrowed
 
@@ -102,6 +102,10 @@ class ApiKeys:
         self, client_id: str, scopes: Sequence[str], rate_limit: str | None, books: Sequence[str] = ()
     ) -> str:
         """Creates a key and returns it. Only its digest is stored."""
+        if client_id.startswith(PERSON):
+            raise ConfigurationError(
+                f"A key's client cannot be named {PERSON}…: records name so who signed in to the console at an identity provider."
+            )
         key_id, secret = mint()
         granted = {"scopes": list(scopes), "rate_limit": rate_limit, "books": list(books) or None}
         async with borrowed(self._pool) as connection:

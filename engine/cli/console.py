@@ -26,6 +26,10 @@ async def serve(settings: Settings, database: Database, port: int, *, opens: boo
 
         def say_ready() -> None:
             print(f"The console is at {address}\nCode to sign in: {code}")
+            if settings.oidc.issuer:
+                print(
+                    "(Single sign-on is for the console of `affidavit serve`: who reads here is the database's login.)"
+                )
             print("(It only reads. Press Ctrl-C to stop.)", flush=True)
             if opens:
                 browser.open_for_person(address, sys.stdout)

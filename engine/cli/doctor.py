@@ -17,8 +17,9 @@ from audit.ledger.partitions import MONTHS_AHEAD_MIN
 from audit.proof.keys import PublicKey, SigningKey, public_file, read_public_keys
 from audit.vault import VaultState
 from engine import signing, wiring
+from engine.admission.single_sign_on import RETURN
 from engine.cli.output import FOUND_SOMETHING, JSON, Arguments, Command
-from engine.errors import ConfigurationError, IndexUnavailableError
+from engine.errors import ConfigurationError, IdentityProviderError, IndexUnavailableError
 from engine.settings import Settings
 from engine.storage.database import Database
 
@@ -91,6 +92,7 @@ async def examine(settings: Settings, database: Database) -> list[CheckResult]:
         "passages": _passages,
         "calibration": _calibration,
         "keys": _keys,
+        "sign-on": _single_sign_on,
         "holds": _holds,
         "reads": _reads,
         "generator": _generator,
@@ -308,6 +310,20 @@ async def _keys(_: Settings, database: Database) -> VaultState:
         words = "no valid API key, so no HTTP client is admitted: run `affidavit keys create --client NAME`"
         return "missing", words
     return "ok", f"{len(valid)} valid"
+
+
+async def _single_sign_on(settings: Settings, _: Database) -> VaultState:
+    """Signs nobody in: what the provider must know of this console shows at the first sign-in only."""
+    if not settings.oidc.issuer:
+        return "ok", "off: API keys alone sign in to the console"
+    provider = wiring.identity_provider_of(settings)
+    try:
+        words = await provider.examine()
+    except IdentityProviderError as failure:
+        return "failed", f"{failure.upstream}: check oidc.issuer, and the way there from this machine"
+    finally:
+        await provider.close()
+    return "ok", f"{words}; it must allow the redirect URI {settings.oidc.address}{RETURN}"
 
 
 async def _holds(_: Settings, database: Database) -> VaultState:

@@ -105,7 +105,7 @@ class RedisLimits:
         self._fallback.set_rates(**rates)
 
     async def admit(self, client: Client, reader: EndUser | None) -> Allowance:
-        if client.key_id is None:
+        if client.limited_as is None:
             return OPERATOR
         async with self._slots:
             allowance = await self._shared(client, reader) if self._breaker.allow_request() else None
@@ -226,9 +226,9 @@ _parsed = functools.cache(parse)
 
 def _limits(rates: Limits, client: Client, reader: EndUser | None) -> list[_Limit]:
     """The reader's limit, if one is named, and the key's. An operator at the terminal has no limit."""
-    if client.key_id is None:
+    if client.limited_as is None:
         return []
-    key = _Limit("key", client.rate_limit or rates.per_key, client.key_id)
+    key = _Limit("key", client.rate_limit or rates.per_key, client.limited_as)
     if reader is None:
         return [key]
     rate = rates.anonymous if reader.tier == "anonymous" else rates.authenticated

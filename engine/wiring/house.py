@@ -32,6 +32,7 @@ from engine.admission.proxies import TrustedProxies
 from engine.admission.public_tokens import PublicTokens, TokenKeyring
 from engine.admission.sessions import Sessions
 from engine.admission.shared_rows import SharedRows
+from engine.admission.single_sign_on import Roles, SingleSignOn
 from engine.answer import Engine, Rules
 from engine.errors import ConfigurationError, DatabaseUnavailableError, StatementError
 from engine.grounding.verify import NOT_STATED, SENTINEL, Instructions
@@ -116,6 +117,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
         tracer = _tracer(settings, stack)
         events = OperatorEvents(lambda: nullcontext(engine.ledger), now, uuid4)
         console_pool = await enter(open_console_pool(database, settings.budget.total_s))
+        single_sign_on = _single_sign_on(settings, stack)
         house = House(
             engine=engine,
             library=library,
@@ -138,7 +140,8 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
             operator_events=events,
             tracer=tracer,
             seals=partial(_seals, sealer),
-            console_sessions=ConsoleSessions(pool),
+            console_sessions=_console_sessions(settings, pool, single_sign_on),
+            single_sign_on=single_sign_on,
             console_pool=console_pool,
             coverage=closed_by(
                 stack, RecentCoverage(partial(coverage_of, settings, database), time.monotonic)
@@ -188,6 +191,21 @@ def _tracer(settings: Settings, stack: AsyncExitStack) -> Tracer | None:
         return None
     vendor = providers.VENDORS.get(settings.providers.generator, settings.providers.generator)
     return Tracer(closed_by(stack, exporter), settings.traces.share, vendor)
+
+
+def _single_sign_on(settings: Settings, stack: AsyncExitStack) -> SingleSignOn | None:
+    given = settings.oidc
+    if not given.issuer:
+        return None
+    provider = closed_by(stack, providers.identity_provider_of(settings))
+    groups = [frozenset(each) for each in (given.auditors, given.reviewers, given.leads)]
+    return SingleSignOn(provider, Roles(given.issuer, *groups), given.address)
+
+
+def _console_sessions(
+    settings: Settings, pool: AsyncConnectionPool, on: SingleSignOn | None
+) -> ConsoleSessions:
+    return ConsoleSessions(pool, on.roles if on else None, timedelta(days=settings.archive.retention_days))
 
 
 def _tallies(

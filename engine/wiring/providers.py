@@ -18,7 +18,7 @@ from audit.heads.submission import WitnessNetwork
 from audit.sealing.stamper import TimeStampAuthority
 from audit.vault import FolderVault, Vault
 from engine.errors import ConfigurationError
-from engine.ports import Embedder, Generator, Index, Limiter, RemoteSigner, Reranker
+from engine.ports import Embedder, Generator, IdentityProvider, Index, Limiter, RemoteSigner, Reranker
 from engine.retrieval.words_only import WordsOnly
 from engine.settings import Settings
 from engine.spans import OURS, Exporter
@@ -135,6 +135,11 @@ def pinned_authorities(settings: Settings) -> list[Certificate]:
     path = settings.data_dir / settings.time_stamps.certificates
     found: list[Certificate] = _provider("time_stamps", "certificates_of")(path)
     return found
+
+
+def identity_provider_of(settings: Settings) -> IdentityProvider:
+    made: IdentityProvider = _provider("openid", "provider")(settings)
+    return made
 
 
 def remote_signer_of(settings: Settings) -> RemoteSigner:

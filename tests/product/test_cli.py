@@ -138,8 +138,8 @@ def test_doctor_has_a_line_for_each_part(data_dir: Path, database: Database, key
     findings = json.loads(said.stdout)
     assert [finding for finding in findings if finding["state"] != "ok"] == []
     assert said.returncode == 0
-    assert len(findings) == 31
-    assert len(affidavit("doctor", data_dir=data_dir).stdout.splitlines()) == 31
+    assert len(findings) == 32
+    assert len(affidavit("doctor", data_dir=data_dir).stdout.splitlines()) == 32
 
 
 def test_doctor_names_what_is_missing_and_what_to_do(tmp_path_factory: pytest.TempPathFactory) -> None:

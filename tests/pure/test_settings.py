@@ -343,3 +343,44 @@ def test_what_is_wrong_in_a_file_of_ones_own_is_named(content: str | None, said:
     if content is not None:
         own.write_text(content, "utf-8")
     assert said in refused({"AFFIDAVIT_SETTINGS_FILE": str(own)})
+
+
+OIDC = {
+    "ISSUER": "https://id.example/x",
+    "CLIENT_ID": "c",
+    "ADDRESS": "https://answers.example",
+    "LEADS": "a, b",
+}
+
+
+def oidc(**changed: str) -> dict[str, str]:
+    return {f"{PREFIX}OIDC__{name}": value for name, value in (OIDC | changed).items()}
+
+
+def test_single_sign_on_with_all_that_it_needs() -> None:
+    assert load(oidc()).oidc.leads == ("a", "b")
+    assert load(oidc(ISSUER="http://localhost:8080", ADDRESS="http://127.0.0.1:8000")).oidc.issuer
+    assert load(oidc()).fingerprint() == load({}).fingerprint()
+
+
+# Seen red with `http://localhost.evil.example`: the host was compared by its beginning.
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"ISSUER": "http://id.example"}, "must be the provider's issuer"),
+        ({"ISSUER": "http://localhost.evil.example"}, "must be the provider's issuer"),
+        ({"ISSUER": "https://user:pass@id.example"}, "must be the provider's issuer"),
+        ({"ISSUER": "https://id.example/?x"}, "must be the provider's issuer"),
+        ({"ISSUER": "https://"}, "must be the provider's issuer"),
+        ({"ADDRESS": "http://answers.example"}, "must be the origin of the console"),
+        ({"ADDRESS": "https://answers.example/"}, "must be the origin of the console"),
+        ({"ADDRESS": ""}, "oidc.address"),
+        ({"CLIENT_ID": ""}, "oidc.client_id"),
+        ({"LEADS": ""}, "nobody else gets in"),
+        ({"TIMEOUT_S": "5"}, "oidc.timeout_s"),
+    ],
+)
+def test_single_sign_on_that_could_not_work_or_could_be_overheard_is_refused(
+    changed: dict[str, str], words: str
+) -> None:
+    assert words in refused(oidc(**changed))

@@ -12,7 +12,7 @@ HOME, SIGN_OUT = "/console", "/console/sign-out"
 
 Entry = tuple[str, str]  # a word of the navigation, and its address
 
-_FOOT = "Each page that you open here leaves a record in the log, with your key's client and, where it shows what people wrote, what was shown."
+_FOOT = "Each page that you open here leaves a record in the log, with your name or your key's client and, where it shows what people wrote, what was shown."
 _FOOT_LOCAL = "This console only reads. What it shows of what people wrote is put on record first; its other pages leave no record."
 
 
@@ -23,6 +23,7 @@ def page(sheet: Sheet, visit: Visit | None = None, navigation: Sequence[Entry] =
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="robots", content="noindex"),
         tag("meta", http_equiv="refresh", content=sheet.refresh_s) if sheet.refresh_s else None,
+        tag("meta", http_equiv="refresh", content=f"0; url={sheet.leads_to}") if sheet.leads_to else None,
         tag("title", sheet.title, " · Affidavit"),
         tag("link", rel="icon", href=assets.address_of("seal.svg")),
         [
@@ -97,7 +98,9 @@ def _is_within(path: str, of: str) -> bool:
 
 
 def _signed_in(visit: Visit) -> Markup:
-    who = tag("span", tag("b", visit.who), " ", tag("span", visit.role.word, class_="role"))
+    person = visit.client.person
+    name = joined(tag("b", person.subject), " ", tag("code", visit.who)) if person else tag("b", visit.who)
+    who = tag("span", name, " ", tag("span", visit.role.word, class_="role"))
     return tag(
         "div", who, form(visit, SIGN_OUT, tag("button", "Sign out", type="submit", class_="quiet")), class_="who"
     )  # fmt: skip

@@ -11,10 +11,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from audit.markup import joined, tag
 from engine.admission.console_sessions import form_token
+from engine.admission.single_sign_on import RETURN
 from engine.errors import ForbiddenError, MaskedReadError, RequestError, UnauthenticatedError
 from engine.house import House
 from engine.http import request_context
-from engine.http.console import PAGES, assets, layout, reviews, signing_in
+from engine.http.console import PAGES, assets, layout, reviews, signing_in, single_sign_on
 from engine.http.console.records import saved
 from engine.http.console.visit import Download, Handler, Reply, Role, SeeOther, Sheet, Visit
 from engine.models import Client, Trail
@@ -48,6 +49,8 @@ def add_console(app: FastAPI) -> None:
             )
     app.get(f"{assets.PREFIX}{{name}}", include_in_schema=False)(asset)
     app.post(signing_in.SIGN_IN, include_in_schema=False)(sign_in)
+    app.post(signing_in.BY_PROVIDER, include_in_schema=False)(leave_for_provider)
+    app.get(RETURN, include_in_schema=False)(come_back)
     app.post(layout.SIGN_OUT, include_in_schema=False)(sign_out)
 
 
@@ -66,18 +69,49 @@ async def sign_in(request: Request) -> Response:
     except RequestError as failure:
         if not hasattr(request.state, "is_on_record"):
             raise  # it failed before it reached the engine, so its row is written where others are
-        is_local = request_context.house(request).is_read_only
-        return _rendered(signing_in.sheet(signing_in.HOME, failure, is_local=is_local), failure.status)
+        house = request_context.house(request)
+        return _rendered(signing_in.sheet(house, signing_in.HOME, failure), failure.status)
     response = RedirectResponse(next_path, HTTPStatus.SEE_OTHER, HEADERS)
     signing_in.set_cookie(response, secret, is_secure=is_secure)
     return response
+
+
+async def leave_for_provider(request: Request) -> Response:
+    """To sign in there. The page leads on, because the policy lets no form of ours lead to another site."""
+    begun = await single_sign_on.begun(request)
+    if isinstance(begun, RequestError):
+        return _rendered(_not_signed_in(request, begun), begun.status)
+    response = _rendered(begun.sheet, HTTPStatus.UNAUTHORIZED)
+    single_sign_on.set_cookie(response, begun)
+    return response
+
+
+async def come_back(request: Request) -> Response:
+    """From the provider. The page leads on: with a redirect the browser would withhold the new cookie, as it came from elsewhere."""
+    try:
+        sheet, secret, is_secure = await single_sign_on.come_back(request)
+    except RequestError as failure:
+        if not hasattr(request.state, "is_on_record"):
+            raise
+        response = _rendered(_not_signed_in(request, failure), failure.status)
+    else:
+        response = _rendered(sheet, HTTPStatus.OK)
+        signing_in.set_cookie(response, secret, is_secure=is_secure)
+    response.headers["Referrer-Policy"] = "no-referrer"  # this address has the code
+    single_sign_on.forget_cookie(request, response)
+    return response
+
+
+def _not_signed_in(request: Request, failure: RequestError) -> Sheet:
+    return signing_in.sheet(request_context.house(request), signing_in.HOME, failure, failure.detail)
 
 
 async def sign_out(request: Request) -> Response:
     async def end(visit: Visit) -> Reply:
         visit.note(console="signed out")
         await visit.house.console_sessions.end(signing_in.secret_of(request) or "")
-        return Sheet("Signed out", tag("p", tag("a", "Sign in again", href=signing_in.HOME)))
+        there = single_sign_on.still_signed_in(visit)
+        return Sheet("Signed out", joined(there, tag("p", tag("a", "Sign in again", href=signing_in.HOME))))
 
     response = await _route(end, Role.AUDITOR, is_act=True, is_last=True, only_reads=True)(request)
     if response.status_code == HTTPStatus.OK:
@@ -112,7 +146,7 @@ def _route(
         try:
             reply = await house.engine.serve(asked, work)
         except UnauthenticatedError as failure:
-            return _rendered(signing_in.sheet(_address(request), is_local=house.is_read_only), failure.status)
+            return _rendered(signing_in.sheet(house, _address(request)), failure.status)
         except RequestError as failure:
             visit = visits[0] if visits else None
             sheet = (

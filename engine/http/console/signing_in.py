@@ -1,4 +1,4 @@
-"""Signing in: an API key with the scope `audit` becomes the cookie of a session. And out.
+"""Signing in: an API key with the scope `audit` becomes the cookie of a session. And out. single_sign_on.py does it without a key.
 
 The cookie is HttpOnly and SameSite=Strict; it is `__Host-` and Secure wherever the browser came over https. A POST must come
 from a page of ours: `Sec-Fetch-Site` or `Origin` says so, which no other site can forge, and its form has the session's token.
@@ -14,9 +14,11 @@ from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from audit.markup import joined, tag
+from audit.markup import Markup, joined, tag
 from engine.admission.console_sessions import form_token
+from engine.admission.single_sign_on import SingleSignOn
 from engine.errors import BadRequestError, ForbiddenError, RequestError, UnauthenticatedError
+from engine.house import House
 from engine.http import request_context
 from engine.http.console import layout
 from engine.http.console.visit import Role, Sheet
@@ -24,6 +26,7 @@ from engine.models import Client, Trail
 
 AUDIT = frozenset({"audit"})
 SIGN_IN = "/console/sign-in"
+BY_PROVIDER = "/console/sign-in/begin"  # where the form leads with which people go to the identity provider
 HOME = "/console"
 SECURE_COOKIE = "__Host-affidavit_console"
 LOOPBACK_COOKIE = "affidavit_console"  # over plain http, which only a browser on this machine may use
@@ -50,16 +53,20 @@ async def signed_in(request: Request) -> tuple[str, str, bool]:
 
     asked = request_context.asked(request, f"Bearer {fields.get('key', '')}", scopes=AUDIT)
     secret = await house.engine.serve(replace(asked, end_user=None), serve)
-    next_path = fields.get("next", HOME)
-    return secret, next_path if _OURS.fullmatch(next_path) else HOME, not _is_plain_loopback(request.headers)
+    return secret, ours(fields.get("next", HOME)), not _is_plain_loopback(request.headers)
 
 
-def secret_of(request: Request) -> str | None:
+def ours(path: str) -> str:
+    """The path if it is of the console, so that nobody is led elsewhere (open redirect)."""
+    return path if _OURS.fullmatch(path) else HOME
+
+
+def secret_of(request: Request, protected: str = SECURE_COOKIE, plain: str = LOOPBACK_COOKIE) -> str | None:
     """The session's secret. The unprotected cookie counts on this machine alone: elsewhere a neighbour could have set it."""
-    if SECURE_COOKIE in request.cookies:
-        return request.cookies[SECURE_COOKIE]
+    if protected in request.cookies:
+        return request.cookies[protected]
     is_here = _LOOPBACK.fullmatch(_host_of(f"//{request.headers.get('Host', '')}"))
-    return request.cookies.get(LOOPBACK_COOKIE) if is_here else None
+    return request.cookies.get(plain) if is_here else None
 
 
 def set_cookie(response: Response, secret: str, *, is_secure: bool) -> None:
@@ -109,9 +116,11 @@ async def form_fields(request: Request) -> list[tuple[str, str]]:
         raise BadRequestError("The form cannot be read. Open the page again and send it once more.") from None
 
 
-def sheet(next_path: str, failure: RequestError | None = None, *, is_local: bool = False) -> Sheet:
-    """The form to sign in with. `failure`: of an attempt to. `is_local`: the console of one command, with a code of its own."""
-    said = None if failure is None else tag("p", _words(failure), class_="alarm", role="alert")
+def sheet(house: House, next_path: str, failure: RequestError | None = None, words: str = "") -> Sheet:
+    """The forms to sign in with. `failure`: of an attempt to, in other words where its own are for something else."""
+    is_local = house.is_read_only  # the console of one command, with a code of its own
+    said = None if failure is None else tag("p", words or _words(failure), class_="alarm", role="alert")
+    next_field = tag("input", type="hidden", name="next", value=ours(next_path))
     hint = joined(
         "An API key with the scope ", tag("code", "audit"), ". ", tag("code", "affidavit keys create --client NAME --scope audit"),
         " makes one; ", tag("code", "audit,review"), " is for reviewers and ", tag("code", "audit,lead"), " for leads.",
@@ -124,11 +133,11 @@ def sheet(next_path: str, failure: RequestError | None = None, *, is_local: bool
     )  # fmt: skip
     body = joined(
         said,
+        _provider_form(house.single_sign_on, next_field) if house.single_sign_on else None,
         tag(
-            "form",
-            tag("input", type="hidden", name="next", value=next_path if _OURS.fullmatch(next_path) else HOME),
+            "form", next_field,
             tag("label", "Code" if is_local else "API key", for_="key"), key, tag("p", hint, id="key-hint", class_="small"),
-            tag("button", "Sign in", type="submit", class_="primary"),
+            tag("button", "Sign in", type="submit", class_=None if house.single_sign_on else "primary"),
             method="post", action=SIGN_IN, class_="sign-in panel",
         ),
         tag(
@@ -137,6 +146,15 @@ def sheet(next_path: str, failure: RequestError | None = None, *, is_local: bool
         ),
     )  # fmt: skip
     return Sheet("Sign in", body)
+
+
+def _provider_form(on: SingleSignOn, next_field: Markup) -> Markup:
+    name = _host_of(on.roles.issuer)
+    return tag(
+        "form", next_field, tag("button", "Sign in with ", name, type="submit", class_="primary"),
+        tag("p", "With your account there, if one of its groups has a role here.", class_="small"),
+        method="post", action=BY_PROVIDER, class_="sign-in panel",
+    )  # fmt: skip
 
 
 def _words(failure: RequestError) -> str:

@@ -14,7 +14,7 @@ from engine.models import Client, Trail
 
 
 class Role(IntEnum):
-    """Each may do what those below it may. The scopes of the API key give it."""
+    """Each may do what those below it may. The scopes of the API key give it, or the groups of a person."""
 
     AUDITOR = 1
     REVIEWER = 2
@@ -86,6 +86,7 @@ class Sheet:
     title: str
     body: Markup
     refresh_s: int | None = None
+    leads_to: str | None = None  # an address that is opened at once, by the page and not by a redirect
     scripts: Sequence[str] = ()  # addresses of assets; the page says the same without them
 
 
