@@ -13,8 +13,8 @@
 If a run is killed, the next one reaches the same result: readers see a change only at (8), the cache keeps all
 vectors, and (9) deletes unfinished generations.
 
-Documents and passages are in spill files and go through each step in batches: only what a passage takes 16 bytes of, and the
-vocabulary, grow in memory with the book.
+Documents and passages are in spill files and go through each step in batches: in memory, only the vocabulary and 64 bytes of
+each passage grow with the book.
 """
 
 import asyncio

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ingest.spill import Spill
 
 
-# Seen red with the block that is not full yet left out.
+# Seen red with the block that is not full yet left out, and with one place in the file for all readers.
 @given(
     st.lists(st.tuples(st.integers(), st.text(max_size=50)), max_size=60),
     st.integers(1, 9),
@@ -27,7 +27,6 @@ def test_records_come_back_in_order_and_twice(records: list[tuple[int, str]], bl
     assert all(len(batch) == size for batch in batches[:-1])
 
 
-# Seen red with one place in the file for all readers.
 def test_two_may_read_at_once_and_read_what_is_added_meanwhile() -> None:
     with Spill[int](2) as spill:
         for number in range(5):
