@@ -536,7 +536,6 @@ class Counting:
         await self._index.upsert(generation, points)
 
 
-# Seen red with the documents kept until the end, and with a list of all passages in the draft.
 async def test_a_large_book_is_never_in_memory_as_a_whole(
     ingest: Ingest, tmp_path: Path, book: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -552,7 +551,6 @@ async def test_a_large_book_is_never_in_memory_as_a_whole(
     assert max(counting.in_memory) - before < 400  # two blocks of the spill file, and two batches
 
 
-# Seen red with the failure of a batch awaited after those of the others.
 async def test_a_batch_that_cannot_be_embedded_ends_the_others(ingest: Ingest) -> None:
     begun, ended = asyncio.Event(), []
 
@@ -573,7 +571,6 @@ async def test_a_batch_that_cannot_be_embedded_ends_the_others(ingest: Ingest) -
     assert ended == [EMBEDDED]
 
 
-# Seen red with the batches made in the order of the texts.
 async def test_texts_are_embedded_in_batches_by_length_and_come_back_in_order(ingest: Ingest) -> None:
     batches: list[list[int]] = []
 
@@ -626,7 +623,6 @@ async def content(registry: Registry, book: str) -> tuple[list[Passage], str, ob
     return passages, live.digest, (documents, made.lexicon, made.calibration, made.language)
 
 
-# Seen red with the kept passages at the end, with the files of a folder that was moved, and with the folded text left out.
 async def test_an_edition_with_unchanged_files_equals_one_that_was_read_anew(
     ingest: Ingest, folder: Path, small: Path, book: str, reads: Reads
 ) -> None:
@@ -648,7 +644,6 @@ async def test_an_edition_with_unchanged_files_equals_one_that_was_read_anew(
     assert await content(ingest.registry, book) == as_kept
 
 
-# Seen red with passages taken from an edition without looking at them.
 ALTERED = (
     "UPDATE chunks SET text = replace(text, 'robot', 'toaster') WHERE filename = 'imu.md' AND book_id = %s"
 )
@@ -676,7 +671,6 @@ async def test_of_a_damaged_edition_the_files_are_read_again(
     assert await content(ingest.registry, book) == whole
 
 
-# Seen red with the version left out of how a file is read, and with an unchanged book read again for ever after.
 async def test_after_an_update_of_the_readers_every_file_is_read_again(
     ingest: Ingest, small: Path, book: str, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -689,7 +683,6 @@ async def test_after_an_update_of_the_readers_every_file_is_read_again(
         assert len(reads.taken()) == files
 
 
-# Seen red with the passages of the first embedder kept for the second: they were split by its tokens.
 async def test_a_book_that_has_become_one_for_another_embedder_is_read_again(
     ingest: Ingest, small: Path, book: str, reads: Reads
 ) -> None:
@@ -704,7 +697,6 @@ async def test_a_book_that_has_become_one_for_another_embedder_is_read_again(
     assert set(reads.taken()) == {"foot.md", "imu.md", "new.md"}
 
 
-# Seen red with a list of the pages: Ctrl-C waited until the last one was split.
 async def test_an_interrupted_ingest_does_not_split_the_rest_of_the_book(
     ingest: Ingest, small: Path, book: str, readers: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
