@@ -71,13 +71,11 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     return seen
 
 
-# Seen red with a note of each sentence also for a client that gets no stream, and with the trail opened twice.
 async def test_a_request_takes_two_commits(asking: httpx.AsyncClient, written: Written) -> None:
     await _ask(asking)
     assert [step for step, _ in written.steps] == ["opened", "closed"]
 
 
-# Seen red with a statement of its own that sets `synchronous_commit`.
 async def test_its_two_commits_take_four_round_trips(asking: httpx.AsyncClient, written: Written) -> None:
     counted = []
     for _ in range(TRIES):
@@ -87,7 +85,6 @@ async def test_its_two_commits_take_four_round_trips(asking: httpx.AsyncClient, 
     assert mode(counted) == ROUND_TRIPS  # the first of a connection is not counted whole
 
 
-# Seen red with the prompt in the open record, and with the passages in the log line.
 async def test_its_record_and_its_line_stay_small(
     asking: httpx.AsyncClient, written: Written, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -99,7 +96,6 @@ async def test_its_record_and_its_line_stay_small(
     assert len(lines[0].encode()) < LINE_BYTES_MAX
 
 
-# Seen red with the question embedded a second time by the generator, to be compared with the sentences.
 async def test_a_question_is_embedded_once(
     asking: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +111,6 @@ async def test_a_question_is_embedded_once(
     assert texts == [IMU["query"]]
 
 
-# Seen red with every passage looked through anew for what reads like an instruction.
 async def test_our_own_functions_are_called_as_often_as_they_were(asking: httpx.AsyncClient) -> None:
     counted = []
     for _ in range(TRIES):
