@@ -175,6 +175,7 @@ Modules
             totals       charts of a whole period
             changes      the time line of what answers were made with
         drawing/         charts as SVG (pure)
+            page         all charts of a page, with the numbers behind each (pure)
             drawn        as SVG, CSV and table
             columns      columns and lines
             bars         bars, ranges, time lines

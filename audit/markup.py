@@ -6,7 +6,7 @@ A text is escaped, whoever wrote it; only what is already `Markup` is not. An ad
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -43,6 +43,27 @@ def tag(name: str, /, *children: object, **attributes: str | float | bool | None
 def joined(*children: object) -> Markup:
     """Texts and markup after each other. None is nothing; a list, or what a generator gives, is its members."""
     return Markup("".join(map(_child, children)))
+
+
+def table(headings: Sequence[object], rows: Sequence[Sequence[object]], caption: object) -> Markup:
+    """It scrolls within itself where a phone is too narrow; the first cell of each row is its heading."""
+    head = tag("thead", tag("tr", [tag("th", heading, scope="col") for heading in headings]))
+    body = tag(
+        "tbody",
+        [
+            tag("tr", tag("th", first, scope="row"), [tag("td", cell) for cell in cells])
+            for first, *cells in rows
+        ],
+    )
+    inner = tag("table", tag("caption", caption), head, body)
+    return tag(
+        "div",
+        inner,
+        class_="table",
+        tabindex="0",
+        role="region",
+        aria_label=f"Table: {caption if isinstance(caption, str) else 'numbers'}",
+    )
 
 
 def _child(child: object) -> str:

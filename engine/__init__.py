@@ -28,6 +28,7 @@ Modules
         books            what publishes books
         access           the record of each read of personal columns
         charts           rollups and charts
+        drawing          the process in which charts are drawn for the console
         drill            the drill of a restore
         packages         what makes evidence packages
         reviews          what samples questions and takes verdicts on them

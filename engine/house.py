@@ -11,7 +11,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from audit.access.approvals import UnmaskRequest
 from audit.access.policy import Policy
-from audit.charts.figures.catalogue import DrawCharts
+from audit.charts.figures.catalogue import Charts
 from audit.checking.prover import Prover
 from audit.checking.status import LogGauges
 from audit.coverage.recent import RecentCoverage
@@ -71,7 +71,7 @@ class House:
     seals: Callable[[], str]
     console_sessions: ConsoleSessions
     console_pool: AsyncConnectionPool  # what the console's pages read with: the auditor's role, each statement limited in time
-    charts: DrawCharts
+    charts: Charts
     reports: MeasureReport
     coverage: RecentCoverage
     verifier: LogVerifier

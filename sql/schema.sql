@@ -263,6 +263,19 @@ CREATE TABLE public.audit_rollup_counts (
     first_at timestamp with time zone,
     last_at timestamp with time zone
 );
+CREATE TABLE public.audit_rollup_sums (
+    month date NOT NULL,
+    first_leaf bigint NOT NULL,
+    day date NOT NULL,
+    measure text NOT NULL,
+    outcome text,
+    value text,
+    bucket integer,
+    count bigint NOT NULL,
+    total bigint NOT NULL,
+    first_at timestamp with time zone,
+    last_at timestamp with time zone
+);
 CREATE TABLE public.audit_rollups (
     month date NOT NULL,
     first_leaf bigint NOT NULL,
@@ -547,6 +560,7 @@ ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_position_che
 ALTER TABLE public.source_citations ADD CONSTRAINT source_citations_relevance_score_check CHECK (((relevance_score >= (0)::double precision) AND (relevance_score <= (1)::double precision)));
 ALTER TABLE public.verification_runs ADD CONSTRAINT verification_runs_pkey PRIMARY KEY (run_id);
 ALTER TABLE public.audit_rollup_counts ADD CONSTRAINT audit_rollup_counts_month_first_leaf_fkey FOREIGN KEY (month, first_leaf) REFERENCES public.audit_rollups(month, first_leaf) ON DELETE CASCADE;
+ALTER TABLE public.audit_rollup_sums ADD CONSTRAINT audit_rollup_sums_month_first_leaf_fkey FOREIGN KEY (month, first_leaf) REFERENCES public.audit_rollups(month, first_leaf) ON DELETE CASCADE;
 ALTER TABLE public.books ADD CONSTRAINT books_live_generation_fkey FOREIGN KEY (live_generation) REFERENCES public.generations(generation_id);
 ALTER TABLE public.calibrations ADD CONSTRAINT calibrations_book_id_fkey FOREIGN KEY (book_id) REFERENCES public.books(book_id);
 ALTER TABLE public.chat_messages ADD CONSTRAINT chat_messages_session_id_fkey FOREIGN KEY (session_id) REFERENCES public.chat_sessions(id) ON DELETE CASCADE;
@@ -579,6 +593,8 @@ CREATE UNIQUE INDEX audit_origin_one ON public.audit_origin USING btree ((true))
 CREATE UNIQUE INDEX audit_pepper_one ON public.audit_pepper USING btree ((true));
 CREATE INDEX audit_rollup_counts_measure ON public.audit_rollup_counts USING btree (measure, day);
 CREATE INDEX audit_rollup_counts_rollup ON public.audit_rollup_counts USING btree (month, first_leaf);
+CREATE INDEX audit_rollup_sums_measure ON public.audit_rollup_sums USING btree (measure, day);
+CREATE INDEX audit_rollup_sums_rollup ON public.audit_rollup_sums USING btree (month, first_leaf);
 CREATE INDEX audit_row_keys_month ON public.audit_row_keys USING btree (month);
 CREATE INDEX audit_row_keys_query_id ON public.audit_row_keys USING btree (query_id);
 CREATE INDEX audit_row_keys_subject ON public.audit_row_keys USING btree (subject);
@@ -1952,6 +1968,7 @@ ALTER TABLE public.audit_pepper OWNER TO affidavit_owner;
 ALTER TABLE public.audit_reads_waiting OWNER TO affidavit_owner;
 ALTER TABLE public.audit_reporters OWNER TO affidavit_owner;
 ALTER TABLE public.audit_rollup_counts OWNER TO affidavit_owner;
+ALTER TABLE public.audit_rollup_sums OWNER TO affidavit_owner;
 ALTER TABLE public.audit_rollups OWNER TO affidavit_owner;
 ALTER TABLE public.audit_row_keys OWNER TO affidavit_owner;
 ALTER TABLE public.audit_saved_views OWNER TO affidavit_owner;
@@ -2122,6 +2139,9 @@ GRANT SELECT ON TABLE public.audit_reviews TO affidavit_auditor;
 GRANT SELECT ON TABLE public.audit_rollup_counts TO affidavit_auditor;
 GRANT INSERT ON TABLE public.audit_rollup_counts TO affidavit_sealer;
 GRANT SELECT ON TABLE public.audit_rollup_counts TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_rollup_sums TO affidavit_auditor;
+GRANT INSERT ON TABLE public.audit_rollup_sums TO affidavit_sealer;
+GRANT SELECT ON TABLE public.audit_rollup_sums TO affidavit_sealer;
 GRANT SELECT ON TABLE public.audit_rollups TO affidavit_auditor;
 GRANT DELETE ON TABLE public.audit_rollups TO affidavit_sealer;
 GRANT INSERT ON TABLE public.audit_rollups TO affidavit_sealer;
@@ -2469,6 +2489,18 @@ COMMENT ON COLUMN public.audit_rollup_counts.count IS 'How many.';
 COMMENT ON COLUMN public.audit_rollup_counts.total IS 'Sum of what was measured: milliseconds or tokens; of requests, how many records they are.';
 COMMENT ON COLUMN public.audit_rollup_counts.first_at IS 'First record of the day with it, for what answers were made with.';
 COMMENT ON COLUMN public.audit_rollup_counts.last_at IS 'Last record of the day with it.';
+COMMENT ON TABLE public.audit_rollup_sums IS 'Counts of sealed records by day, over all books and clients: sums of audit_rollup_counts.';
+COMMENT ON COLUMN public.audit_rollup_sums.month IS 'Month of the rollup that it belongs to.';
+COMMENT ON COLUMN public.audit_rollup_sums.first_leaf IS 'First leaf of the rollup that it belongs to.';
+COMMENT ON COLUMN public.audit_rollup_sums.day IS 'Day of the records, in UTC.';
+COMMENT ON COLUMN public.audit_rollup_sums.measure IS 'What is counted, as in audit_rollup_counts.';
+COMMENT ON COLUMN public.audit_rollup_sums.outcome IS 'How the requests ended.';
+COMMENT ON COLUMN public.audit_rollup_sums.value IS 'Reason of a refusal, stage of a latency, model, chapter, or the version that was in use.';
+COMMENT ON COLUMN public.audit_rollup_sums.bucket IS 'Number of the bucket, in a histogram.';
+COMMENT ON COLUMN public.audit_rollup_sums.count IS 'How many.';
+COMMENT ON COLUMN public.audit_rollup_sums.total IS 'Sum of what was measured.';
+COMMENT ON COLUMN public.audit_rollup_sums.first_at IS 'First record of the day with it, for what answers were made with.';
+COMMENT ON COLUMN public.audit_rollup_sums.last_at IS 'Last record of the day with it.';
 COMMENT ON TABLE public.audit_rollups IS 'Which sealed leaves have been counted, and under which signed head: one row for each counting.';
 COMMENT ON COLUMN public.audit_rollups.month IS 'Month of the leaves.';
 COMMENT ON COLUMN public.audit_rollups.first_leaf IS 'First leaf that was counted; it is where the one before ended.';

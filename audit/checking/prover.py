@@ -3,6 +3,7 @@
 The roots of full chunks of leaves never change, so they are cached: a proof then reads two chunks and not a whole month.
 """
 
+import asyncio
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -68,6 +69,7 @@ class Prover:
     def __init__(self, pool: AsyncConnectionPool) -> None:
         self._pool = pool
         self._chunk_roots: dict[_Branch, list[bytes]] = defaultdict(list)
+        self._proving: set[asyncio.Task[bytes]] = set()
 
     async def row(self, query_id: UUID) -> Row:
         """The record of a query, in the form in which it is hashed."""
@@ -79,6 +81,23 @@ class Prover:
             raise MissingRecordError(f"There is no record of query {query_id}")
         row: Row = json.loads(found[1])
         return row
+
+    def begin(self, row: Row) -> asyncio.Task[bytes]:
+        """`prove` for who cannot wait for it: it goes on without them, so that the next proof of this month is quick."""
+        proving = asyncio.create_task(self.prove(row))
+        self._proving.add(proving)
+        proving.add_done_callback(self._ended)
+        return proving
+
+    def _ended(self, proving: asyncio.Task[bytes]) -> None:
+        self._proving.discard(proving)
+        if not proving.cancelled():
+            proving.exception()  # whoever waits for it is told
+
+    async def close(self) -> None:
+        for proving in self._proving:
+            proving.cancel()
+        await asyncio.gather(*self._proving, return_exceptions=True)
 
     async def prove(self, row: Row) -> bytes:
         """The proof bundle, in the smallest signed tree that contains the record."""

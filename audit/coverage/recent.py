@@ -9,6 +9,7 @@ from audit.checking.status import Status
 from audit.coverage.months import MonthCoverage
 
 FRESH_S = 15.0
+SHARE_MAX = 0.05  # of the time in which it is read: on a log of ten million records that keeps a processor busy for seconds
 PATIENCE_S = 2.5
 
 
@@ -34,13 +35,13 @@ class RecentCoverage:
         self._monotonic = monotonic
         self._patience_s = patience_s
         self._newest: Coverage | None = None
-        self._read_at = -FRESH_S
+        self._fresh_until = 0.0
         self._reading: asyncio.Task[None] | None = None
 
     async def get(self) -> Coverage | None:
         """The newest; None while the first reading takes longer than a page can wait. Its failure is the caller's, or, if it
         comes later, that of whoever asks next."""
-        if self._newest is None or self._monotonic() - self._read_at > FRESH_S:
+        if self._newest is None or self._monotonic() > self._fresh_until:
             reading = self._reading
             if reading is None or (reading.done() and not reading.exception()):
                 reading = self._reading = asyncio.create_task(self._read_again())
@@ -56,5 +57,7 @@ class RecentCoverage:
             await asyncio.wait([self._reading])
 
     async def _read_again(self) -> None:
+        began = self._monotonic()
         self._newest = await self._read()
-        self._read_at = self._monotonic()
+        ended = self._monotonic()
+        self._fresh_until = ended + max(FRESH_S, (ended - began) / SHARE_MAX)

@@ -187,8 +187,13 @@ class Finder:
                 break
         return rows[: most + 1]
 
-    async def named(self, given: Pasted, books: Sequence[str] | None = None) -> list[FoundRecord]:
-        """The records that an id, a hash or a name of a request belongs to, newest first."""
+    async def named(
+        self, given: Pasted, books: Sequence[str] | None = None, *, is_masked: bool = False
+    ) -> list[FoundRecord]:
+        """The records that an id, a hash, or a name of a request or of a reader belongs to, newest first.
+
+        Who sees no personal column finds no reader by name either.
+        """
         condition, values = Criteria(books=None if books is None else frozenset(books)).condition()
         values = values | {"value": given.value}
         async with self._connected() as connection:
@@ -196,6 +201,13 @@ class Finder:
                 found for test in _TESTS.get(given.kind, [f"{given.kind} = %(value)s::uuid"])
                 for found in await _fetch(connection, f"{test} AND {condition}", values)
             ]  # fmt: skip
+            if given.kind == "name" and not is_masked:
+                rows += await _fetch_chosen(
+                    connection,
+                    f"end_user = %(value)s AND {condition}",
+                    values,
+                    f"{_NEWEST} LIMIT {NAMED_MAX}",
+                )
             if column := _IN_SEARCH_INDEX.get(given.kind):
                 test = f"{_SEARCH_INDEX_TESTS[column]} AND {condition}"
                 for each in await self._months(connection):

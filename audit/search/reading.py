@@ -1,5 +1,6 @@
 """One record with all that belongs to it: its passages, its proof, its conversation, what was thought of it, its erasure and holds."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from audit.search.standing import JudgedRung, RecordStanding, ladder
 
 TURNS_MAX = 100
 FEEDBACK_MAX = 20
+PATIENCE_S = 0.15  # the first proof of a month of a million records takes two seconds, and a page has less
+_BEING_PROVEN = "Its path through the month's tree is being computed, for the first time here. Load this page again in some seconds."
 
 _ROW = "SELECT * FROM audit_logs WHERE query_id = %s ORDER BY timestamp LIMIT 1"
 _PASSAGES = """
@@ -111,9 +114,12 @@ class RecordReader:
         """The bundle, or why there is none."""
         try:
             row: Row = await self.prover.row(query_id)
-            return await self.prover.prove(row), ""
+            async with asyncio.timeout(PATIENCE_S):
+                return await asyncio.shield(self.prover.begin(row)), ""
         except UnprovenError as missing:
             return b"", str(missing)
+        except TimeoutError:
+            return b"", _BEING_PROVEN
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[psycopg.AsyncConnection]:

@@ -442,7 +442,11 @@ def differences_of(database: Database) -> list[Difference]:
 async def open_prover(database: Database) -> AsyncIterator[Prover]:
     wait_s = database.settings.budget.audit_s
     async with databases.open_lazily(database.url, AUDITOR, size_max=2, wait_s=wait_s) as pool:
-        yield Prover(pool)
+        prover = Prover(pool)
+        try:
+            yield prover
+        finally:
+            await prover.close()
 
 
 @asynccontextmanager

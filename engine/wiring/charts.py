@@ -2,26 +2,27 @@
 
 import asyncio
 import logging
+import pickle
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
-import psycopg
 from psycopg import IsolationLevel
 
-from audit.charts.figures.catalogue import DrawCharts, chart_of
-from audit.charts.figures.chart import Chart
-from audit.charts.figures.chart_log import ChartLog
+from audit import worker
+from audit.charts.figures.chart_log import ChartLog, LiveCounts
 from audit.charts.figures.choice import ChartChoice
 from audit.charts.rollups.checking import RollupCheck
 from audit.charts.rollups.keeping import RollupKeeper
-from audit.errors import RollupsBusyError
+from audit.errors import RollupsBusyError, WorkerEndedError
+from audit.markup import Markup
+from engine.errors import StatementError
 from engine.settings import Settings
 from engine.storage.database import AUDITOR, Database, reading
 from engine.wiring.audit_log import sealed_rows_of
-from engine.wiring.providers import now, vault_of
+from engine.wiring.providers import FROM_ENVIRONMENT, now, vault_of
 from engine.wiring.signing import known_keys
 
 SEALER = "affidavit_sealer"
@@ -29,7 +30,11 @@ FIRST_LOOK_S = 20.0  # readers come first
 LOOK_S = 300.0  # whether a rollup is due
 STOP_S = 1.0
 PAUSE_S = 0.05  # after some thousand rows
-DRAWN_AT_ONCE = 2  # pages: more would keep readers waiting
+DRAWING = "engine.wiring.drawing"
+MARGIN_S = 1.0  # of a request's time: what a page needs beside its charts
+DRAW_S = 30.0  # for the statements of a chart: a page that was given up is drawn to its end for so long
+TOO_LATE = "The chart was not ready in time."
+NOT_DRAWN = "The process that draws charts has ended."
 
 # On one processor: the others are the readers'.
 _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('max_parallel_workers_per_gather', '0', false)"
@@ -54,56 +59,82 @@ def open_rollup_check(settings: Settings, database: Database) -> Iterator[Rollup
 
 @contextmanager
 def open_chart_log(
-    settings: Settings, database: Database, choice: ChartChoice, within_s: float | None = None
+    settings: Settings,
+    database: Database,
+    choice: ChartChoice,
+    within_s: float | None = None,
+    live: LiveCounts | None = None,
 ) -> Iterator[ChartLog]:
-    """`within_s` limits each statement. All that is read of the database is of one moment."""
+    """`within_s` limits each statement. All that is read of the database is of one moment.
+
+    `live` keeps what was counted for an earlier one.
+    """
     with reading(database.url, AUDITOR) as connection:
         connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
         limit_ms = f"{(within_s or settings.audit.query_s) * 1000:.0f}"
         connection.execute(_LIMITS, (limit_ms,))
-        yield ChartLog(connection, sealed_rows_of(connection, vault_of(settings)), choice)
+        yield ChartLog(
+            connection, sealed_rows_of(connection, vault_of(settings)), choice, live or LiveCounts()
+        )
 
 
-def charts_of(settings: Settings, database: Database) -> DrawCharts:
-    """Charts for the console's pages: beside the readers' connections and threads, and only some at once."""
-    threads = ThreadPoolExecutor(DRAWN_AT_ONCE, "charts")
+class ChartDrawer:
+    """Charts for the console's pages, drawn by a process of its own (`drawing`), which is started for the first page.
 
-    def made(choice: ChartChoice, names: Sequence[str], page: _WaitingPage) -> list[Chart]:
-        with open_chart_log(settings, database, choice, settings.budget.total_s) as log:
-            page.connection = log.connection
-            prices = settings.prices
-            return [
-                chart_of(name, log, prices.by_model, prices.currency) for name in names if page.still_waits()
-            ]
+    One page after another: drawing keeps a processor busy, and the others are the readers'. What takes longer than a page can wait
+    is drawn to its end, for whoever loads the page again. A page that gave up before its turn is not drawn.
+    """
 
-    async def draw(choice: ChartChoice, names: Sequence[str]) -> list[Chart]:
-        page, loop = _WaitingPage(), asyncio.get_running_loop()
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._within_s = database.settings.budget.total_s - MARGIN_S
+        self._turns = ThreadPoolExecutor(1, "charts")
+        self._process: worker.Worker | None = None
+
+    async def sections(self, choice: ChartChoice, address: str) -> Markup | None:
+        """None: they are being drawn, and were not ready within the time of a page."""
         try:
-            return await loop.run_in_executor(threads, made, choice, names, page)
-        except asyncio.CancelledError:
-            loop.run_in_executor(None, page.give_up)
-            raise
+            return Markup(await self._drawn(WantedDrawing(self._database, choice, address)))
+        except TimeoutError:
+            return None
 
-    return draw
+    async def csv(self, choice: ChartChoice, name: str) -> str:
+        try:
+            return await self._drawn(WantedDrawing(self._database, choice, name=name))
+        except TimeoutError:
+            raise StatementError(TOO_LATE) from None
+
+    async def close(self) -> None:
+        """At once: nobody waits for a picture at the end."""
+        self._turns.shutdown(wait=False, cancel_futures=True)
+        if self._process:
+            await asyncio.to_thread(self._process.end)
+
+    async def _drawn(self, wanted: "WantedDrawing") -> str:
+        async with asyncio.timeout(self._within_s):  # it cancels what has not begun
+            return await asyncio.get_running_loop().run_in_executor(self._turns, self._ask, wanted)
+
+    def _ask(self, wanted: "WantedDrawing") -> str:
+        if self._process is None:
+            self._process = worker.Worker(worker.command(DRAWING), env=worker.environment(*FROM_ENVIRONMENT))
+        try:
+            failed, drawn = self._process.request(b"", pickle.dumps(wanted), deadline_s=2 * DRAW_S)
+        except WorkerEndedError:
+            self._process = None
+            raise StatementError(NOT_DRAWN) from None
+        if failed:
+            raise pickle.loads(drawn)  # noqa: S301  from a process of ours
+        return drawn.decode()
 
 
-@dataclass(slots=True)
-class _WaitingPage:
-    """A thread cannot be cancelled, but its statement can, and it asks before each chart."""
+@dataclass(frozen=True, slots=True)
+class WantedDrawing:
+    """What a page asks of the process that draws: all charts, or the one of this name as CSV."""
 
-    connection: psycopg.Connection | None = None
-    is_given_up: bool = False
-
-    def still_waits(self) -> bool:
-        if self.is_given_up:
-            raise InterruptedError
-        return True
-
-    def give_up(self) -> None:
-        self.is_given_up = True
-        if self.connection:
-            with suppress(psycopg.Error):  # it has ended meanwhile
-                self.connection.cancel()
+    database: Database
+    choice: ChartChoice
+    address: str = ""
+    name: str | None = None
 
 
 @asynccontextmanager

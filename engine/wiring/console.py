@@ -165,7 +165,7 @@ async def open_console(settings: Settings, database: Database) -> AsyncIterator[
             page_enabled=False, proxies=TrustedProxies.named(()), allowed_origins=frozenset(), public_tokens=absent,
             prover=await stack.enter_async_context(audit_log.open_prover(database)), public_keys=partial(_pinned_keys, settings, pool), log_gauges=absent,
             tallies=dict, sessions=None, eraser=absent, operator_events=absent, tracer=None, seals=absent,
-            console_sessions=sessions, console_pool=pool, charts=charts.charts_of(settings, database),
+            console_sessions=sessions, console_pool=pool, charts=closed_by(stack, charts.ChartDrawer(database)),
             coverage=closed_by(stack, coverage), verifier=RunsOfOthers(pool), access_policy=access.access_policy_of(settings), reports=reports.reports_of(settings, database),
             unmask_requests=partial(access.requests_now, database), is_read_only=True,
         ), code  # fmt: skip

@@ -147,7 +147,7 @@ async def open_house(settings: Settings, database: Database) -> AsyncIterator[Ho
                 stack, RecentCoverage(partial(coverage_of, settings, database), time.monotonic)
             ),
             verifier=closed_by(stack, BackgroundVerifier(database, pool, console_pool, events)),
-            charts=charts.charts_of(settings, database),
+            charts=closed_by(stack, charts.ChartDrawer(database)),
             access_policy=access.access_policy_of(settings),
             unmask_requests=partial(access.requests_now, database),
             reports=reports.reports_of(settings, database),

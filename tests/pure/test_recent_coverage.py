@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from audit.coverage.recent import FRESH_S, Coverage, RecentCoverage
+from audit.coverage.recent import FRESH_S, SHARE_MAX, Coverage, RecentCoverage
 
 
 class Reading:
@@ -55,4 +55,17 @@ async def test_what_was_counted_late_is_shown_until_it_is_old() -> None:
     await ended(coverage, reading)
     assert (await coverage.get(), reading.begun) == ("counted", 1)  # type: ignore[comparison-overlap]
     at, coverage._patience_s = FRESH_S + 1, 60.0
+    assert (await coverage.get(), reading.begun) == ("counted", 2)  # type: ignore[comparison-overlap]
+
+
+# Seen red with fifteen seconds for every log: of one that takes ten to read, a processor was busy with nothing else.
+async def test_what_took_long_to_count_is_shown_for_longer() -> None:
+    reading, at = Reading(None, None), 0.0
+    coverage = RecentCoverage(reading, lambda: at, patience_s=0.0)
+    assert await coverage.get() is None
+    at = 10.0
+    await ended(coverage, reading)
+    at, coverage._patience_s = 10.0 + 10.0 / SHARE_MAX - 1, 60.0
+    assert (await coverage.get(), reading.begun) == ("counted", 1)  # type: ignore[comparison-overlap]
+    at += 2
     assert (await coverage.get(), reading.begun) == ("counted", 2)  # type: ignore[comparison-overlap]

@@ -6,6 +6,7 @@ from audit.charts.drawing.axes import Axis, Scale, scale_of
 from audit.charts.drawing.sheet import (
     COLOURS,
     LEFT,
+    LETTER_WIDTH,
     RIGHT,
     TOP,
     WIDTH,
@@ -68,9 +69,11 @@ def _filter(columns: Columns, at: int) -> Filter:
 
 
 def _gate(mark: ChartMark, x: float, up: Scale) -> Iterator[str]:
-    yield f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{up.start:.1f}" y2="{up.end:.1f}"/>'
+    """Its name is above the columns, where none can cover it, and beside the name of the axis."""
+    yield f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{up.start:.1f}" y2="{up.end - 16:.1f}"/>'
     is_left = x < WIDTH / 2
-    yield text(x + (6 if is_left else -6), up.end + 12, mark.label, "start" if is_left else "end")
+    beside = max(x + 6, LEFT + LETTER_WIDTH * (len(up.axis.label) + 2)) if is_left else x - 6
+    yield text(beside, up.end - 10, mark.label, "start" if is_left else "end")
 
 
 def draw_lines(lines: LineChart, href: Href | None) -> Drawn:

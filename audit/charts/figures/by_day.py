@@ -26,7 +26,7 @@ _Table = dict[str, dict[date, float]]  # values by series and step
 
 def outcomes(log: ChartLog) -> Chart:
     """Heartbeats and commands are records and no requests: they show only if they are asked for."""
-    table = _table(log.choice, log.sums("requests", "day", "outcome"), lambda key: key.outcome or "")
+    table = _table(log.choice, log.sums("requests", "step", "outcome"), lambda key: key.outcome or "")
     if log.choice.outcome != "recorded":
         table.pop("recorded", None)
     names = sorted(table, key=lambda name: OUTCOMES.index(name) if name in OUTCOMES else len(OUTCOMES))
@@ -38,7 +38,7 @@ def outcomes(log: ChartLog) -> Chart:
 
 
 def refusals(log: ChartLog) -> Chart:
-    counts = log.sums("requests", "day", "outcome", "value")
+    counts = log.sums("requests", "step", "outcome", "value")
     refused = {key: count for key, count in counts.items() if key.outcome == "refused"}
     table = _largest(_table(log.choice, refused, lambda key: key.value or "no reason"))
     series = [
@@ -59,7 +59,7 @@ def tokens(log: ChartLog) -> Chart:
 
 def cost(log: ChartLog, prices: Prices, currency: str) -> Chart:
     """Tokens of models without a price are not counted, and the note says so."""
-    sums = [log.sums(measure, "day", "value") for measure in ("tokens_input", "tokens_output") if prices]
+    sums = [log.sums(measure, "step", "value") for measure in ("tokens_input", "tokens_output") if prices]
     used = {key.value for counts in sums for key in counts}
     table: _Table = defaultdict(lambda: defaultdict(float))
     for number, counts in enumerate(sums):
@@ -79,7 +79,7 @@ def cost(log: ChartLog, prices: Prices, currency: str) -> Chart:
 
 
 def latency_by_day(log: ChartLog) -> Chart:
-    histograms = _histograms(log.choice, log.sums("latency", "day", "bucket", value="total"))
+    histograms = _histograms(log.choice, log.sums("latency", "step", "bucket", value="total"))
     series = [
         ChartSeries(name, [_percentile(histograms, step, share) for step in log.choice.steps()], number)
         for number, (name, share) in enumerate(SHARES)
@@ -93,12 +93,16 @@ def sealing(log: ChartLog) -> Chart:
     """From the begin of a request until its row is sealed, and until a head over it is in the vault."""
     series = []
     for number, (measure, name) in enumerate((("seal_lag", "sealed"), ("anchor_lag", "anchored"))):
-        histograms = _histograms(log.choice, log.sums(measure, "day", "bucket"))
+        histograms = _histograms(log.choice, log.sums(measure, "step", "bucket"))
         for place, (share_name, share) in enumerate((SHARES[0], SHARES[2])):
             values = [_percentile(histograms, step, share) for step in log.choice.steps()]
             series.append(ChartSeries(f"{name} {share_name}", values, 2 * number + place))
     return _lines(
-        log.choice, "sealing", "Time until a record is sealed and anchored", series, f"{HOW_NEAR} {NO_FILTER}"
+        log.choice,
+        "sealing",
+        "Time until a record is sealed and anchored",
+        series,
+        f"From the begin of the request, so the time of its answer is in it. {HOW_NEAR} {NO_FILTER}",
     )
 
 
@@ -113,7 +117,7 @@ def _table(choice: ChartChoice, counts: Counts, name_of: Callable[[CountKey], st
 def _tokens(log: ChartLog) -> _Table:
     table: _Table = defaultdict(lambda: defaultdict(float))
     for measure, way in (("tokens_input", "read"), ("tokens_output", "written")):
-        for key, count in log.sums(measure, "day", "value").items():
+        for key, count in log.sums(measure, "step", "value").items():
             if key.day:
                 table[f"{key.value or 'no model'}, {way}"][log.choice.step_of(key.day)] += count.total
     return table

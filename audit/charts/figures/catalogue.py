@@ -1,12 +1,14 @@
 """Every chart under its name."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from audit.charts.figures import by_day, changes, totals
 from audit.charts.figures.by_day import Prices
 from audit.charts.figures.chart import Chart
 from audit.charts.figures.chart_log import ChartLog
 from audit.charts.figures.choice import ChartChoice
+from audit.markup import Markup
 
 CHARTS: Mapping[str, Callable[[ChartLog], Chart]] = {
     "outcomes": by_day.outcomes,
@@ -23,7 +25,13 @@ CHARTS: Mapping[str, Callable[[ChartLog], Chart]] = {
 }
 NAMES = (*CHARTS, "cost")
 
-DrawCharts = Callable[[ChartChoice, Sequence[str]], Awaitable[list[Chart]]]
+
+class Charts(Protocol):
+    """Draws for pages that do not wait for long; raises if it cannot. No sections: they are being drawn, for who asks again."""
+
+    async def sections(self, choice: ChartChoice, address: str) -> Markup | None: ...
+
+    async def csv(self, choice: ChartChoice, name: str) -> str: ...
 
 
 def chart_of(name: str, log: ChartLog, prices: Prices, currency: str) -> Chart:

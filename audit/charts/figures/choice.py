@@ -1,8 +1,10 @@
 """What a chart is to show: a period of whole days in UTC, and a filter. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
+from types import MappingProxyType
+from urllib.parse import urlencode
 
 DAYS_BY_DAY = 92  # longer periods are drawn by week …
 DAYS_BY_WEEK = 750  # … and still longer ones by month
@@ -45,6 +47,13 @@ class ChartChoice:
         return ", ".join(
             [f"{self.since} to {last} (UTC)" if self.days > 1 else f"{self.since} (UTC)", *named]
         )
+
+    def query(self, changes: Mapping[str, str] = MappingProxyType({})) -> str:
+        """As the query of an address, which is a link to share."""
+        given: dict[str, str | None] = {
+            "from": str(self.since), "to": str(self.until), "book": self.book_id, "client": self.client_id, "outcome": self.outcome,
+        }  # fmt: skip
+        return urlencode({name: value for name, value in (given | dict(changes)).items() if value})
 
     def _days(self) -> Iterator[date]:
         return (self.since + timedelta(days=number) for number in range(self.days))

@@ -34,6 +34,15 @@ _STRAY = """
 SELECT count(*) FROM public.audit_rollup_counts c
 WHERE NOT EXISTS (SELECT FROM public.audit_rollups r WHERE r.month = c.month AND r.first_leaf = c.first_leaf)
 """
+_SUMMED = """
+SELECT month, first_leaf, day, measure, outcome, value, bucket, sum(count)::bigint, sum(total)::bigint, min(first_at), max(last_at)
+FROM public.audit_rollup_counts GROUP BY 1, 2, 3, 4, 5, 6, 7
+"""
+_UNEQUAL = f"""
+SELECT count(DISTINCT (month, first_leaf, day, measure, outcome, value, bucket)) FROM (
+    ({_SUMMED} EXCEPT ALL SELECT * FROM public.audit_rollup_sums) UNION ALL (SELECT * FROM public.audit_rollup_sums EXCEPT ALL {_SUMMED})
+) AS differing
+"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,9 @@ class RollupCheck:
         ((count,),) = self.connection.execute(_STRAY).fetchall()
         if count:
             yield f"{count} counts belong to no rollup"
+        ((count,),) = self.connection.execute(_UNEQUAL).fetchall()
+        if count:
+            yield f"{count} sums over all books and clients are not those of the counts"
 
     @staticmethod
     def _order(rollup: Rollup, before: Rollup | None) -> Iterator[str]:

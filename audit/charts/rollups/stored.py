@@ -36,11 +36,23 @@ WHERE month = %s AND leaf_index >= %s AND leaf_index < %s
 """
 _INSERT = "INSERT INTO public.audit_rollups VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
 _COPY = "COPY public.audit_rollup_counts FROM STDIN"
+_ADD_UP = """
+INSERT INTO public.audit_rollup_sums
+SELECT month, first_leaf, day, measure, outcome, value, bucket, sum(count), sum(total), min(first_at), max(last_at)
+FROM public.audit_rollup_counts WHERE month = %s AND first_leaf = %s GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 4, 3
+"""
 _DELETE = "DELETE FROM public.audit_rollups WHERE month = %s AND first_leaf = %s AND tree_size = %s"
 _LOCK = (
     "LOCK TABLE public.audit_rollups IN SHARE ROW EXCLUSIVE MODE NOWAIT"  # nobody who only reads holds it up
 )
 _NEWEST = "SELECT max(made_at) FROM public.audit_rollups"
+# What is anchored, what is counted, and what was erased: with the sealed sizes all that a chart depends on.
+_STATE = """
+SELECT (SELECT string_agg((month, tree_size)::text, ' ' ORDER BY month) FROM (
+            SELECT month, max(tree_size) AS tree_size FROM public.audit_anchors GROUP BY month) AS anchored),
+       (SELECT string_agg((month, first_leaf, digest, made_at)::text, ' ' ORDER BY month, first_leaf) FROM public.audit_rollups),
+       (SELECT count(*) FROM public.audit_erasures)
+"""
 
 
 def sealed_sizes(connection: psycopg.Connection) -> dict[date, int]:
@@ -57,6 +69,11 @@ def counts_in(connection: psycopg.Connection, rollup: Rollup) -> Counts:
     return {CountKey(*row[:7]): Count(*row[7:]) for row in found}
 
 
+def state(connection: psycopg.Connection) -> tuple[object, ...]:
+    """Equal as long as every chart of the same period and filter is the same."""
+    return *sealed_sizes(connection).items(), *connection.execute(_STATE).fetchall()
+
+
 def made_last_at(connection: psycopg.Connection) -> datetime | None:
     found = connection.execute(_NEWEST).fetchone()
     return found[0] if found else None
@@ -70,6 +87,20 @@ def anchored_head(connection: psycopg.Connection, month: date, above: int) -> tu
 def erased_in(connection: psycopg.Connection, month: date, begin: int, end: int) -> int:
     found = connection.execute(_ERASED, (month, begin, end)).fetchone()
     return int(found[0]) if found else 0
+
+
+def erasures(connection: psycopg.Connection) -> int:
+    """Of all records ever."""
+    found = connection.execute("SELECT count(*) FROM public.audit_erasures").fetchone()
+    return int(found[0]) if found else 0
+
+
+def anchored_size(connection: psycopg.Connection, month: date) -> int:
+    """How many leaves of the month are below a head that is in the vault."""
+    found = connection.execute(
+        "SELECT max(tree_size) FROM public.audit_anchors WHERE month = %s", (month,)
+    ).fetchone()
+    return int(found[0] or 0) if found else 0
 
 
 def uncovered(size: int, covered: list[Rollup]) -> Iterator[tuple[int, int]]:
@@ -113,5 +144,6 @@ def put(
         with connection.cursor().copy(_COPY) as copy:
             for key, count in sorted(counts.items(), key=lambda item: (item[0].measure, item[0].day)):
                 copy.write_row((*place, *key, count.count, count.total, count.first_at, count.last_at))
+        connection.execute(_ADD_UP, place)
         return True
     return False

@@ -97,7 +97,7 @@ SEARCH_COMMANDS: dict[str, Command] = {
     "audit search": Command(
         search, "affidavit audit search 'balance sensor' --from 2026-11-01 --outcome refused",
         (
-            argument("text", metavar="TEXT_OR_ID", help='words ("in quotation marks": that follow each other; with an asterisk at the end: that begin so), an id, or a receipt or proof as text'),
+            argument("text", metavar="TEXT_OR_ID", help='words ("in quotation marks": that follow each other; with an asterisk at the end: that begin so), an id, the name of a reader, or a receipt or proof as text'),
             FROM, TO,
             argument("--book", metavar="BOOK_ID", help="records of this book"),
             argument("--client", metavar="CLIENT", help="records of this client"),

@@ -5,7 +5,7 @@ To add a page, write `engine/http/console/<page>.py` and add its line to `PAGES`
     async def show(visit: Visit) -> Reply:
         async with borrowed(visit.house.console_pool) as connection: …        # the auditor's role; statements end in time
         visit.note_access(filter=…, columns=["user_query_text"], records=25)  # where it shows personal columns
-        return Sheet("Charts", joined(tag("p", "Asked by ", tag("b", client_id)), layout.table(headings, rows, caption)))
+        return Sheet("Charts", joined(tag("p", "Asked by ", tag("b", client_id)), table(headings, rows, caption)))
 
 `Visit` (visit.py) has the client, its role, the trail that becomes the request's row, the query and the form's fields, and the
 `House` with the parts that wiring/ gave it; what a page needs besides is a new field there. What a page returns is a `Sheet` in the

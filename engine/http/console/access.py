@@ -5,7 +5,7 @@ from typing import Any
 
 from audit.access.approvals import UnmaskRequest
 from audit.erasure.target import ErasureTarget, check_basis
-from audit.markup import Markup, joined, tag
+from audit.markup import Markup, joined, table, tag
 from engine.errors import InvalidFieldError
 from engine.http.console import layout
 from engine.http.console.visit import Role, SeeOther, Sheet, Visit
@@ -85,7 +85,7 @@ def _reads(reads: Sequence[tuple[Any, ...]], days: int) -> Markup:
         )
         for at, who, role, through, asked_for, columns, records, basis, second, outcome in reads
     ]  # fmt: skip
-    return layout.table(_HEADINGS, rows, f"Reads of personal columns, the newest first, at most {SHOWN_MAX}")
+    return table(_HEADINGS, rows, f"Reads of personal columns, the newest first, at most {SHOWN_MAX}")
 
 
 def _ended(outcome: str) -> str:
@@ -111,8 +111,8 @@ def _requests(visit: Visit, requests: Sequence[UnmaskRequest]) -> Markup:
         for each in requests
     ]  # fmt: skip
     headings = ("Request", "Asked at (UTC)", "Who", "Reason", "Approved by")
-    table = layout.table(headings, rows, "Requests that still count") if rows else tag("p", "Nobody asks.")
-    return joined(asking, table)
+    listed = table(headings, rows, "Requests that still count") if rows else tag("p", "Nobody asks.")
+    return joined(asking, listed)
 
 
 def _approval(visit: Visit, request: UnmaskRequest) -> Markup | str:

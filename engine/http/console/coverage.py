@@ -9,7 +9,7 @@ from audit.coverage.months import MonthCoverage
 from audit.coverage.picture import LANES, picture
 from audit.coverage.recent import Coverage
 from audit.coverage.verifications import VerificationRun
-from audit.markup import Markup, joined, tag
+from audit.markup import Markup, joined, table, tag
 from audit.proof.verdict import PROVEN, WHOLE, Verdict
 from engine.http.console import layout
 from engine.http.console.visit import SeeOther, Sheet, Visit
@@ -62,8 +62,8 @@ async def verify(visit: Visit) -> SeeOther:
 
 def _alarms(coverage: Coverage, now: datetime) -> Markup:
     status = coverage.status
-    alarms = [tag("li", words, class_="alarm") for words in gaps(status, now)]
-    notes = [tag("li", words, class_="calm") for words in broken_histories(status)]
+    alarms = [tag("li", layout.said_by_us(words), class_="alarm") for words in gaps(status, now)]
+    notes = [tag("li", layout.said_by_us(words), class_="calm") for words in broken_histories(status)]
     if status.holds:
         waiting = (
             f" {status.erasures_waiting} erasures wait for their end." if status.erasures_waiting else ""
@@ -128,7 +128,7 @@ _UNSURE = frozenset({Verdict.CANNOT_TELL, Verdict.UNSEALED, Verdict.ARCHIVED})
 
 
 def _findings(details: Mapping[str, Any]) -> Markup:
-    found = [tag("li", words, class_="alarm") for words in details.get("findings", ())]
+    found = [tag("li", layout.said_by_us(words), class_="alarm") for words in details.get("findings", ())]
     if left_off := details.get("findings_left_off"):
         found.append(tag("li", f"and {left_off:,} more: run affidavit audit verify", class_="calm"))
     listed = tag("ul", found, class_="alarms") if found else tag("p", "No findings.")
@@ -188,7 +188,7 @@ def _table(months: list[MonthCoverage]) -> Markup:
         (f"{one.month:%Y-%m}", one.tier, *(f"{lane.count(one):,}" for lane in LANES))
         for one in reversed(months)
     ]
-    return layout.table(
+    return table(
         ("Month", "Tier", *(lane.name for lane in LANES)), rows, "Records of each month, the newest first"
     )
 

@@ -6,14 +6,13 @@ from hashlib import sha256
 from urllib.parse import urlencode
 
 from audit.errors import UnansweredError
-from audit.markup import Markup, joined, tag
+from audit.markup import Markup, joined, table, tag
 from audit.reports.as_of import AsOf
 from audit.reports.document import ControlReport, MeasuredControl
 from audit.reports.forms import FORMS
 from audit.reports.pack import PACKS, pack_of
 from audit.reports.page import CAUTION, explained, period_of, status_of, words_of
 from engine.errors import InvalidFieldError, UnavailableError
-from engine.http.console import layout
 from engine.http.console.visit import Download, Sheet, Visit
 
 PATH = "/console/reports"
@@ -107,9 +106,7 @@ def _shown(report: ControlReport, since: date, until: date) -> Markup:
     caption = f"{report.pack.title}, {period_of(report)}: {counts}, over {report.records:,} sealed records"
     return joined(
         tag("p", CAUTION, class_="small"),
-        tag(
-            "div", layout.table(("Control", "Status", "What the log shows"), rows, caption), class_="controls"
-        ),
+        tag("div", table(("Control", "Status", "What the log shows"), rows, caption), class_="controls"),
         tag("h2", "Take it along"),
         _files(report.pack.id, since, until),
         tag("h2", "Each control"),

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from audit.errors import ReviewRefusedError, ReviewUnavailableError, SampleError
-from audit.markup import EMPTY, Markup, joined, tag
+from audit.markup import EMPTY, Markup, joined, table, tag
 from audit.review import drawing
 from audit.review.reviews import Person, Queue, RecordToJudge, Reviews, Role
 from audit.review.rubric import COMMENT_CHARACTERS_MAX, ITEMS, QUESTIONS, Marks, Standing
@@ -37,9 +37,7 @@ async def show_samples(visit: Visit) -> Reply:
     ]  # fmt: skip
     headings = ("Sample", "From", "To", "Records", "Strata")
     listed = (
-        layout.table(headings, rows, "Samples, the newest first")
-        if rows
-        else tag("p", "There is no sample yet.")
+        table(headings, rows, "Samples, the newest first") if rows else tag("p", "There is no sample yet.")
     )
     how = tag(
         "p",
@@ -122,7 +120,7 @@ def _records(queue: Queue, person: Person) -> Markup:
         )
         for log_id, stratum in queue.sample.records
     ]  # fmt: skip
-    return layout.table(("Record", "State", "Stratum"), rows, "Records of the sample, in its order")
+    return table(("Record", "State", "Stratum"), rows, "Records of the sample, in its order")
 
 
 def _is_over(queue: Queue, log_id: UUID) -> bool:
@@ -177,7 +175,7 @@ def _others(record: RecordToJudge) -> Markup:
     headings = ("Reviewer", *map(_words, ITEMS), "Comment")
     return joined(
         tag("h2", "What two reviewers said"),
-        layout.table(headings, rows, "They differ; your verdict replaces both"),
+        table(headings, rows, "They differ; your verdict replaces both"),
     )
 
 

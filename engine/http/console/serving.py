@@ -30,6 +30,8 @@ HEADERS = {
     "Referrer-Policy": "same-origin",  # with less a browser would say the origin `null` of our own forms
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+TOO_LONG = "This page took too long"
+SHORTER = "The database or this machine is busy. Load the page again, or ask for a shorter period."
 _KEPT = {"Cache-Control": "public, max-age=31536000, immutable"}
 _OF_AN_ENGINE = {
     reviews.REVIEWS,
@@ -207,7 +209,9 @@ def _navigation(visit: Visit) -> list[layout.Entry]:
 
 def _failed(failure: RequestError) -> Sheet:
     record = joined(" It is on record as ", tag("code", failure.query_id), ".") if failure.query_id else None
-    return Sheet(failure.title, tag("p", failure.detail, record, class_="alarm", role="alert"))
+    is_late = failure.status == HTTPStatus.GATEWAY_TIMEOUT  # its own words are for readers
+    title, words = (TOO_LONG, SHORTER) if is_late else (failure.title, failure.detail)
+    return Sheet(title, tag("p", words, record, class_="alarm", role="alert"))
 
 
 def _masked(failure: RequestError, visit: Visit) -> Sheet:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from audit.archive.archiver import Archiver
-from audit.charts.figures.chart_log import ChartLog
+from audit.charts.figures.chart_log import ChartLog, LiveCounts
 from audit.charts.figures.choice import ChartChoice
 from audit.charts.rollups import stored
 from audit.charts.rollups.checking import RollupCheck
@@ -146,6 +146,14 @@ async def test_no_personal_column_and_no_text_of_a_reader_is_in_a_rollup(log: Se
             "no head of this size and root was signed",
         ),
         ("DELETE FROM audit_rollups WHERE tree_size = 12", "counts belong to no rollup"),
+        (
+            "UPDATE audit_rollup_sums SET count = count + 1 WHERE measure = 'latency'",
+            "sums over all books and clients are not those",
+        ),
+        (
+            "DELETE FROM audit_rollup_sums WHERE measure = 'requests'",
+            "2 sums over all books and clients are not those",
+        ),
         ("UPDATE audit_rollups SET first_leaf = 1 WHERE tree_size = 12", "it should begin at leaf 0"),
         ("UPDATE audit_rollups SET version = 0", "it was made by other rules"),
         ("UPDATE audit_logs SET outcome = 'refused', leaf_hash = sha256('x')", "or another one"),
@@ -169,7 +177,8 @@ async def test_a_digest_made_to_fit_hides_nothing(log: SealedLog) -> None:
         kept = stored.rollups(connection)[1]
         digest = digest_of(kept, stored.counts_in(connection, kept))
     log.attack("UPDATE audit_rollups SET digest = %(digest)s WHERE tree_size = 12", digest=digest)
-    (line,) = check(log)
+    sums, line = check(log)
+    assert sums == "1 sums over all books and clients are not those of the counts"
     assert line == (
         "2025-02, leaves 0 to 11: 2025-02-10 requests, book b, client c, outcome answered, value r:"
         " 77 (sum 12), the rows give 12 (sum 12)"
@@ -227,6 +236,37 @@ async def test_filters_leave_out_the_others(log: SealedLog) -> None:
         assert sums(log, "requests", choice=ChartChoice(TENTH, TENTH + timedelta(1))) == {(): 14}
         assert sums(log, "requests", choice=ChartChoice(date(2024, 2, 29), date(2024, 3, 1))) == {}
         make(log)
+
+
+# Seen red with weeks that began on Sunday: a week had two columns.
+async def test_a_step_begins_on_the_same_day_in_rollups_as_in_what_is_live(log: SealedLog) -> None:
+    def weeks() -> dict[date | None, int]:
+        with connected(log, AUDITOR) as connection:
+            page = ChartLog(connection, sealed_rows_of(connection, log.vault), YEAR)
+            return {key.day: count.count for key, count in page.sums("requests", "step").items()}
+
+    before = weeks()
+    assert before == {date(2025, 1, 6): 5, TENTH: 12}
+    make(log)
+    assert weeks() == before
+
+
+# Seen red without the look at erasures: the chapter stayed until the engine was started again.
+async def test_what_is_kept_of_live_counts_grows_and_forgets_what_is_erased(log: SealedLog) -> None:
+    kept = LiveCounts()
+
+    def chapters() -> dict[str | None, int]:
+        with connected(log, AUDITOR) as connection:
+            page = ChartLog(connection, sealed_rows_of(connection, log.vault), YEAR, kept)
+            return {key.value: count.count for key, count in page.sums("chapters", "value").items()}
+
+    assert chapters() == {None: 17}
+    cited = [{"n": 1, "excerpt": "e", "chapter": "Joints", "score": 0.9}]
+    log.write(FEBRUARY, 50, end_user="user:9", citations=cited)
+    assert await log.seal() == {}
+    assert chapters() == {None: 17, "Joints": 1}
+    await log.erase(ErasureTarget(spellings("user:9")))
+    assert chapters() == {None: 18}
 
 
 # Seen red when a rollup was written in place of one of more leaves.
@@ -293,7 +333,7 @@ async def test_charts_of_any_log_are_what_its_rows_give(
     leap = ChartChoice(date(2024, 2, 27), date(2024, 3, 3))
     with psycopg.connect(log.url) as connection:
         connection.execute("SET session_replication_role = replica")
-        connection.execute("TRUNCATE audit_rollup_counts, audit_rollups")
+        connection.execute("TRUNCATE audit_rollup_sums, audit_rollup_counts, audit_rollups")
         make_months(connection, (date(2024, 2, 1), date(2024, 3, 1)))
         connection.execute("DELETE FROM audit_logs WHERE timestamp < '2025-01-01'")
     written: list[dict[str, Any]] = []

@@ -153,6 +153,23 @@ async def test_every_id_finds_its_record(finder: Finder, url: str, month: date) 
         assert await finder.named(found, ["another"]) == [], "the books of a key limit what is seen"
 
 
+# Seen red without the mask: who sees no personal column learned which records were of a reader.
+@pytest.mark.parametrize("month", [OVER, NOW])
+async def test_a_readers_name_finds_what_was_told_to_this_reader(
+    finder: Finder, url: str, month: date
+) -> None:
+    at = datetime(month.year, month.month, 22, tzinfo=UTC)
+    reader = f"user:{uuid4()}"
+    trails = [asked(at + timedelta(minutes=number), "mine", end_user=reader) for number in range(3)]
+    with psycopg.connect(url) as inside:
+        write(inside, *trails, asked(at, "another's", end_user=f"{reader}0"))
+    found = pasted(reader)
+    assert found
+    assert [each.log_id for each in await finder.named(found)] == [trail.log_id for trail in reversed(trails)]
+    assert await finder.named(found, ["another"]) == []
+    assert await finder.named(found, is_masked=True) == []
+
+
 # Seen red: all words of the record were NULL, because those of its answer were.
 @pytest.mark.parametrize("month", [OVER, NOW])
 @pytest.mark.parametrize("missing", ["answer_text", "user_query_text"])

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from audit.errors import ReviewUnavailableError, UnprovenError
-from audit.markup import Markup, joined, tag
+from audit.markup import Markup, joined, table, tag
 from audit.proof.keys import PublicKey
 from audit.proof.record import PERSONAL
 from audit.proof.verdict import Verdict
@@ -191,7 +191,7 @@ def _near(sight: showing.Sight, record: WholeRecord) -> Markup | None:
     caption = "Passages that were near and not quoted" + (
         f"; the gate is {gate:.2f}" if isinstance(gate, float) else ""
     )
-    return joined(tag("h2", "Near, and not used"), layout.table(headings, rows, caption))
+    return joined(tag("h2", "Near, and not used"), table(headings, rows, caption))
 
 
 def _scored(candidate: Mapping[str, Any], passage: Mapping[str, Any] | None) -> tuple[object, ...]:
@@ -266,7 +266,7 @@ def _rung(each: JudgedRung) -> Markup:
     kind = "good" if each.verdict in _GOOD else "bad" if each.verdict in _BAD else "unsure"
     return tag(
         "li", tag("span", _SIGNS[kind], class_="sign", aria_hidden="true"), tag("b", str(each.rung).capitalize()),
-        tag("div", tag("span", str(each.verdict), class_=f"verdict {kind}"), " ", showing.said_by_us(each.words)), class_=kind,
+        tag("div", tag("span", str(each.verdict), class_=f"verdict {kind}"), " ", layout.said_by_us(each.words)), class_=kind,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
-from audit.markup import Markup, joined, tag
+from audit.markup import Markup, joined, table, tag
 from audit.search.criteria import Criteria
 from audit.search.saved import FrozenResult, FrozenRow, SavedView
 from engine.errors import NotFoundError
@@ -119,11 +119,11 @@ def _about(view: SavedView, result: FrozenResult) -> Markup:
         tag("p", f"{Criteria.read(_given(view.filter)).words}. Frozen by {view.owner} at ", showing.moment(view.made_at),
             f" UTC: {len(result.rows)} records below the heads of that moment. It shows these and no others."),
         tag("p", f"{result.erased} of them were erased since. Their places and proofs remain.", class_="calm") if result.erased else None,
-        tag("p", showing.said_by_us(f"{result.archived} of them are archived now: `affidavit audit query` reads them, `affidavit audit restore` brings them back."),
+        tag("p", layout.said_by_us(f"{result.archived} of them are archived now: `affidavit audit query` reads them, `affidavit audit restore` brings them back."),
             class_="calm") if result.archived else None,
-        [tag("p", showing.said_by_us(f"The tree of {month} has another root at this size than when this was frozen. Run `affidavit audit verify`."), class_="alarm", role="alert")
+        [tag("p", layout.said_by_us(f"The tree of {month} has another root at this size than when this was frozen. Run `affidavit audit verify`."), class_="alarm", role="alert")
          for month in result.changed],
-        tag("details", tag("summary", "The heads"), layout.table(("Month", "Size", "Root"), heads, "Heads at which it was frozen")),
+        tag("details", tag("summary", "The heads"), table(("Month", "Size", "Root"), heads, "Heads at which it was frozen")),
     )  # fmt: skip
 
 
@@ -133,6 +133,6 @@ def _rows(sight: showing.Sight, result: FrozenResult) -> Markup:
 
 
 def _away(rows: list[FrozenRow]) -> Markup:
-    return layout.table(
+    return table(
         ("Month", "Leaf"), [(row.month, row.leaf_index) for row in rows], "Archived records of this result"
     )

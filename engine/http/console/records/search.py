@@ -33,7 +33,7 @@ async def show(visit: Visit) -> Reply:
     with showing.said():
         criteria = Criteria.read(visit.query, showing.books(visit))
         if found := pasted(criteria.text):
-            rows = await showing.finder(visit).named(found, showing.books(visit))
+            rows = await showing.finder(visit).named(found, showing.books(visit), is_masked=sight.is_masked)
             if rows:
                 return _named(visit, sight, criteria, found, FoundPage(rows))
         showing.check_words(sight, criteria)
@@ -59,7 +59,7 @@ def _named(visit: Visit, sight: showing.Sight, criteria: Criteria, found: Pasted
     if len(page.rows) == 1:
         return SeeOther(showing.record_address(page.rows[0].query_id))
     showing.note_read(visit, sight, f"{found.kind} {found.value}", showing.LISTED, len(page.rows))
-    told = tag("p", f"{len(page.rows)} records belong to this id, the newest first.")
+    told = tag("p", f"{len(page.rows)} records belong to this name, the newest first.")
     return Sheet("Search", joined(_form(criteria), told, showing.listed(sight, page.rows)))
 
 
@@ -102,7 +102,7 @@ def _unindexed(page: FoundPage) -> Markup | None:
     months = ", ".join(f"{month:%Y-%m}" for month in page.unindexed)
     return tag(
         "p",
-        showing.said_by_us(
+        layout.said_by_us(
             f"These months are over and have no search index yet: {months}. `affidavit audit partitions` builds it."
         ),
         class_="calm",
@@ -113,12 +113,12 @@ def _archived(until: datetime | None) -> Markup | None:
     if until is None:
         return None
     told = f"Archived months before {until:%Y-%m} are not searched here. `affidavit audit search` finds ids and filters in them too."
-    return tag("p", showing.said_by_us(told), class_="small")
+    return tag("p", layout.said_by_us(told), class_="small")
 
 
 def _form(criteria: Criteria) -> Markup:
     words = tag(
-        "label", "Words, an id, or a receipt", tag("input", name="text", value=criteria.text, type="search", maxlength=PASTED_CHARACTERS_MAX)
+        "label", "Words, an id, a reader's name, or a receipt", tag("input", name="text", value=criteria.text, type="search", maxlength=PASTED_CHARACTERS_MAX)
     )  # fmt: skip
     fields = (
         _field("From", "from", text_of(criteria.since) if criteria.since else ""), _field("To", "to", text_of(criteria.until) if criteria.until else ""),

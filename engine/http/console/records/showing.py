@@ -78,11 +78,6 @@ def masked() -> Markup:
     )
 
 
-def said_by_us(text: str) -> Markup:
-    """Words of our own, with commands in `backticks`."""
-    return joined([tag("code", part) if number % 2 else part for number, part in enumerate(text.split("`"))])
-
-
 def identity(text: str) -> UUID | None:
     try:
         return UUID(text)
