@@ -66,7 +66,7 @@ SELECT uuidv7(at - now()), uuidv7(at - now()), uuidv7(at - now()), md5(%(month)s
     CASE WHEN r < 0.1 THEN 'not_covered' WHEN r < 0.2 THEN 'citation_failed' END, 0.4 + r * 0.6, 0.6, r, CASE WHEN r > 0.85 THEN 'high' ELSE 'low' END,
     (10 + 60 * random())::int, (200 * exp(2 * random()))::int, (260 * exp(2 * random()))::int, (2000 * random())::int, (300 * random())::int,
     'model-' || number %% 2, 'prompt', 'settings', '0.1.0', 'calibration', 'minilm', '0198c0de-0000-7000-8000-000000000001', 2,
-    '\\x00000000000000000000000000000000'::bytea, sha256((%(month)s || number)::bytea)
+    sha256('salt'), sha256((%(month)s || number)::bytea)
 FROM (SELECT number, random() AS r, %(begin)s::timestamptz + (number + 0.5) / %(count)s * (%(end)s::timestamptz - %(begin)s::timestamptz) AS at
     FROM generate_series(0, %(count)s - 1) AS number) AS made
 JOIN sentences AS asked ON asked.n = made.number * 7 %% 5000 JOIN sentences AS first ON first.n = (made.number * 31 + 2) %% 5000
