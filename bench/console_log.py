@@ -145,7 +145,15 @@ class MadeLog:
             connection.execute(
                 "INSERT INTO audit_checkpoints VALUES (%s, %s, %s, %s)", (month, end, note, at)
             )
-        anchor = (month, counted, at + timedelta(seconds=30))
+        self._anchor(connection, month, counted)
+
+    def anchor_newest(self) -> None:
+        """Once the rollups are made: what is in none of them is anchored all the same."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            self._anchor(connection, self.months[-1], self.count)
+
+    def _anchor(self, connection: psycopg.Connection, month: date, size: int) -> None:
+        anchor = (month, size, min(month_start(next_month(month)), self.until) + timedelta(seconds=30))
         connection.execute("INSERT INTO audit_anchors VALUES (%s, %s, 'none', 'none', %s)", anchor)
 
 

@@ -2,7 +2,7 @@
 -- A sum is derived from the counts of its rollup, and `affidavit audit rollup --check` compares it with them.
 SET LOCAL ROLE affidavit_owner;
 
-CREATE TABLE audit_rollup_sums (
+CREATE TABLE IF NOT EXISTS audit_rollup_sums (
     month      date NOT NULL,
     first_leaf bigint NOT NULL,
     day        date NOT NULL,
@@ -16,11 +16,12 @@ CREATE TABLE audit_rollup_sums (
     last_at    timestamptz,
     FOREIGN KEY (month, first_leaf) REFERENCES audit_rollups ON DELETE CASCADE
 );
+DELETE FROM audit_rollup_sums;
 INSERT INTO audit_rollup_sums
 SELECT month, first_leaf, day, measure, outcome, value, bucket, sum(count), sum(total), min(first_at), max(last_at)
 FROM audit_rollup_counts GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 4, 3;
-CREATE INDEX audit_rollup_sums_measure ON audit_rollup_sums (measure, day);
-CREATE INDEX audit_rollup_sums_rollup ON audit_rollup_sums (month, first_leaf);
+CREATE INDEX IF NOT EXISTS audit_rollup_sums_measure ON audit_rollup_sums (measure, day);
+CREATE INDEX IF NOT EXISTS audit_rollup_sums_rollup ON audit_rollup_sums (month, first_leaf);
 
 COMMENT ON TABLE audit_rollup_sums IS 'Counts of sealed records by day, over all books and clients: sums of audit_rollup_counts.';
 COMMENT ON COLUMN audit_rollup_sums.month IS 'Month of the rollup that it belongs to.';
