@@ -208,7 +208,10 @@ class Finder:
                     values,
                     f"{_NEWEST} LIMIT {NAMED_MAX}",
                 )
-            if column := _IN_SEARCH_INDEX.get(given.kind):
+            column = _IN_SEARCH_INDEX.get(given.kind)
+            if (
+                column and not rows
+            ):  # an id is of one thing, and this scans the newest rows of the month without an index
                 test = f"{_SEARCH_INDEX_TESTS[column]} AND {condition}"
                 for each in await self._months(connection):
                     rows += await _by_lexeme(connection, each, f"{column}:{given.value}", test, values)
