@@ -105,6 +105,7 @@ ALLOWED = {
     "audit_refusals": {AUDITOR: "SELECT"},
     "audit_requests_by_day": {AUDITOR: "SELECT"},
     "audit_rollup_counts": {SEALER: "SELECT INSERT", AUDITOR: "SELECT"},
+    "audit_rollup_sums": {SEALER: "SELECT INSERT", AUDITOR: "SELECT"},
     "audit_rollups": {SEALER: "SELECT INSERT DELETE", AUDITOR: "SELECT"},
     "audit_reviews": {AUDITOR: "SELECT"},
     "audit_row_keys": {ARCHIVER: "SELECT INSERT DELETE", AUDITOR: "SELECT(log_id,month)"},
