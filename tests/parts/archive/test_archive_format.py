@@ -648,7 +648,7 @@ def test_what_cannot_be_read_back_is_not_exported(
 
     monkeypatch.setattr(box, name, wrong)
     with pytest.raises(ExportError):
-        exported(log, JANUARY, tmp_path)
+        exported(log, JANUARY, tmp_path / "out")
 
 
 def test_an_archive_without_the_copy_is_whole_and_one_of_the_older_format_needs_it(
