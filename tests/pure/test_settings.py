@@ -363,7 +363,6 @@ def test_single_sign_on_with_all_that_it_needs() -> None:
     assert load(oidc()).fingerprint() == load({}).fingerprint()
 
 
-# Seen red with `http://localhost.evil.example`: the host was compared by its beginning.
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

@@ -63,8 +63,6 @@ def sign_on(page: Page, address: str) -> None:
     page.wait("!!document.querySelector('nav')")
 
 
-# Seen red with a redirect to /console in place of the page that leads there (the new cookie is withheld), with SameSite=Strict for the
-# cookie of the sign-in, and with a redirect to the provider (the policy stops the form).
 def test_the_whole_way_there_and_back(page: Page, console: Running) -> None:
     sign_on(page, f"{console.url}/console/charts?chart=outcomes")
     assert page.read("location.pathname + location.search") == "/console/charts?chart=outcomes"
@@ -102,7 +100,6 @@ def test_the_code_is_not_told_to_the_next_page(page: Page, console: Running) -> 
     assert page.read("document.referrer") == ""
 
 
-# Seen red with the comparison of `state` left out.
 def test_an_attackers_answer_signs_nobody_in(page: Page, console: Running, upstream: Provider) -> None:
     """Login CSRF: the attacker has signed in up to the last step and has the victim take that."""
     go_to_provider(page, f"{console.url}/console")
