@@ -615,7 +615,6 @@ async def test_what_is_read_back_wrong_is_not_verified_and_the_table_stays(log: 
     assert outcome.state == "dropped"
 
 
-# Seen red with digests taken of the files on the disk: what was never judged was uploaded, and was read back as it was.
 async def test_what_rots_on_the_disk_before_it_is_uploaded_is_not_archived(
     log: SealedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -638,7 +637,6 @@ async def test_what_rots_on_the_disk_before_it_is_uploaded_is_not_archived(
     assert outcome.state == "dropped"
 
 
-# Seen red with `compare` that only looked whether there is a key: the second read opens no box.
 @pytest.mark.parametrize("step", ["verified", "detached", "dropped"])
 async def test_a_key_that_opens_its_box_no_more_is_not_the_only_one_left(log: SealedLog, step: str) -> None:
     await archiver_of(log, event=stopping_at(log, step)).archive(FEBRUARY)

@@ -635,7 +635,6 @@ def test_the_results_of_both_processes_come_in_the_order_of_the_items() -> None:
     assert list(in_order(math.prod, items)) == [math.prod(item) for item in items]
 
 
-# Seen red without the box opened, and without the frame decompressed, as they are written.
 @pytest.mark.parametrize("name", ["encrypt_box", "compress"])
 def test_what_cannot_be_read_back_is_not_exported(
     log: SealedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

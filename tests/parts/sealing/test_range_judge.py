@@ -79,7 +79,7 @@ def test_processes_that_die_cost_only_time(log: SealedLog) -> None:
 
 
 def test_the_processes_read_in_the_snapshot_of_the_first(log: SealedLog) -> None:
-    """Seen red with sessions that took a snapshot of their own: a row that is altered meanwhile was found, or not, by chance."""
+    """With snapshots of their own, a row that is altered meanwhile would be found, or not, by chance."""
     with RangeJudges(as_role(log.url, AUDITOR)) as judges, reading(log.url, AUDITOR) as connection:
         evidence = StoredEvidence(connection, log.vault, EVER, now(), judges)
         evidence.begin()

@@ -88,8 +88,6 @@ def test_it_goes_on_and_says_what_was_judged_earlier(
     assert len(judged) == whole.checked - 16
 
 
-# Seen red without `check`: records that were removed, with their leaves, from what an earlier run had judged were not missed
-# by the digest, but by the tree alone.
 def test_leaves_that_changed_are_judged_anew(log: SealedLog, tmp_path: Path, judged: list[str]) -> None:
     stopped(log, tmp_path / "run", 16)
     other = log.log_id(FEBRUARY, 1)
@@ -103,7 +101,6 @@ def test_leaves_that_changed_are_judged_anew(log: SealedLog, tmp_path: Path, jud
     assert other in judged
 
 
-# Seen red with positions that were kept beyond the first finding.
 def test_an_altered_record_is_found_again(log: SealedLog, tmp_path: Path) -> None:
     log.attack("UPDATE audit_logs SET answer_text = 'x' WHERE log_id = %(id)s", id=log.log_id(JANUARY, 101))
     stopped(log, tmp_path / "run", 24)
@@ -120,7 +117,6 @@ def test_what_lies_beyond_the_judged_is_judged(log: SealedLog, tmp_path: Path) -
     assert run(log, tmp_path / "run").verdict is Verdict.TAMPERED
 
 
-# Seen red without the look at the file's owner and mode.
 @pytest.mark.parametrize("mode", [0o620, 0o602])
 def test_a_file_that_others_may_write_is_refused(log: SealedLog, tmp_path: Path, mode: int) -> None:
     stopped(log, tmp_path / "run", 8)
@@ -153,7 +149,7 @@ class TogetherVault(FolderVault):
 
 
 async def test_anchors_are_read_together(log: SealedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen red with one after the other: the first waited for a second for ever."""
+    """One after the other would wait for a second for ever."""
     log.write(JANUARY, 120)
     assert await log.seal() == {}
     log.write(JANUARY, 121)

@@ -54,7 +54,7 @@ def fast(text: str) -> Any:
     return fast_json.read_members(text)[1]
 
 
-# Seen red, one after the other, without the look at exponents, at whole fractions, at the order of names, at integers and at
+# Those with odd numbers were seen red, one after the other, without the look at exponents, at whole fractions, at integers and at
 # top-level numbers beyond 2^53.
 @steady
 @given(st.dictionaries(st.text(max_size=3), values, max_size=5), st.booleans())
@@ -78,6 +78,12 @@ def test_odd_numbers_have_the_text_of_the_reference(number: str) -> None:
     assert outcome(fast_json.canonical, number) == outcome(
         lambda text: canonical_text(json.loads(text)), number
     )
+
+
+# Seen red without the look at the order of names.
+def test_names_are_ordered_as_utf16_has_them() -> None:
+    text = json.dumps({"a": {"\uffff": 1, "😀": 2}}, ensure_ascii=False)
+    assert fast(text) == reference(text)
 
 
 def test_odd_names_are_written_and_ordered_as_the_reference_has_them() -> None:
