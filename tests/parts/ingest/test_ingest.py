@@ -536,6 +536,7 @@ class Counting:
         await self._index.upsert(generation, points)
 
 
+# Seen red with the pages kept until the end.
 async def test_a_large_book_is_never_in_memory_as_a_whole(
     ingest: Ingest, tmp_path: Path, book: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -551,6 +552,7 @@ async def test_a_large_book_is_never_in_memory_as_a_whole(
     assert max(counting.in_memory) - before < 400  # two blocks of the spill file, and two batches
 
 
+# Seen red with a plain gather, which leaves the others running.
 async def test_a_batch_that_cannot_be_embedded_ends_the_others(ingest: Ingest) -> None:
     begun, ended = asyncio.Event(), []
 
@@ -571,6 +573,7 @@ async def test_a_batch_that_cannot_be_embedded_ends_the_others(ingest: Ingest) -
     assert ended == [EMBEDDED]
 
 
+# Seen red with the batches made in the order of the texts.
 async def test_texts_are_embedded_in_batches_by_length_and_come_back_in_order(ingest: Ingest) -> None:
     batches: list[list[int]] = []
 
@@ -623,6 +626,7 @@ async def content(registry: Registry, book: str) -> tuple[list[Passage], str, ob
     return passages, live.digest, (documents, made.lexicon, made.calibration, made.language)
 
 
+# Seen red with the folded text of kept documents left out.
 async def test_an_edition_with_unchanged_files_equals_one_that_was_read_anew(
     ingest: Ingest, folder: Path, small: Path, book: str, reads: Reads
 ) -> None:
@@ -653,6 +657,7 @@ WHERE g.generation_id = b.live_generation AND g.position = 1 AND b.book_id = %s
 """
 
 
+# Seen red with passages taken unchecked, and with an edition that has lost some taken for whole.
 @pytest.mark.parametrize("damage", [ALTERED, MISSING], ids=["altered", "missing"])
 async def test_of_a_damaged_edition_the_files_are_read_again(
     ingest: Ingest, shelf: Database, small: Path, book: str, reads: Reads, damage: str
@@ -671,6 +676,7 @@ async def test_of_a_damaged_edition_the_files_are_read_again(
     assert await content(ingest.registry, book) == whole
 
 
+# Seen red with the version left out of how a file is read.
 async def test_after_an_update_of_the_readers_every_file_is_read_again(
     ingest: Ingest, small: Path, book: str, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -683,6 +689,7 @@ async def test_after_an_update_of_the_readers_every_file_is_read_again(
         assert len(reads.taken()) == files
 
 
+# Seen red with the passages of the first embedder kept for the second.
 async def test_a_book_that_has_become_one_for_another_embedder_is_read_again(
     ingest: Ingest, small: Path, book: str, reads: Reads
 ) -> None:
