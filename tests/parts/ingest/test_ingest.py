@@ -702,6 +702,9 @@ async def test_a_book_that_has_become_one_for_another_embedder_is_read_again(
     other = replace(ingest, embedder=Another(), self_calibration=None)
     assert_published(await other.run([small], book, "Small"))
     assert set(reads.taken()) == {"foot.md", "imu.md", "new.md"}
+    assert_published(
+        await ingest.run([small], book, "Small")
+    )  # readers refuse to start with a book of an unknown embedder
 
 
 async def test_an_interrupted_ingest_does_not_split_the_rest_of_the_book(
