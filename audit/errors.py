@@ -24,6 +24,8 @@ AuditError
 │   ├── PackageError              not an evidence package in the one form that it has
 │   ├── SampleError               not a sample's file, or not a population that a sample can be drawn from
 │   └── TimeStampError            not a time stamp of this text by a pinned authority
+├── UnusualJsonError              the fast library writes this JSON otherwise than the reference
+├── LeavesChangedError            an earlier run judged its rows under other leaves
 ├── AuthorityError                the time stamp authority does not answer, or refuses: retry later
 ├── VaultError                    the vault failed or refused; its objects are unchanged
 │   ├── VaultConflictError        the key holds other bytes already

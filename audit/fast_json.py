@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from audit.errors import AuditError
 from audit.proof.canonical import canonical_text
 
 _EXACT = 2**53  # the library reads an integer that is far beyond as a fraction, and so forgets its digits
@@ -24,7 +25,7 @@ _HIGH, _HIGHEST = (b"\xee", b"\xef"), (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf
 _NO_OBJECT = "Only an object has members"
 
 
-class _UnusualError(Exception):
+class UnusualJsonError(AuditError):
     """The reference must read and write this."""
 
 
@@ -33,7 +34,7 @@ def read_members(text: str) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         values = orjson.loads(text)
         return values, _texts(values)
-    except (ValueError, TypeError, AttributeError, _UnusualError):
+    except (ValueError, TypeError, AttributeError, UnusualJsonError):
         values = json.loads(text)
         return values, _slow_texts(values)
 
@@ -43,7 +44,7 @@ def read_nested(text: str, name: str) -> tuple[dict[str, Any], dict[str, str], d
     try:
         values = orjson.loads(text)
         return values, _texts(_without(values, name)), _texts(values[name])
-    except (ValueError, TypeError, AttributeError, KeyError, _UnusualError):
+    except (ValueError, TypeError, AttributeError, KeyError, UnusualJsonError):
         values = json.loads(text)
         return values, _slow_texts(_without(values, name)), _slow_texts(values.get(name))
 
@@ -52,7 +53,7 @@ def canonical(text: str) -> str:
     """The canonical text of any JSON."""
     try:
         return _text(orjson.loads(text))
-    except (ValueError, TypeError, _UnusualError):
+    except (ValueError, TypeError, UnusualJsonError):
         return canonical_text(json.loads(text))
 
 
@@ -84,15 +85,15 @@ def _text(value: Any) -> str:
     if kind is dict or kind is list:
         return _container(_written(value, None, _SORTED))
     if kind is float and not -_EXACT < value < _EXACT:
-        raise _UnusualError
+        raise UnusualJsonError
     return canonical_text(value)
 
 
 def _container(text: bytes) -> str:
     if _EXPONENT.search(text) or (b".0" in text and _WHOLE.search(text)):
-        raise _UnusualError
+        raise UnusualJsonError
     if not text.isascii() and _is_ordered_differently(text):
-        raise _UnusualError
+        raise UnusualJsonError
     return text.decode()
 
 

@@ -43,7 +43,7 @@ def index(settings: Settings) -> Index:
     return EmbeddedIndex(settings.data_dir / "index")
 
 
-class Draft:
+class Collected:
     """A generation that is being built, as long as it is small."""
 
     def __init__(self, dimension: int) -> None:
@@ -74,14 +74,14 @@ class EmbeddedIndex:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._edge = EdgeIndex(folder)
-        self._drafts: dict[UUID, Draft] = {}
+        self._drafts: dict[UUID, Collected] = {}
         self._held: OrderedDict[UUID, Held] = OrderedDict()  # the one that was searched last is at its end
         self._reading = asyncio.Lock()
         self._turn = asyncio.Lock()
 
     async def create(self, generation: UUID, dimension: int) -> None:
         await self._edge.discard(generation)
-        self._drafts[generation] = Draft(dimension)
+        self._drafts[generation] = Collected(dimension)
 
     async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
         """Up to its limit a generation is collected in memory; then Edge gets what there is, and all that follows."""
@@ -190,7 +190,7 @@ class EmbeddedIndex:
         return self._folder / f"{generation}.exact"
 
 
-def _write(path: Path, draft: Draft) -> None:
+def _write(path: Path, draft: Collected) -> None:
     """Under another name first, so that a reader, and the next one after a crash, finds the old file or the new one."""
     points = list(draft.points.values())
     described = [
