@@ -44,6 +44,7 @@ bench: $(READY)  ## The benchmarks: ratios measured side by side, bench/results.
 	@$(BIN)/python -m bench.ingest
 	@$(BIN)/python -m bench.retrieval
 	@$(BIN)/python -m bench.gate
+	@$(BIN)/python -m bench.account
 	@$(BIN)/python -m bench.engine
 	@$(BIN)/python -m bench.engines
 	@$(BIN)/python -m bench.ledger

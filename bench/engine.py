@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -68,41 +68,55 @@ class Engine:
 
 
 async def main(seconds: float) -> None:
+    async with serving() as (engine, database):
+        figures = list(shown(measured(engine, database, seconds)))
+    async with serving(options=("--workers", "2")) as (engine, _):
+        figures += shown(_by_workers(engine, seconds))
+    record("engine", [asdict(figure) for figure in figures])
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    module: Sequence[str] = ("engine.cli",), *, has_vendors: bool = True, options: Sequence[str] = ()
+) -> AsyncIterator[tuple[Engine, Database]]:
+    """The engine with the sample book, with Claude and Cohere or as the embedded default."""
     with (
         tempfile.TemporaryDirectory(prefix="affidavit-bench-", ignore_cleanup_errors=True) as folder,
         _running("bench.upstreams", "{port}") as (upstreams_pid, upstreams_port),
     ):
-        environment = os.environ | _providers(f"http://127.0.0.1:{upstreams_port}")
+        vendors = _providers(f"http://127.0.0.1:{upstreams_port}") if has_vendors else {}
+        environment = os.environ | vendors
         settings = settings_file.load(environment, data_dir=Path(folder))
         async with wiring.open_database(settings, lambda _: None) as database:
             headers = {"Authorization": f"Bearer {await _prepare(settings, database)}"}
-            serve = ("engine.cli", "serve", "--port", "{port}", "--data-dir", folder)
+            serve = (*module, "serve", "--port", "{port}", "--data-dir", folder, *options)
             with _running(*serve, environment=environment) as (pid, port):
                 asked = _asked(port, headers)
-                engine = Engine(Path(folder), pid, port, upstreams_pid, upstreams_port, headers, *asked)
-                figures = list(_shown(measured(engine, database, seconds)))
-            _wait_for_index_worker(Path(folder))
-    record("engine", [asdict(figure) for figure in figures])
+                yield (
+                    Engine(Path(folder), pid, port, upstreams_pid, upstreams_port, headers, *asked),
+                    database,
+                )
+        _wait_for_index_worker(Path(folder))
 
 
 def measured(engine: Engine, database: Database, seconds: float) -> Iterator[Figure]:
-    run(_job(engine, 1, WARM_UP_S))
+    run(job(engine, 1, WARM_UP_S))
     commit_ms, upstreams_ms = _commit_ms(database), _upstreams_ms(engine.upstreams_port, seconds)
     yield Figure("a bare commit on this disk, p50 ms", round(commit_ms, 2), "")
     yield Figure(
         "the upstreams called directly, an embedding and a message, p50 ms", round(upstreams_ms, 2), ""
     )
-    alone, busy = _busy(engine, _job(engine, 1, seconds))
+    alone, busy = busy_cores(engine, job(engine, 1, seconds))
     added_ms = np.array(alone.latencies_ms) - upstreams_ms
     yield from _added(added_ms, OWN_MS + COMMITS_OF_A_REQUEST * commit_ms)
     yield from _cores(busy, "one at a time")
     first_ms = _first_sentences_ms(engine, seconds)
     for percent in (50, 99):
         what = f"from a complete cited block to the first proven sentence, p{percent} ms"
-        yield Figure(what, _at(percent, first_ms), "≤ 20")
+        yield Figure(what, at_percent(percent, first_ms), "≤ 20")
     crowds = {}
     for at_once, goal in CROWDS.items():
-        crowds[at_once], busy = _busy(engine, _job(engine, at_once, seconds))
+        crowds[at_once], busy = busy_cores(engine, job(engine, at_once, seconds))
         yield from _crowd(crowds[at_once], at_once, goal)
         yield from _cores(busy, f"{at_once} at a time")
         if busy:
@@ -117,14 +131,24 @@ def measured(engine: Engine, database: Database, seconds: float) -> Iterator[Fig
 def _added(added_ms: Numbers, goal_ms: float) -> Iterator[Figure]:
     what = "the engine adds, one request at a time"
     commits = f"{OWN_MS:.0f} and {COMMITS_OF_A_REQUEST} commits"
-    yield Figure(f"{what}, p50 ms", _at(50, added_ms), f"≤ {goal_ms:.1f} ({commits})")
-    yield Figure(f"{what}, p99 ms", _at(99, added_ms), f"≤ {3 * goal_ms:.1f} (3 times that)")
+    yield Figure(f"{what}, p50 ms", at_percent(50, added_ms), f"≤ {goal_ms:.1f} ({commits})")
+    yield Figure(f"{what}, p99 ms", at_percent(99, added_ms), f"≤ {3 * goal_ms:.1f} (3 times that)")
 
 
 def _crowd(seen: Seen, at_once: int, goal: str) -> Iterator[Figure]:
     yield Figure(f"requests per second, {at_once} at a time", _rate(seen), goal)
     for percent in (50, 99):
-        yield Figure(f"a request, {at_once} at a time, p{percent} ms", _at(percent, seen.latencies_ms), "")
+        yield Figure(
+            f"a request, {at_once} at a time, p{percent} ms", at_percent(percent, seen.latencies_ms), ""
+        )
+
+
+def _by_workers(engine: Engine, seconds: float) -> Iterator[Figure]:
+    """Two processes that serve: what both cores give, although the database, the client and the stubs are on them too."""
+    run(job(engine, 32, WARM_UP_S))
+    seen = run(job(engine, 32, seconds))
+    yield Figure("two workers: requests per second, 32 at a time", _rate(seen), "")
+    yield Figure("two workers: requests that failed", seen.failed, "0")
 
 
 def _cores(busy: Mapping[str, float], when: str) -> Iterator[Figure]:
@@ -139,19 +163,21 @@ def _beside(
     file = engine.data / "answer.json"
     file.write_text(engine.answer)
     with _running("bench.engine", "--bare", str(file), "{port}") as (_, port):
-        alone = run(_job(engine, 1, seconds, port=port))
+        alone = run(job(engine, 1, seconds, port=port))
         assert not alone.failed
-        bare_ms = _at(50, alone.latencies_ms)
+        bare_ms = at_percent(50, alone.latencies_ms)
         yield Figure("a bare FastAPI route with the same JSON, p50 ms", bare_ms, "")
-        yield Figure("the engine adds / the bare route takes", round(_at(50, added_ms) / bare_ms, 1), "")
+        yield Figure(
+            "the engine adds / the bare route takes", round(at_percent(50, added_ms) / bare_ms, 1), ""
+        )
         for at_once, crowd in crowds.items():
-            rate = _rate(run(_job(engine, at_once, seconds, port=port)))
+            rate = _rate(run(job(engine, at_once, seconds, port=port)))
             yield Figure(f"bare route, requests per second, {at_once} at a time", rate, "")
             what = f"bare route / engine, requests per second, {at_once} at a time"
             yield Figure(what, round(rate / _rate(crowd), 1), "")
 
 
-def _shown(figures: Iterable[Figure]) -> Iterator[Figure]:
+def shown(figures: Iterable[Figure]) -> Iterator[Figure]:
     for figure in figures:
         show(figure)
         yield figure
@@ -192,7 +218,7 @@ def _asked(port: int, headers: dict[str, str]) -> tuple[list[str], str]:
     return questions, answer
 
 
-def _job(
+def job(
     engine: Engine, at_once: int, seconds: float, *, port: int = 0, accept: str = "application/json"
 ) -> Job:
     headers = engine.headers | {"Accept": accept}
@@ -218,7 +244,7 @@ def run(job: Job) -> Seen:
     return Seen(**json.loads(done.stdout))
 
 
-def _busy(engine: Engine, job: Job) -> tuple[Seen, dict[str, float]]:
+def busy_cores(engine: Engine, job: Job) -> tuple[Seen, dict[str, float]]:
     """Runs the client and measures how many cores each part uses, if the system reports it."""
     before = _cpu_s(engine)
     seen = run(job)
@@ -275,7 +301,7 @@ def _upstreams_ms(port: int, seconds: float) -> float:
 def _first_sentences_ms(engine: Engine, seconds: float) -> list[float]:
     """The time from the upstream's complete first block to the first sentence at the client."""
     _from_upstreams(engine.upstreams_port, upstreams.TIMES)
-    seen = run(_job(engine, 1, seconds, accept="text/event-stream"))
+    seen = run(job(engine, 1, seconds, accept="text/event-stream"))
     written = _from_upstreams(engine.upstreams_port, upstreams.TIMES)
     return [(came - written[bisect(written, came) - 1]) * 1000 for came in seen.first_sentences]
 
@@ -333,7 +359,7 @@ def _free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def _at(percent: int, values: Numbers | Sequence[float]) -> float:
+def at_percent(percent: int, values: Numbers | Sequence[float]) -> float:
     return round(float(np.percentile(values, percent)), 2)
 
 

@@ -18,6 +18,7 @@ from tests.conftest import ROOT
 TINY = ROOT / "tests" / "data" / "tiny_eval"
 WITHIN_S = 300
 BENCHES = {
+    "account": ["--seconds", "0.5"],
     "archive": ["--rows", "2000"],
     "console": ["--rows", "2000", "--seconds", "1"],
     "drill": ["--rows", "2000"],
