@@ -6,6 +6,7 @@ best passages.
 """
 
 import asyncio
+import base64
 import functools
 import json
 import re
@@ -87,8 +88,13 @@ def _embeddings(asked: dict[str, Any]) -> bytes:
         [round(float(number), DIGITS) for number in _vector(text, asked["output_dimension"])]
         for text in asked["texts"]
     ]
+    made: dict[str, Any] = {}
+    if "float" in asked["embedding_types"]:
+        made["float"] = vectors
+    if "base64" in asked["embedding_types"]:
+        made["base64"] = [base64.b64encode(np.array(each, "<f4").tobytes()).decode() for each in vectors]
     billed = {"billed_units": {"input_tokens": 10 * len(vectors)}}
-    return _json({"id": "1", "response_type": "embeddings_by_type", "embeddings": {"float": vectors},
+    return _json({"id": "1", "response_type": "embeddings_by_type", "embeddings": made,
                   "texts": asked["texts"], "meta": billed})  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Cohere's Embed, as far as vectors go: each text's vector is made of its letters, so that equal texts are equal."""
 
+import base64
 import contextlib
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,6 +27,9 @@ class Upstream:
     failures: list[int] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     spoil: float | None = None
+    as_bytes: Callable[[list[float]], str] | None = field(
+        default_factory=lambda: little_endian
+    )  # None: it knows numbers only
     wait: Callable[[list[str]], Awaitable[None]] = _at_once
 
     async def receive(self, request: Request) -> Response:
@@ -39,9 +43,18 @@ class Upstream:
         vectors = [vector(text, asked["output_dimension"]) for text in asked["texts"]]
         if self.spoil is not None:
             vectors[-1] = [self.spoil] * asked["output_dimension"]
+        made: dict[str, Any] = {}
+        if "float" in asked["embedding_types"]:
+            made["float"] = vectors
+        if "base64" in asked["embedding_types"] and self.as_bytes:
+            made["base64"] = [self.as_bytes(each) for each in vectors]
         billed = {"billed_units": {"input_tokens": 10 * len(vectors)}}
-        return JSONResponse({"id": "1", "response_type": "embeddings_by_type", "embeddings": {"float": vectors},
+        return JSONResponse({"id": "1", "response_type": "embeddings_by_type", "embeddings": made,
                              "texts": asked["texts"], "meta": billed})  # fmt: skip
+
+
+def little_endian(numbers: list[float]) -> str:
+    return base64.b64encode(np.array(numbers, "<f4").tobytes()).decode()
 
 
 def vector(text: str, dimension: int) -> list[float]:

@@ -1,8 +1,9 @@
 """Cohere behind the embedder's seam: the vendor's own SDK against a server that speaks its interface."""
 
 import asyncio
+import base64
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
@@ -43,8 +44,48 @@ async def test_a_question_is_a_query_and_a_passage_a_document(
     for request in upstream.requests:
         assert request["truncate"] == "NONE"
         assert request["output_dimension"] == 16
-        assert request["embedding_types"] == ["float"]
     assert embedder.name == "embed-v4.0-16"
+
+
+async def test_vectors_come_as_bytes_once_the_first_reply_has_shown_that_they_are_the_same(
+    embedder: CohereEmbedder, upstream: Upstream
+) -> None:
+    made = [await embedder.embed_query("What?") for _ in range(2)]
+    assert [request["embedding_types"] for request in upstream.requests] == [["float", "base64"], ["base64"]]
+    assert made[0] == pytest.approx(made[1], abs=1e-6)
+
+
+def _big_endian(numbers: list[float]) -> str:
+    return base64.b64encode(np.array(numbers, ">f4").tobytes()).decode()
+
+
+def _doubles(numbers: list[float]) -> str:
+    return base64.b64encode(np.array(numbers, "<f8").tobytes()).decode()
+
+
+# Seen red with the first reply's bytes believed.
+@pytest.mark.parametrize(
+    "as_bytes", [None, _big_endian, _doubles, lambda _: "", lambda _: "no base64", lambda _: "AAA="]
+)
+async def test_a_vendor_whose_bytes_are_not_its_numbers_is_asked_for_numbers(
+    embedder: CohereEmbedder, upstream: Upstream, as_bytes: Callable[[list[float]], str] | None
+) -> None:
+    upstream.as_bytes = as_bytes
+    expected = np.array(embed.vector("What?", 16))
+    for _ in range(2):
+        made = await embedder.embed_query("What?")
+        assert made == pytest.approx(expected / np.linalg.norm(expected), abs=1e-6)
+    assert upstream.requests[-1]["embedding_types"] == ["float"]
+
+
+async def test_bytes_that_turn_unusable_later_are_an_error(
+    embedder: CohereEmbedder, upstream: Upstream
+) -> None:
+    await embedder.embed_query("What?")
+    for as_bytes in (None, _doubles, lambda _: "no base64"):
+        upstream.as_bytes = as_bytes
+        with pytest.raises(EmbedderFailedError):
+            await embedder.embed_query("What?")
 
 
 async def test_passages_go_in_batches_and_come_back_in_order(
