@@ -18,7 +18,7 @@ from audit.proof.archive_format import BOX_KEY_BYTES, ROW_BYTES_MAX
 from audit.proof.bundle import SALT
 from audit.proof.record import PERSONAL, commitments_of, joined
 
-# Three times as fast as the next levels, which save two percent: docs/explanation/tiers.md has the table.
+# The next levels save one to three percent for half as much time again, or four times as much: docs/explanation/tiers.md.
 LEVEL = 1
 
 _VERSION = b"\x01"
