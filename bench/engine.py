@@ -208,6 +208,7 @@ def _asked(port: int, headers: dict[str, str]) -> tuple[list[str], str]:
     pages = "\n".join(page.read_text() for page in sorted(wiring.SAMPLE_BOOK.glob("*.md")))
     questions, answer = [], ""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=READY_S) as client:
+        _wait_until_ready(client)
         for heading in re.findall(r"^## (.+)$", pages, re.MULTILINE):
             question = f"What is said about {heading}?"
             response = client.post("/v1/query", json={"query": question}).raise_for_status()
@@ -336,6 +337,13 @@ def _wait_for(process: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> No
         time.sleep(LOOK_S)
     log.seek(0)
     raise AssertionError(f"No server responds on port {port}. It printed: {log.read().decode()}")
+
+
+def _wait_until_ready(client: httpx.Client) -> None:
+    """A server with workers takes connections before the first of them is ready."""
+    until = time.monotonic() + READY_S
+    while client.get("/readyz").status_code != httpx.codes.OK and time.monotonic() < until:
+        time.sleep(LOOK_S)
 
 
 def _wait_for_index_worker(data: Path) -> None:

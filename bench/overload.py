@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,9 @@ class Offered:
 
 
 async def main(seconds: float, times: float, workers: int) -> None:
+    os.environ["AFFIDAVIT_SERVER__TRUSTED_PROXIES"] = (
+        "127.0.0.0/8"  # each client stands for a site's server with many readers
+    )
     with tempfile.TemporaryDirectory(prefix="affidavit-overload-", ignore_cleanup_errors=True) as folder:
         settings = settings_file.load(data_dir=Path(folder))
         async with wiring.open_database(settings, lambda _: None) as database:

@@ -646,6 +646,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--passages", type=int, nargs="+", default=list(SIZES), help="only these sizes")
     parser.add_argument(
+        "--kept", type=Path, help="a folder in which prepared passages are kept for the next run"
+    )
+    parser.add_argument(
         "--ours", nargs=2, metavar=("SYSTEM", "FOLDER"), help="for internal use by the benchmark"
     )
     arguments = parser.parse_args()

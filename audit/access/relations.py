@@ -29,7 +29,7 @@ IMPERSONAL = frozenset(
     {
         "audit_anchors", "audit_archives", "audit_breaks", "audit_checkpoints", "audit_delegations", "audit_erasure_requests",
         "audit_erasures", "audit_head_anchors", "audit_head_entries", "audit_heads", "audit_holds", "audit_keys", "audit_leaves",
-        "audit_months", "audit_origin", "audit_reads_waiting", "audit_rollup_counts", "audit_rollups", "audit_row_keys", "audit_set_aside", "books", "calibrations",
+        "audit_months", "audit_origin", "audit_reads_waiting", "audit_rollup_counts", "audit_rollup_sums", "audit_rollups", "audit_row_keys", "audit_set_aside", "books", "calibrations",
         "chunks", "documents", "generation_chunks", "generations", "schema_migrations", "verification_runs",
     }
 )  # fmt: skip

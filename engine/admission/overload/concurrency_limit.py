@@ -1,6 +1,6 @@
 """Adaptive concurrency limit (pure): how many questions are worked on at once, by the length of a turn of the event loop.
 
-Nobody can know the number: it is some dozens where everything runs in this process, and hundreds where a question waits a
+Nobody can know the number: it is a few where everything runs in this process, and hundreds where a question waits a
 second for a model elsewhere. A turn of the loop is what both have in common: each question that has work to do makes it
 longer, one that waits does not, and whoever is refused waits for a few turns. So the limit grows while all places are
 taken and turns are short, and shrinks while they are long.
@@ -8,10 +8,10 @@ taken and turns are short, and shrinks while they are long.
 
 from dataclasses import dataclass
 
-LEAST = 16  # below it the parts beside the loop, such as the database, have too little to do at once
+LEAST = 2  # below it the parts beside the loop, such as the database, have too little to do at once
 MOST = 512
 START = 32
-TURN_MAX_S = 0.02  # of the loop: a refusal takes a few turns, and has 50 ms
+TURN_MAX_S = 0.005  # of the loop: a refusal takes a few turns, and has 50 ms
 WEIGHT = 0.2  # of the newest turn in the moving average, so that one long turn changes little
 FACTOR = 1.05
 

@@ -23,7 +23,7 @@ from engine.errors import OverloadedError
 
 QUEUE_S = 0.5  # the expected wait at the end of the queue: long enough for a burst
 ROOM_MIN, ROOM_MAX = 8, 1024
-SHARE = 8  # one client alone fills 8/9 of the room
+SHARE = 2  # one client alone fills two thirds of the room, and of four greedy ones a ninth stays free
 SERVICE_S = 0.1  # assumed of a question until some are answered
 WEIGHT = 0.05  # of the newest in the moving average
 RETRY_MAX_S = 30

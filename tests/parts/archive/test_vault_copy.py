@@ -81,7 +81,7 @@ def spoil(path: Path) -> None:
 
 
 def archived_file(log: SealedLog) -> str:
-    return next(name for name in log.vault.keys("archive/") if name.endswith(".parquet"))
+    return next(name for name in log.vault.keys("archive/") if name.endswith(".jsonl.zst"))
 
 
 def test_a_log_is_verified_from_the_folder_that_it_was_copied_to(log: SealedLog, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ async def test_a_question_is_one_trace_that_leads_to_its_row(
     (row,) = records.of(attributes_of(root)["affidavit.query_id"])
     assert str(row["query_id"]) == answer["query_id"]
     by_name = {stage["name"].split()[0]: attributes_of(stage) for stage in stages}
-    assert list(by_name) == ["admission", "record_open", "retrieval", "chat", "record_close"]
+    assert list(by_name) == ["admission", "record_open", "queue", "retrieval", "chat", "record_close"]
     assert by_name["chat"]["gen_ai.request.model"] == row["model_requested"]
     assert by_name["retrieval"]["gen_ai.data_source.id"] == "physical-ai"
     assert {span["parentSpanId"] for span in stages} == {root["spanId"]}
@@ -163,7 +163,7 @@ async def test_whatever_the_collector_does_answers_are_the_same_and_what_is_lost
         alone = (await client.post("/v1/query", json=ASKED)).json()
     assert {answer["answer"] for answer in answers} == {alone["answer"]}
     assert exporter.exported == 0
-    assert exporter.dropped == 18  # six spans of each
+    assert exporter.dropped == 21  # seven spans of each
     warnings = [record for record in caplog.records if record.name == otlp.__name__]
     assert len(warnings) == 1, "once a minute"
     assert url not in caplog.text
@@ -263,7 +263,7 @@ async def test_a_real_collector_understands_every_span(house: House, key: str) -
             answer = (await client.post("/v1/query", json=ASKED)).json()
             assert await exporter.failure() == "", "it takes a request without spans"
         said = collector.wait_for("record_close")
-    assert (exporter.exported, exporter.dropped) == (6, 0)
+    assert (exporter.exported, exporter.dropped) == (7, 0)
     assert f"-> affidavit.query_id: Str({answer['query_id']})" in said
     assert "-> gen_ai.operation.name: Str(chat)" in said
     assert f"Trace ID       : {UUID(answer['query_id']).hex}" in said
