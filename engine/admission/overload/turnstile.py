@@ -159,7 +159,7 @@ class Turnstile:
         asyncio.get_running_loop().call_soon(self._note_turn, self._monotonic())
 
     def _note_turn(self, began_at: float) -> None:
-        self.limit.note_turn(self._monotonic() - began_at, is_used_up=bool(self._queue))
+        self.limit.note_turn(self._monotonic() - began_at, self._service_s, is_used_up=bool(self._queue))
         self._hand_over()
         self._looking = None
         if self._ahead or self._serving:

@@ -1,12 +1,19 @@
 """How many questions are worked on at once follows from how long the event loop takes for a turn."""
 
-from engine.admission.overload.concurrency_limit import LEAST, MOST, START, TURN_MAX_S, ConcurrencyLimit
+from engine.admission.overload.concurrency_limit import (
+    LEAST,
+    MOST,
+    OWN_S,
+    START,
+    TURN_MAX_S,
+    ConcurrencyLimit,
+)
 
 
-def after(turns: int, seconds: float, *, is_used_up: bool = True) -> float:
+def after(turns: int, seconds: float, service_s: float = 0.0, *, is_used_up: bool = True) -> float:
     limit = ConcurrencyLimit()
     for _ in range(turns):
-        limit.note_turn(seconds, is_used_up=is_used_up)
+        limit.note_turn(seconds, service_s, is_used_up=is_used_up)
     return limit.at_once
 
 
@@ -19,8 +26,22 @@ def test_while_turns_are_long_it_shrinks() -> None:
     assert after(200, 2 * TURN_MAX_S) == LEAST
 
 
+# Seen red with the least number for all.
+def test_it_does_not_shrink_below_what_keeps_the_loop_busy() -> None:
+    assert after(200, 2 * TURN_MAX_S, service_s=1.0) == 1.0 / OWN_S
+    assert after(200, 2 * TURN_MAX_S, service_s=60.0) == MOST
+
+
+def test_where_questions_take_the_loop_itself_it_shrinks_all_the_way() -> None:
+    """Fewer at once then take less long each."""
+    limit = ConcurrencyLimit()
+    for _ in range(200):
+        limit.note_turn(2 * TURN_MAX_S, service_s=limit.at_once * OWN_S / 2, is_used_up=True)
+    assert limit.at_once == LEAST
+
+
 # Seen red without a moving average.
 def test_one_long_turn_changes_nothing() -> None:
     limit = ConcurrencyLimit()
-    limit.note_turn(4 * TURN_MAX_S, is_used_up=False)
+    limit.note_turn(4 * TURN_MAX_S, 0.0, is_used_up=False)
     assert limit.at_once == START
