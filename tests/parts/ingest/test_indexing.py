@@ -493,7 +493,7 @@ async def test_doctor_names_the_version_that_runs_and_what_is_damaged(
     assert "affidavit index rebuild" in lost.words
 
 
-# Seen red with a file that was changed trusted as it was read first, and with the file's own digest as the only one.
+# Seen red with a file that was changed trusted as it was read first.
 @pytest.mark.parametrize("damage", ["a byte", "the end", "another book"])
 async def test_a_file_of_a_small_book_that_was_changed_is_found_and_replaced(
     shelf: Database, repair: IndexRepair, damage: str
