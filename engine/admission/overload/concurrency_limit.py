@@ -9,13 +9,13 @@ wait for others, fewer of them would not make turns shorter, whatever has made t
 
 from dataclasses import dataclass
 
-LEAST = 2  # below it the parts beside the loop, such as the database, have too little to do at once
+LEAST = 8  # below it the parts beside the loop, such as the database, have too little to do at once
 MOST = 512
-START = 32
+START = 64
 OWN_S = 0.02  # of the loop's time for a question, at most: what a question takes longer, it waits for others
 TURN_MAX_S = 0.005  # of the loop: a refusal takes a few turns, and has 50 ms
 WEIGHT = 0.2  # of the newest turn in the moving average, so that one long turn changes little
-FACTOR = 1.05
+GROWTH, DECLINE = 1.25, 1.05  # a crowd that waits for others comes at once
 
 
 @dataclass(slots=True)
@@ -32,6 +32,6 @@ class ConcurrencyLimit:
         self.turn_s += WEIGHT * (seconds - self.turn_s)
         if self.turn_s > TURN_MAX_S:
             least = min(max(self.least, service_s / OWN_S), self.most)
-            self.at_once = max(least, self.at_once / FACTOR)
+            self.at_once = max(least, self.at_once / DECLINE)
         elif is_used_up:
-            self.at_once = min(self.most, self.at_once * FACTOR)
+            self.at_once = min(self.most, self.at_once * GROWTH)

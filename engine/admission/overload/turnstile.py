@@ -22,7 +22,7 @@ from engine.admission.overload.fair_queue import FairQueue
 from engine.errors import OverloadedError
 
 QUEUE_S = 0.5  # the expected wait at the end of the queue: long enough for a burst
-ROOM_MIN, ROOM_MAX = 8, 1024
+ROOM_MIN, ROOM_MAX = 32, 1024
 SHARE = 2  # one client alone fills two thirds of the room, and of four greedy ones a ninth stays free
 SERVICE_S = 0.1  # assumed of a question until some are answered
 WEIGHT = 0.05  # of the newest in the moving average
