@@ -15,7 +15,7 @@ START = 64
 OWN_S = 0.02  # of the loop's time for a question, at most: what a question takes longer, it waits for others
 TURN_MAX_S = 0.005  # of the loop: a refusal takes a few turns, and has 50 ms
 WEIGHT = 0.2  # of the newest turn in the moving average, so that one long turn changes little
-GROWTH, DECLINE = 1.25, 1.05  # a crowd that waits for others comes at once
+FACTOR = 1.05
 
 
 @dataclass(slots=True)
@@ -30,8 +30,8 @@ class ConcurrencyLimit:
     def note_turn(self, seconds: float, service_s: float, *, is_used_up: bool) -> None:
         """A turn of the event loop took so long, and questions do. A limit that is not used up says nothing about a higher one."""
         self.turn_s += WEIGHT * (seconds - self.turn_s)
+        least = min(max(self.least, service_s / OWN_S), self.most)
         if self.turn_s > TURN_MAX_S:
-            least = min(max(self.least, service_s / OWN_S), self.most)
-            self.at_once = max(least, self.at_once / DECLINE)
+            self.at_once = max(least, self.at_once / FACTOR)
         elif is_used_up:
-            self.at_once = min(self.most, self.at_once * GROWTH)
+            self.at_once = min(self.most, max(least, self.at_once * FACTOR))
