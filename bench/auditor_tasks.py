@@ -110,16 +110,18 @@ def _seal(folder: Path) -> None:
         assert time.monotonic() < until
 
 
+PLOTS = {
+    "outcomes": "requests by outcome",
+    "refusals": "refusals by reason",
+    "gate": "confidence against the gate",
+    "latency": "time by stage",
+}
+
+
 def _tasks(query_id: str, folder: Path) -> list[AuditorTask]:
     since, until = (now().date() + timedelta(days=days) for days in (-7, 1))
     period = ["--from", str(since), "--to", str(until)]
     said = "timestamp, outcome, user_query_text, answer_text FROM audit_logs"
-    plots = {
-        "outcomes": "requests by outcome",
-        "refusals": "refusals by reason",
-        "gate": "confidence against the gate",
-        "latency": "time by stage",
-    }
 
     def found(text: str, wanted: str) -> Callable[[Auditor], None]:
         def do(auditor: Auditor) -> None:
@@ -169,7 +171,7 @@ def _tasks(query_id: str, folder: Path) -> list[AuditorTask]:
         AuditorTask("hand over a period", None, [["audit", "package", *period, "--basis", "benchmark", "-o", package]]),
         AuditorTask("sample 25", None, [["audit", "sample", "--size", "25", *period, "-o", sample]]),
         AuditorTask("who read what", accesses, [["audit", "query", "SELECT read_at, who, asked_for, records FROM audit_access ORDER BY read_at DESC"]]),
-        *(AuditorTask(f"plot: {words}", drawn(name), [["audit", "chart", name, *period, "-o", str(folder / f"{name}.svg")]]) for name, words in plots.items()),
+        *(AuditorTask(f"plot: {words}", drawn(name), [["audit", "chart", name, *period, "-o", str(folder / f"{name}.svg")]]) for name, words in PLOTS.items()),
     ]  # fmt: skip
 
 
