@@ -195,12 +195,14 @@ class SealedLog:
         shutil.copytree(self.folder / "vault", self.folder / "kept")
 
     def restore(self) -> None:
+        """By DELETE: TRUNCATE makes files for each partition and index anew, which is most of a small test's time."""
         with psycopg.connect(self.url) as connection:
             connection.execute("SET session_replication_role = replica")
             make_months(connection, (JANUARY, FEBRUARY))
-            connection.execute(f"TRUNCATE {', '.join(LEFT_EMPTY)}".encode())
+            for table in LEFT_EMPTY:
+                connection.execute(f"DELETE FROM {table}".encode())
             for table in EVIDENCE:
-                connection.execute(f"TRUNCATE {table}".encode())
+                connection.execute(f"DELETE FROM {table}".encode())
                 connection.execute(f"INSERT INTO {table} SELECT * FROM before.{table}".encode())
         shutil.rmtree(self.folder / "vault")
         shutil.copytree(self.folder / "kept", self.folder / "vault")
