@@ -18,6 +18,7 @@ WRITE_S = (
 WIND_UP_S = 0.1  # a cancelled psycopg waits ten seconds for a silent server; a second cancellation ends that
 
 WRITE = "SELECT audit_write(%s::json, %s::json, %s::uuid[], %s::json)"
+_BEGIN_AND_WRITE = f"BEGIN; {WRITE}"  # one message and one round trip; a prepared statement would need two
 _NO_LOCKS_OF_A_STALLED_PROCESS = "SET idle_in_transaction_session_timeout = '5s'"
 ARCHIVED = "AF001"  # SQLSTATE of sql/0013 for a row of a month that is being archived
 
@@ -86,9 +87,7 @@ class DatabaseWriter:
                 if before_commit is None or not any(entry.kind == "closed" for entry in entries):
                     await connection.execute(WRITE, arguments(entries), prepare=True)
                     return
-                async with connection.transaction():
-                    await connection.execute(WRITE, arguments(entries), prepare=True)
-                    before_commit()
+                await _transacted(connection, arguments(entries), before_commit)
         except _PERMANENT as failure:
             raise PermanentWriteError(type(failure).__name__) from None
         except errors.CheckViolation:
@@ -132,6 +131,19 @@ class DatabaseWriter:
             self._connection = await AsyncSession.connect(self._conninfo, autocommit=True)
             await self._connection.execute(_NO_LOCKS_OF_A_STALLED_PROCESS)
         return self._connection
+
+
+async def _transacted(
+    connection: psycopg.AsyncConnection, values: tuple[object, ...], before_commit: Callable[[], None]
+) -> None:
+    try:
+        await psycopg.AsyncClientCursor(connection).execute(_BEGIN_AND_WRITE, values)
+        before_commit()
+        await connection.commit()
+    except BaseException:
+        with contextlib.suppress(psycopg.Error):  # the connection is closed, and the failure is what it was
+            await connection.rollback()
+        raise
 
 
 def is_archived(failure: Exception) -> bool:

@@ -68,7 +68,8 @@ class SpoolSettings:
 class Ledger:
     """Opens and closes records. One for each process.
 
-    Records go through group commit into `LANES` connections; a supervised loop drains the spool, another does maintenance.
+    Records go through group commit into `LANES` connections, and notes into one of their own: a reader of a stream and
+    whoever is refused wait for a note alone. A supervised loop drains the spool, another does maintenance.
     """
 
     def __init__(
@@ -96,8 +97,9 @@ class Ledger:
         self._is_database_down = False  # when we last wrote or drained
         self._by_spool: set[str] = set()  # requests with a step in the spool: the next must not overtake it
         self._lanes = [DatabaseWriter(pool.conninfo) for _ in range(LANES)]
+        self._note_lane = DatabaseWriter(pool.conninfo)
         self._draining = DatabaseWriter(pool.conninfo)
-        self._commits = GroupCommit()
+        self._commits, self._notes = GroupCommit(), GroupCommit()
         self._within_s = within_s
         self._database_s = within_s * (DATABASE_SHARE if self._spool else 1.0)
         self._probing = DatabaseWriter(pool.conninfo)
@@ -122,6 +124,7 @@ class Ledger:
         """Take the liveness lock, then close what dead processes left open; returns the number of those requests."""
         self._begin(self._alive.run, self._maintain_periodically)
         self._begin(*(partial(self._commits.run, lane.write) for lane in self._lanes))
+        self._begin(partial(self._notes.run, self._note_lane.write))
         if self._spool and self._spooling:
             self._begin(partial(self._spooling.run, self._spool.append), self._drain)
         async with asyncio.timeout(LOCK_S):
@@ -145,7 +148,7 @@ class Ledger:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._tasks.clear()
-        for statements in (*self._lanes, self._draining, self._probing):
+        for statements in (*self._lanes, self._note_lane, self._draining, self._probing):
             await statements.close()
         if self._spool:
             self._spool.close()
@@ -322,7 +325,8 @@ class Ledger:
             async with asyncio.timeout(self._database_s):
                 if entry.kind == "opened":
                     await self._alive.is_held.wait()
-                attempt.in_database = self._commits.put(entry)
+                queue = self._notes if entry.kind == "noted" else self._commits
+                attempt.in_database = queue.put(entry)
                 await attempt.in_database.wait()
         except (TransientWriteError, TimeoutError) as failure:
             self._is_database_down = True

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -20,13 +20,13 @@ from psycopg_pool import AsyncConnectionPool
 
 from audit.errors import LedgerUnavailableError
 from audit.ledger import partitions
-from audit.ledger.ledger import Ledger
+from audit.ledger.ledger import LANES, Ledger
 from audit.proof.record import COLUMNS, Trail, leaf_hash, row_of
 from audit.proof.row_signature import is_row_signed, sign_open
 from engine.storage.database import Database
 from engine.wiring import now
 from tests.conftest import ROOT, Records
-from tests.databases import scratch_log
+from tests.databases import locked, scratch_log
 from tests.logs.writers import KEY, ledger_on, open_records, rebuilt, trail
 
 CANARY = "canary-81c6b2"
@@ -393,12 +393,39 @@ async def test_what_a_living_process_has_open_is_left_alone(
     assert [row["outcome"] for row in rows.where("log_id = %s", theirs)] == ["abandoned"]
 
 
+# Seen red with notes in the queue of the rows.
+async def test_a_note_does_not_wait_for_rows(ledger: Ledger, log: Database) -> None:
+    noted, *ended = [trail() for _ in range(LANES + 1)]
+    for each in (noted, *ended):
+        await ledger.open(each)
+    closing: list[asyncio.Task[Any]] = []
+    with locked(log, "audit_logs") as connection:
+        for each in ended:
+            closing.append(asyncio.create_task(ledger.close(each, now())))
+            await _until(lambda: connection.execute(WAITING).fetchone() == (len(closing),))
+        await ledger.note(noted)
+        assert not any(each.done() for each in closing)
+    await asyncio.gather(*closing)
+    await ledger.close(noted, now())
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    """PostgreSQL tells nobody when a lock is waited for, or a row is gone."""
+    async with asyncio.timeout(GONE_S):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'audit_logs'::regclass"
+
+
 async def test_starts_at_once_close_each_record_once(ledger: Ledger, log: Database, rows: Records) -> None:
     left = [uuid4() for _ in range(40)]
     with dying(log, *left):
         pass
     wait_for_leases(log, 1)
     assert sum(await asyncio.gather(*(started_elsewhere(log) for _ in range(4)))) <= 40
+    await _until(lambda: not open_records(log, *left))  # this module's ledger may have some in hand
     assert len(rows.where("log_id = ANY(%s)", left)) == 40
 
 
