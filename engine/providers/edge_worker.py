@@ -6,6 +6,7 @@ edge.py starts it, and it ends by itself after its last client: it serves severa
 import asyncio
 import fcntl
 import heapq
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,14 @@ _OS_ERROR = re.compile(
 FILTERED = dict.fromkeys(("chapter", "section", "difficulty", "tags"), edge.PayloadSchemaType.Keyword)
 FILTERED["module"] = edge.PayloadSchemaType.Integer
 
+MAX_SIM = edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim)
+KINDS = {PLAIN: None, WINDOWS: MAX_SIM}  # of dense vectors
+# Parts of 32,000 vectors of 1,024, each optimised and synced when it is full: a whole book at once takes three times its size.
+PART_NUMBERS = 1 << 25
+PART_KB_MAX = PART_NUMBERS * 4 // 1024 * 3 // 2  # no two full ones are merged
+
 Hits = list[edge.ScoredPoint]
-Wanted = list[edge.QueryRequest]  # by plain vectors, by windows, by terms
+Wanted = list[edge.QueryRequest]  # by each kind of dense vectors, then by terms
 Payload = list[str] | None
 
 
@@ -135,13 +143,53 @@ class Dispatcher:
         self._timer = None if self._clients else loop.call_later(IDLE_S, self.idle.set)
 
 
+@dataclass(slots=True)
+class Shard:
+    """An open shard. Of each kind of vectors the store keeps room in every passage, so it has only the kinds in use."""
+
+    store: edge.EdgeShard
+    kinds: list[str]
+    unoptimised: int = 0  # numbers that this process has added since
+
+    @classmethod
+    def load(cls, folder: Path) -> "Shard":
+        store = edge.EdgeShard.load(str(folder))
+        config = json.loads((folder / "edge_config.json").read_bytes())
+        return cls(store, [kind for kind in KINDS if kind in config.get("vectors", {})])
+
+    def upsert(self, described: Sequence[dict[str, Any]], body: bytes) -> None:
+        points = []
+        for point, (windows, ids, weights) in zip(described, unpacked(described, body), strict=True):
+            kind = WINDOWS if len(windows) > 1 else PLAIN
+            self._hold(kind, windows.shape[1])
+            points.append(_point(point, kind, windows, edge.SparseVector(ids.tolist(), weights.tolist())))
+            self.unoptimised += windows.size
+        self.store.update(edge.UpdateOperation.upsert_points(points))
+        if self.unoptimised > PART_NUMBERS:
+            self.save()
+
+    def save(self) -> None:
+        """Optimised and durable; then the store also lets its log of updates go, which is as large as they are."""
+        self.store.optimize()
+        self.store.flush()
+        self.unoptimised = 0
+
+    def _hold(self, kind: str, dimension: int) -> None:
+        if kind not in self.kinds:
+            made = edge.UpdateOperation.create_dense_vector(
+                kind, dimension, edge.Distance.Cosine, KINDS[kind]
+            )
+            self.store.update(made)
+            self.kinds.append(kind)
+
+
 class Shards:
     """The generations that this process has open, as a cache of open shards by generation."""
 
     def __init__(self, folder: Path, lock: int) -> None:
         self._folder = folder
         self._lock = lock
-        self._open: dict[str, edge.EdgeShard] = {}
+        self._open: dict[str, Shard] = {}
 
     def answer(self, header: dict[str, Any], body: bytes) -> Reply:
         actions = {
@@ -171,27 +219,19 @@ class Shards:
     def create(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
         path = self._folder / header["generation"]
         path.mkdir(parents=True)
-        shard = edge.EdgeShard.create(str(path), _config(header["dimension"]))
-        self._open[header["generation"]] = shard
+        store = edge.EdgeShard.create(str(path), _config())
+        self._open[header["generation"]] = Shard(store, [])
         for field, kind in FILTERED.items():
-            shard.update(edge.UpdateOperation.create_field_index(field, kind))
+            store.update(edge.UpdateOperation.create_field_index(field, kind))
         return {}
 
     def upsert(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
-        made = [
-            _point(point, windows, edge.SparseVector(ids.tolist(), weights.tolist()))
-            for point, (windows, ids, weights) in zip(
-                header["points"], unpacked(header["points"], body), strict=True
-            )
-        ]
-        self._shard(header["generation"]).update(edge.UpdateOperation.upsert_points(made))
+        self._shard(header["generation"]).upsert(header["points"], body)
         return {}
 
     def seal(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
         """Optimises the shard, syncs it to disk, and releases the folder for the serving worker."""
-        shard = self._shard(header["generation"])
-        shard.optimize()
-        shard.flush()
+        self._shard(header["generation"]).save()
         self.release(header, b"")
         _sync(self._folder / header["generation"])
         return {}
@@ -199,7 +239,7 @@ class Shards:
     def release(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
         shard = self._open.pop(header["generation"], None)
         if shard is not None:
-            shard.close()
+            shard.store.close()
         return {}
 
     def adopt(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
@@ -217,15 +257,15 @@ class Shards:
         """An open shard answers without its files, until this worker ends: so they are looked for."""
         if not (self._folder / header["generation"]).exists():
             self.release(header, b"")
-        return {"points": self._shard(header["generation"]).count(edge.CountRequest(exact=True))}
+        return {"points": self._shard(header["generation"]).store.count(edge.CountRequest(exact=True))}
 
     def points(self, header: dict[str, Any]) -> Reply:
         wanted = edge.ScrollRequest(
             offset=header["offset"], limit=SCROLLED, with_payload=True, with_vector=True
         )
-        shard = self._shard(header["generation"])
+        store = self._shard(header["generation"]).store
         try:
-            records, offset = shard.scroll(wanted)
+            records, offset = store.scroll(wanted)
         except BaseException as fault:
             raise _unreadable(fault) from fault
         vectors: list[Any] = [record.vector for record in records]  # by their names
@@ -248,25 +288,25 @@ class Shards:
     def search(self, calls: Sequence[Call]) -> list[Reply]:
         """Searches in two rounds: the top hits by either score, then the other score of each hit, so that both are exact."""
         shard = self._shard(calls[0].header["generation"])
-        params = EXACT if shard.info().points_count <= EXACT_POINTS_MAX else QUICK
-        searches = [HybridSearch(call.header, call.body) for call in calls]
-        _query(shard, searches, [search.tops(params) for search in searches])
-        _query(shard, searches, [search.missing() for search in searches])
+        params = EXACT if shard.store.info().points_count <= EXACT_POINTS_MAX else QUICK
+        searches = [HybridSearch(call.header, call.body, shard.kinds) for call in calls]
+        _query(shard.store, searches, [search.tops(params) for search in searches])
+        _query(shard.store, searches, [search.missing() for search in searches])
         return [search.reply() for search in searches]
 
     def close(self) -> None:
         """Closes without saving: a served generation is read-only, and an unsealed one is discarded."""
         for shard in self._open.values():
-            shard.close()
+            shard.store.close()
 
-    def _shard(self, generation: str) -> edge.EdgeShard:
+    def _shard(self, generation: str) -> Shard:
         """Opens a shard lazily. That blocks the event loop for longer than a search may take, so it extends the lease."""
         if generation not in self._open:
             os.pwrite(self._lock, Lease.text(OPEN_S), 0)
             folder = self._folder / generation
             try:
                 folder.stat()  # the store takes a folder that it may not see for a missing one
-                self._open[generation] = edge.EdgeShard.load(str(folder))
+                self._open[generation] = Shard.load(folder)
             except BaseException as fault:  # the store panics at some files, and a panic is no Exception
                 raise _unreadable(fault) from fault
             finally:
@@ -277,12 +317,11 @@ class Shards:
 class HybridSearch:
     """One search and what its two rounds have found so far."""
 
-    def __init__(self, header: dict[str, Any], body: bytes) -> None:
+    def __init__(self, header: dict[str, Any], body: bytes, kinds: Sequence[str]) -> None:
         self._limit = header["limit"]
         self._where = _filter(header["filters"], header["among"])
         vector = np.frombuffer(body, "<f4").tolist()
-        self._plain = edge.Query.Nearest(vector, using=PLAIN)
-        self._windows = edge.Query.Nearest(vector, using=WINDOWS)
+        self._dense = [edge.Query.Nearest(vector, using=kind) for kind in kinds]
         self._sparse = edge.Query.Nearest(edge.SparseVector(header["terms"], header["weights"]), using=SPARSE)
         self._names: dict[Any, tuple[str, int | None]] = {}  # and positions
         self._cosines: dict[Any, float] = {}
@@ -298,9 +337,10 @@ class HybridSearch:
         )
         return self._wanted(no_cosine, no_weight, EXACT, None)
 
-    def keep(self, plain: Hits, windows: Hits, by_sparse: Hits) -> None:
+    def keep(self, *found: Hits) -> None:
         """A passage has either a plain vector or windows, so the best of the two lists hold the best of all."""
-        by_dense = heapq.nlargest(self._limit, [*plain, *windows], key=lambda hit: hit.score)
+        *each_kind, by_sparse = found
+        by_dense = heapq.nlargest(self._limit, chain.from_iterable(each_kind), key=lambda hit: hit.score)
         for hits, scores in ((by_dense, self._cosines), (by_sparse, self._weights)):
             for hit in hits:
                 point, payload = hit.id, hit.payload
@@ -322,7 +362,7 @@ class HybridSearch:
         params: edge.SearchParams,
         payload: Payload,
     ) -> Wanted:
-        queries = ((self._plain, by_dense), (self._windows, by_dense), (self._sparse, by_sparse))
+        queries = [*((query, by_dense) for query in self._dense), (self._sparse, by_sparse)]
         return [
             edge.QueryRequest(self._limit, query=query, filter=where, params=params, with_payload=payload)
             for query, where in queries
@@ -337,27 +377,22 @@ def _query(shard: edge.EdgeShard, searches: Sequence[HybridSearch], wanted: Sequ
         search.keep(*found[number :: len(searches)])
 
 
-def _config(dimension: int) -> edge.EdgeConfig:
+def _config() -> edge.EdgeConfig:
     """Quantisation with rescoring: scans two bits of each number, and scores 16 times as many as wanted by full vectors.
 
     One pass over 100,000 x 1024, and recall@50 of clustered vectors and of pure noise: exact 11.4 ms; int8 twofold
     4.7 ms, 1.00, 1.00; binary of two bits eightfold 1.0 ms, 1.00, .40; this 1.4 ms, 1.00, .99. As multivectors each
     takes 2 to 9 ms more, so a passage of one window is a plain vector. No graph (m=0): it takes minutes to build.
     """
-    bits = edge.TurboQuantQuantizationConfig(bits=edge.TurboQuantBitSize.Bits2, memory=edge.Memory.Pinned)
-    no_graph = edge.HnswIndexConfig(m=0, ef_construct=4, full_scan_threshold=10)
-    max_sim = edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim)
     return edge.EdgeConfig(
-        vectors={
-            name: edge.EdgeVectorParams(
-                size=dimension, distance=edge.Distance.Cosine, multivector_config=multivector,
-                quantization_config=bits, hnsw_config=no_graph,
-            )
-            for name, multivector in ((PLAIN, None), (WINDOWS, max_sim))
-        },
         sparse_vectors={SPARSE: edge.EdgeSparseVectorParams()},
+        quantization_config=edge.TurboQuantQuantizationConfig(
+            bits=edge.TurboQuantBitSize.Bits2, memory=edge.Memory.Pinned
+        ),
+        hnsw_config=edge.HnswIndexConfig(m=0, ef_construct=4, full_scan_threshold=10),
+        optimizers=edge.EdgeOptimizersConfig(max_segment_size=PART_KB_MAX),
         max_search_threads=1,  # the other core is the engine's; more threads would only wait for each other
-    )  # fmt: skip
+    )
 
 
 def _fault(fault: BaseException) -> Reply:
@@ -388,10 +423,13 @@ def _windows(vectors: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def _point(
-    point: dict[str, Any], windows: np.ndarray[Any, np.dtype[np.float32]], sparse: edge.SparseVector
+    point: dict[str, Any],
+    kind: str,
+    windows: np.ndarray[Any, np.dtype[np.float32]],
+    sparse: edge.SparseVector,
 ) -> edge.Point:
     rows = windows.tolist()
-    vectors: dict[str, Any] = {WINDOWS: rows} if len(rows) > 1 else {PLAIN: rows[0]}
+    vectors: dict[str, Any] = {kind: rows if kind == WINDOWS else rows[0]}
     if point["terms"]:
         vectors[SPARSE] = sparse
     return edge.Point(point["id"], vectors, point["payload"])

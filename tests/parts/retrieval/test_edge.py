@@ -9,7 +9,8 @@ import resource
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 from engine.errors import IndexDamagedError, IndexUnavailableError
-from engine.models import Filters
+from engine.models import Filters, Hit, Point, point_id
 from engine.providers import edge, edge_worker
 from engine.providers.edge import EdgeIndex
 from engine.providers.edge_worker import BATCH_MAX, EXACT_POINTS_MAX
@@ -36,6 +37,7 @@ NEXT_S = 3.0  # within this time a search must work again
 HUNG_S = 2.0
 TOLD_S = 1.0  # a death is heard of, not waited for
 GONE_S = 6.0
+WIDE_PART = 3000 * 1024  # numbers: the store optimises no less than 10 MB
 
 
 def workers(folder: Path) -> dict[int, str]:
@@ -573,6 +575,58 @@ async def test_a_worker_that_ends_on_a_full_disk_is_said_to_lack_space(
         with pytest.raises(IndexUnavailableError) as failed:
             await upserting
     assert f"its disk is full: free some space for {folder}" in failed.value.reason
+
+
+def upsert(shards: edge_worker.Shards, points: Sequence[Point]) -> None:
+    described = [
+        {
+            "id": point_id(point.chunk_id), "windows": len(point.windows), "terms": len(point.terms),
+            "payload": {"chunk_id": point.chunk_id},
+        }
+        for point in points
+    ]  # fmt: skip
+    body = edge.packed(
+        [point.windows for point in points],
+        (term for point in points for term in point.terms),
+        (weight for point in points for weight in point.terms.values()),
+    )
+    assert shards.answer({"do": "upsert", "generation": "book", "points": described}, body) == ({}, b"")
+
+
+# Seen red with both kinds made for each book, and with the store left to merge the parts.
+@pytest.mark.parametrize("has_windows", [False, True])
+def test_a_book_is_built_in_parts_and_has_room_for_no_other_vectors_than_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_windows: bool
+) -> None:
+    """Windows come late: the parts before them were made without any."""
+    monkeypatch.setattr(edge_worker, "PART_NUMBERS", WIDE_PART)
+    monkeypatch.setattr(edge_worker, "PART_KB_MAX", 4 * WIDE_PART // 1024 * 3 // 2)
+    rng = np.random.default_rng(3)
+    points = [random_point(number, rng, 1024) for number in range(8000)]
+    last = points[7000:] if has_windows else []
+    points = [replace(point, windows=point.windows[:1]) for point in points[: len(points) - len(last)]] + last
+    with (tmp_path / "lock").open("wb") as lock:
+        shards = edge_worker.Shards(tmp_path, lock.fileno())
+        shards.answer({"do": "create", "generation": "book"}, b"")
+        for start in range(0, len(points), 1000):
+            upsert(shards, points[start : start + 1000])
+        assert shards.answer({"do": "seal", "generation": "book"}, b"") == ({}, b"")
+        opened = shards._shard("book")
+        dense = points[7500].windows[-1]
+        search = edge_worker.HybridSearch(
+            {"limit": LIMIT, "filters": {}, "among": [], "terms": [3], "weights": [1.0]},
+            dense.tobytes(),
+            opened.kinds,
+        )
+        edge_worker._query(opened.store, [search], [search.tops(edge_worker.EXACT)])
+        edge_worker._query(opened.store, [search], [search.missing()])
+        reply, body = search.reply()
+        parts = opened.store.info().segments_count
+        shards.close()
+    assert opened.kinds == (["plain", "windows"] if has_windows else ["plain"])
+    assert parts > 2
+    cosines, weights = np.frombuffer(body, "<f4").reshape(2, -1).tolist()
+    assert_exact(list(map(Hit, reply["hits"], cosines, weights)), exact(points, dense, {3: 1.0}))
 
 
 # Seen red with a traceback of each failure.
