@@ -10,6 +10,7 @@ the tests use. A million passages take 6 GB of disk, and about half an hour: FOL
 import argparse
 import asyncio
 import contextlib
+import gc
 import hashlib
 import importlib.util
 import itertools
@@ -45,7 +46,7 @@ from tests.upstreams import qdrant_server
 HOUSE = Path(__file__).resolve().parent.parent
 PEERS_PYTHON = HOUSE / ".venv-peers" / "bin" / "python"
 SAMPLE_BOOK = HOUSE / "config" / "sample-book"
-GROWTH = RESULTS.with_name("growth.svg")
+GROWTH = RESULTS.with_name("retrieval-growth.svg")
 
 SIZES = (1_000, 5_000, 10_000, 100_000, 1_000_000)
 DIMENSION, DIMENSION_LARGE = 384, 1024
@@ -350,6 +351,7 @@ async def ours(folder: Path, system: str) -> None:
         generation = await _filled(index, given)
         peers.say(build_s=time.perf_counter() - started)
         await asyncio.sleep(BUILDER_LEAVES_S)
+        gc.freeze()  # as an engine does with an edition
         embedder, library = cast("Embedder", given), cast("Library", given)
         weights = Weights(*peers.WEIGHTS)
         retriever = Retriever(embedder, index, library, None, weights, peers.CANDIDATES, within_s=2.0)

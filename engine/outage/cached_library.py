@@ -7,6 +7,7 @@ read: so it stays cached as long as there is room. Selections are always searche
 
 import asyncio
 import contextlib
+import gc
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -134,12 +135,18 @@ class CachedLibrary:
             return None
         if self._preloaded.get(book_id) != generation.generation_id:
             self._preloaded[book_id] = generation.generation_id
-            self._tasks.start(self._preload_passages(generation.generation_id))
+            self._tasks.start(self._preload_edition(generation.generation_id))
         return generation
 
     async def _preload_books(self, book_ids: Sequence[str]) -> None:
         for book_id in book_ids:
             await self._retry_until_available(partial(self._edition, book_id))
+
+    async def _preload_edition(self, generation: UUID) -> None:
+        """Then the garbage collector leaves alone what there is, which lives as long as the edition: a full collection of the
+        words and passages of a small book would block the event loop for 100 ms."""
+        await self._preload_passages(generation)
+        gc.freeze()
 
     async def _preload_passages(self, generation: UUID) -> None:
         """Preloads passages in order, until all are loaded or the cache is full. A batch with a damaged one is left out."""

@@ -105,11 +105,13 @@ class _Postings:
         self._weights = _joined((point.weights for point in points), np.float32)[order]
         known, firsts = np.unique(term_ids[order], return_index=True)
         lasts = np.append(firsts, len(term_ids))[1:]
-        self._slices = dict(zip(known.tolist(), map(slice, firsts.tolist(), lasts.tolist()), strict=True))
+        # Pairs of numbers, which the garbage collector leaves alone: it would look at each slice.
+        ends = zip(firsts.tolist(), lasts.tolist(), strict=True)
+        self._ends = dict(zip(known.tolist(), ends, strict=True))
 
     def sums(self, terms: dict[int, float]) -> NDArray[np.float64]:
         """Of all points; 0 for one without any of the words."""
-        found = [(self._slices[term], factor) for term, factor in terms.items() if term in self._slices]
+        found = [(slice(*self._ends[term]), factor) for term, factor in terms.items() if term in self._ends]
         if not found:
             return np.zeros(self._count)
         places = np.concatenate([self._places[part] for part, _ in found])

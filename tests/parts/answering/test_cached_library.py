@@ -1,6 +1,7 @@
 """What is remembered of the database: for a second while it is there, for ten minutes while it is away."""
 
 import asyncio
+import gc
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -488,6 +489,16 @@ async def test_a_new_edition_is_seen_within_a_second_and_read_in(model: tuple[Ge
         await settled()
         assert list(await at.library.passages(list("abcde"))) == list("abcde")
         assert at.books.looked_up == []
+
+
+# Seen red without `gc.freeze`: a full collection stopped the event loop for 100 ms during a thousand searches.
+async def test_the_garbage_collector_leaves_an_edition_alone(model: tuple[Generation, Passage]) -> None:
+    async with reading(10_000) as at:
+        at.publish(model[0], passages_like(model[1], "abc"))
+        await at.library.live("book")
+        await settled()
+        (held,) = (await at.library.passages(["a"])).values()
+        assert not any(each is held for each in gc.get_objects())
 
 
 async def test_what_is_longest_unused_goes_first_and_comes_back_when_it_is_wanted(

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from engine.models import Filters, Point
 from engine.providers import embedded
 from engine.providers.edge import EdgeIndex
 from engine.providers.embedded import EmbeddedIndex
+from engine.retrieval.exact_search import ExactSearch, StoredPoint
 from tests.conftest import ROOT
 from tests.parts.retrieval.test_edge import until, workers
 from tests.parts.retrieval.vectors import (
@@ -72,6 +74,14 @@ async def test_a_small_book_needs_no_worker(index: EmbeddedIndex, tmp_path: Path
     await index.drop(made)
     assert list(tmp_path.iterdir()) == []
     assert workers(tmp_path) == {}
+
+
+# Seen red with a slice for each word: a full collection looked at all words of all books.
+def test_the_garbage_collector_leaves_the_words_of_a_book_alone() -> None:
+    search = ExactSearch(list(map(StoredPoint.of, POINTS)), DIMENSION)
+    gc.collect()
+    assert search._postings._ends
+    assert not any(map(gc.is_tracked, search._postings._ends.values()))
 
 
 # Seen red with only what came after the limit sent to Edge.
@@ -267,6 +277,7 @@ import asyncio, sys
 from pathlib import Path
 from uuid import UUID
 from engine.providers.embedded import EmbeddedIndex
+from engine.retrieval.exact_search import ExactSearch, StoredPoint
 from tests.parts.retrieval.vectors import DIMENSION, POINTS
 
 async def main():
