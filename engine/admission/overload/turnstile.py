@@ -5,7 +5,8 @@ By Little's law the queue is as long as what can be answered in `QUEUE_S`: waiti
 lasting overload everybody would wait that long. Whoever finds no room is refused at once.
 
 It is fair by client, that is by the holder of a key. Turns go round. The queue's room is shared by a dynamic threshold:
-a client may take `SHARE` times the room that is free, so the others always find some, however many one client sends.
+a client may take `SHARE` times the room that is free. The room follows the load, so it can be used up for a moment; of a
+reserve as large as itself each client then has a few places of its own: whoever asks little is not turned away.
 
 Requests without a question never stand here.
 """
@@ -24,6 +25,7 @@ from engine.errors import OverloadedError
 QUEUE_S = 0.5  # the expected wait at the end of the queue: long enough for a burst
 ROOM_MIN, ROOM_MAX = 32, 1024
 SHARE = 2  # one client alone fills two thirds of the room, and of four greedy ones a ninth stays free
+OWN = 2  # places of a client in the reserve: one of its questions waits while another is worked on
 SERVICE_S = 0.1  # assumed of a question until some are answered
 WEIGHT = 0.05  # of the newest in the moving average
 RETRY_MAX_S = 30
@@ -73,7 +75,8 @@ class Turnstile:
 
     def enter(self, client_id: str) -> Ticket:
         """The ticket of a question of this client; `OverloadedError` if there is no room."""
-        if self._ahead_of[client_id] >= SHARE * self._free_room():
+        ahead, free, room = self._ahead_of[client_id], self._free_room, self._room
+        if ahead >= SHARE * free and not (ahead < OWN and free > -room):
             raise self._refusal()
         return self._entered(Ticket(client_id, self))
 
@@ -113,10 +116,15 @@ class Turnstile:
     def _at_once(self) -> int:
         return int(self.limit.at_once)
 
+    @property
+    def _room(self) -> int:
+        """In the queue, without its reserve."""
+        return min(max(int(self._at_once * QUEUE_S / max(self._service_s, 0.001)), ROOM_MIN), ROOM_MAX)
+
+    @property
     def _free_room(self) -> int:
-        """In the queue, and where nobody has to wait."""
-        room = int(self._at_once * QUEUE_S / max(self._service_s, 0.001))
-        return min(max(room, ROOM_MIN), ROOM_MAX) + max(0, self._at_once - self._serving) - self._ahead
+        """In the queue, and where nobody has to wait. Less than none while the reserve is used."""
+        return self._room + max(0, self._at_once - self._serving) - self._ahead
 
     def _entered(self, ticket: Ticket) -> Ticket:
         self._ahead_of[ticket.client_id] += 1

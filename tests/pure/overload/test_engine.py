@@ -104,7 +104,7 @@ async def ask(engine: Engine, *clients: str) -> list[asyncio.Task[RequestError]]
 
 async def test_a_question_that_finds_no_room_is_refused_at_once_with_its_row(parts: Parts) -> None:
     engine = engine_of(parts)
-    crowd = await ask(engine, *(f"a{number}" for number in range(1 + ROOM_MIN)))
+    crowd = await ask(engine, *(f"a{number}" for number in range(1 + 2 * ROOM_MIN)))
     failure = await answered(engine, asked("b"))
     assert isinstance(failure, OverloadedError) and failure.retry_after_s
     row = parts.row()
@@ -178,7 +178,7 @@ async def test_a_ticket_from_the_connection_is_the_only_one(parts: Parts) -> Non
 
 async def test_an_operator_is_not_turned_away_by_readers(parts: Parts) -> None:
     engine = engine_of(parts)
-    crowd = await ask(engine, *(f"a{number}" for number in range(1 + ROOM_MIN)))
+    crowd = await ask(engine, *(f"a{number}" for number in range(1 + 2 * ROOM_MIN)))
     own = asyncio.create_task(answered(engine, asked("operator", operator=OPERATOR)))
     for _ in range(len(crowd) + 1):
         parts.may_go.release()

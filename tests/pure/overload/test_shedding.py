@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from engine.admission.proxies import TrustedProxies
 from engine.admission.shared_rows import SharedRows
 from engine.connections.occupancy import Occupancy
 from engine.connections.protocol import PatientProtocol
+from engine.errors import OverloadedError
 from engine.http.metrics import Figures
 from engine.http.request_context import TICKET
 from engine.models import Client
@@ -81,8 +83,9 @@ class Crowd:
 
     def fill(self) -> list[Ticket]:
         found: list[Ticket] = []
-        while self.turnstile._free_room():
-            found.append(self.turnstile.enter(f"crowd-{len(found)}"))
+        with suppress(OverloadedError):
+            while True:
+                found.append(self.turnstile.enter(f"crowd-{len(found)}"))
         return found
 
     def count_refused(self, client: Client) -> Any:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from engine.admission.overload.concurrency_limit import ConcurrencyLimit
-from engine.admission.overload.turnstile import RETRY_MAX_S, ROOM_MIN, Ticket, Turnstile
+from engine.admission.overload.turnstile import OWN, RETRY_MAX_S, ROOM_MIN, Ticket, Turnstile
 from engine.errors import OverloadedError
 
 LONG_S = 60.0
@@ -69,15 +69,29 @@ async def end(*found: tuple[Ticket, asyncio.Task[None]]) -> None:
             ticket.leave()
 
 
-# Seen red with a `_free_room` that is never less than one: the queue grew without an end.
+# Seen red with a `_free_room` that is never less than one, and with a reserve without a limit: the queue grew without an end.
 async def test_a_full_queue_refuses_at_once_and_says_when_to_ask_again(turnstile: Turnstile) -> None:
-    clients = "abcdefgh"
+    clients = [str(number) for number in range(ROOM_MIN)]
     found = [each for client in clients for each in await fill(turnstile, client)]
-    assert (turnstile.serving, turnstile.waiting) == (1, ROOM_MIN)
+    assert (turnstile.serving, turnstile.waiting) == (1, 2 * ROOM_MIN)
     with pytest.raises(OverloadedError) as refused:
-        turnstile.enter("i")
+        turnstile.enter("another")
     assert refused.value.retry_after_s == RETRY_MAX_S
     assert turnstile.refused == len(clients) + 1
+    await end(*found)
+
+
+# Seen red without the reserve: the room that shrank had no place for whoever asks little.
+async def test_a_room_that_shrinks_turns_nobody_away_who_asks_little(clock: Clock) -> None:
+    turnstile = narrow(clock, 1)
+    turnstile._service_s = 0.5 / 90  # room for ninety
+    found = await fill(turnstile, "greedy")
+    turnstile._service_s = LONG_S
+    assert turnstile._free_room < 0
+    found += [await waiting(turnstile, "modest", []) for _ in range(OWN)]
+    for client in ("greedy", "modest"):
+        with pytest.raises(OverloadedError):
+            turnstile.enter(client)
     await end(*found)
 
 
