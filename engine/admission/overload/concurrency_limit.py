@@ -9,7 +9,7 @@ wait for others, fewer of them would not make turns shorter, whatever has made t
 
 from dataclasses import dataclass
 
-LEAST = 8  # below it the parts beside the loop, such as the database, have too little to do at once
+LEAST = 4  # below it the parts beside the loop, such as the database, have too little to do at once
 MOST = 512
 START = 64
 OWN_S = 0.02  # of the loop's time for a question, at most: what a question takes longer, it waits for others

@@ -25,7 +25,7 @@ from engine.errors import OverloadedError
 QUEUE_S = 0.5  # the expected wait at the end of the queue: long enough for a burst
 ROOM_MIN, ROOM_MAX = 32, 1024
 SHARE = 2  # one client alone fills two thirds of the room, and of four greedy ones a ninth stays free
-OWN = 2  # places of a client in the reserve: one of its questions waits while another is worked on
+OWN = 8  # places of a client in the reserve: a burst of one that asks less than its share
 SERVICE_S = 0.1  # assumed of a question until some are answered
 WEIGHT = 0.05  # of the newest in the moving average
 RETRY_MAX_S = 30

@@ -86,7 +86,7 @@ async def test_a_room_that_shrinks_turns_nobody_away_who_asks_little(clock: Cloc
     turnstile = narrow(clock, 1)
     turnstile._service_s = 0.5 / 90  # room for ninety
     found = await fill(turnstile, "greedy")
-    turnstile._service_s = LONG_S
+    turnstile._service_s = 0.5 / 45
     assert turnstile._free_room < 0
     found += [await waiting(turnstile, "modest", []) for _ in range(OWN)]
     for client in ("greedy", "modest"):
