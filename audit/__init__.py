@@ -10,6 +10,7 @@ Modules
     anchored             what the vault holds of the trees: anchors, breaks
     fast_json            canonical JSON of parsed rows, by a library in C (pure)
     worker               worker processes: framing, deadline, heartbeat
+    worker_pool          worker processes of one module, set up once each
     progress             progress callback of long commands
     errors               the exception tree of audit (pure)
     markup               HTML and SVG, escaped by default (pure)
@@ -130,12 +131,14 @@ Modules
         archiver         state machine of an archived month
         month_table      a month's table, detached, rebuilt, dropped
         export           writes a month as files
-        rows             encoder and parser of archived records (pure)
+        packing          packs its records, in a process for each core
+        encoder          records as lines of evidence (pure)
+        rows             parser of these lines (pure)
         box              the encrypted box of a record's personal values, and zstd (pure)
         parquet          the typed copy (pure)
         reader           reads archive files from a vault or a folder
         verify           recomputes an archived month
-        worker_process   second process for packing and checking
+        worker_process   second process for checking, with little memory
     query/               one table over all storage tiers
         tiers            the query engine
         dialect          SQL allowlist and dialect translation (pure)

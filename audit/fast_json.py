@@ -6,13 +6,15 @@ The library writes some values differently than canonical JSON has them. They ar
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import orjson
 
 from audit.errors import AuditError
 from audit.proof.canonical import canonical_text
+from audit.proof.record import PERSONAL, UNHASHED, Row, bytes_of, commitments_of
 
 _EXACT = 2**53  # the library reads an integer that is far beyond as a fraction, and so forgets its digits
 _SORTED = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
@@ -25,8 +27,55 @@ _HIGH, _HIGHEST = (b"\xee", b"\xef"), (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf
 _NO_OBJECT = "Only an object has members"
 
 
+_NOT_PLAIN = PERSONAL | UNHASHED
+
+
 class UnusualJsonError(AuditError):
     """The reference must read and write this."""
+
+
+class ParsedRow(NamedTuple):
+    """A row with what its leaf is made of. What is not personal is written by one call: one for each column took half of the time."""
+
+    row: Row
+    personal: Mapping[str, str]  # the canonical text of each
+    plain: Row
+    plain_text: str
+    write: Callable[
+        [Row], str
+    ]  # gives the canonical text of `plain`, and of what commitments are added to it
+
+    def commitments(self) -> dict[str, str]:
+        if self.row["salt"] is None:
+            raise ValueError("The row has no salt")
+        return commitments_of(self.personal, bytes_of(self.row["salt"]))
+
+    def leaf(self, committed: Mapping[str, str]) -> bytes:
+        """As `audit.proof.record.leaf_hash` has it."""
+        return sha256(b"\x00" + self.write({**self.plain, **committed}).encode()).digest()
+
+
+def read_row(text: str) -> ParsedRow:
+    """A row as PostgreSQL has it as JSON. `ValueError` or `TypeError` if it has no canonical form."""
+    try:
+        return _parsed(orjson.loads(text), _text, _text, _again)
+    except (ValueError, TypeError, AttributeError, UnusualJsonError):
+        return _parsed(json.loads(text), canonical_text, canonical_text, canonical_text)
+
+
+def _parsed(
+    row: Any, text: Callable[[Any], str], first: Callable[[Row], str], again: Callable[[Row], str]
+) -> ParsedRow:
+    if not isinstance(row, dict):
+        raise TypeError(_NO_OBJECT)
+    personal = {name: text(row[name]) for name in PERSONAL if row.get(name) is not None}
+    plain = {name: value for name, value in row.items() if value is not None and name not in _NOT_PLAIN}
+    return ParsedRow(row, personal, plain, first(plain), again)
+
+
+def _again(row: Row) -> str:
+    """Nothing unusual was found in its values, and commitments are hexadecimal digits."""
+    return _written(row, None, _SORTED).decode()
 
 
 def read_members(text: str) -> tuple[dict[str, Any], dict[str, str]]:

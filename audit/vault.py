@@ -16,6 +16,7 @@ from uuid import uuid4
 from audit.errors import VaultConflictError, VaultDamagedError
 
 PIECE_BYTES = 1024 * 1024
+SYNC_BYTES = 16 * PIECE_BYTES  # a whole large file at once delays commits on the same disk
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _KEY = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
@@ -154,11 +155,17 @@ def _write_durably(path: Path, source: BinaryIO) -> tuple[str, int]:
         while piece := source.read(PIECE_BYTES):
             digest.update(piece)
             file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
+            if file.tell() % SYNC_BYTES < len(piece):
+                _sync(file)
+        _sync(file)
         size = file.tell()
     path.chmod(0o400)
     return digest.hexdigest(), size
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _sync_folders(folder: Path, top: Path) -> None:

@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from audit.archive.archiver import put
 from audit.archive.export import export
+from audit.archive.packing import Packers
 from audit.archive.verify import verify_stored
 from audit.proof.archive_format import MANIFEST, sign_manifest
 from audit.proof.keys import SigningKey, public_file, read_public_keys
@@ -39,8 +40,8 @@ from audit.proof.row_signature import signed
 from audit.proof.verdict import Verdict
 from audit.vault import FolderVault
 from bench.results import Figure, record, show
+from engine import cores, wiring
 from engine import settings as settings_file
-from engine import wiring
 from engine.signing import signing_key_of
 
 ROWS, BATCH, ROUNDS = 150_000, 1_000, 3
@@ -199,7 +200,8 @@ def _archived(url: str, folder: str, key_file: str) -> dict[str, float]:
         vault, out = FolderVault(Path(place) / "vault"), Path(place) / "out"
         out.mkdir()
         began = time.perf_counter()
-        exported = export(connection, BEGIN.date(), out, keys, "bench", _quiet)
+        packers = Packers(url, cores.usable())
+        exported = export(connection, BEGIN.date(), out, keys, "bench", _quiet, packers=packers)
         export_s = time.perf_counter() - began
         month = BEGIN.date()
         files = {

@@ -19,10 +19,10 @@ from uuid import UUID
 
 import numpy as np
 
-from audit.fast_json import read_members
+from audit.fast_json import ParsedRow, read_row
 from audit.proof.canonical import canonical_json
 from audit.proof.merkle import Frontier
-from audit.proof.record import Row, Trail, hashed, leaf_hash, leaf_of_parsed, row_of
+from audit.proof.record import Row, Trail, hashed, leaf_hash, row_of
 from bench.results import Figure, record, show
 from engine.grounding import cite
 from engine.grounding.verify import NO_INSTRUCTIONS, is_proven, sentences_text
@@ -85,9 +85,7 @@ def parts() -> dict[str, Part]:
         NO_ROUNDS: lambda: None,
         "a record's canonical text, commitments and leaf": lambda: hashed(row, SALT),
         "a record parsed and its leaf recomputed": lambda: leaf_hash(json.loads(line)),
-        "a record of a whole month parsed and its leaf recomputed": lambda: leaf_of_parsed(
-            *read_members(line)
-        ),
+        "a record of a whole month parsed and its leaf recomputed": lambda: _leaf(read_row(line)),
         "a passage list as canonical JSON": lambda: canonical_json(row["chunks_returned"]),
         "a leaf appended to a month's tree, and its root": lambda: _grown_root(tree),
         "a question's words and their weights": lambda: lexical.query_weights(
@@ -100,6 +98,10 @@ def parts() -> dict[str, Part]:
             cite.quoted(claim, evidence, 1),
         ),
     }
+
+
+def _leaf(parsed: ParsedRow) -> bytes:
+    return parsed.leaf(parsed.commitments())
 
 
 def _run(part: str, rounds: int) -> None:

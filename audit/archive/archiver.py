@@ -31,6 +31,7 @@ from audit import errors
 from audit.archive import month_table
 from audit.archive.export import export
 from audit.archive.month_table import ManifestPlace, Month, RestoredRow, State
+from audit.archive.packing import HERE, Packers
 from audit.archive.reader import read_rows
 from audit.archive.verify import verify_archive, verify_stored
 from audit.errors import ArchiveError, HeldError, MonthNotReadyError
@@ -86,6 +87,7 @@ class Archiver:
     clock: Callable[[], datetime]
     progress: Progress
     say: Callable[[str], None]
+    packers: Packers = HERE
     with_copy: bool = False  # Parquet beside the evidence
 
     async def archive(self, before: date | None) -> list[MonthOutcome]:
@@ -332,7 +334,7 @@ class Archiver:
             with self.reading() as reading:
                 exported = export(
                     reading, month.month, folder, public_keys=self.public_keys(),
-                    code_version=self.code_version, progress=self.progress, with_copy=self.with_copy,
+                    code_version=self.code_version, progress=self.progress, packers=self.packers, with_copy=self.with_copy,
                 )  # fmt: skip
             files = {
                 name: put(self.vault, month.month, name, path, exported.digests[name])

@@ -10,14 +10,15 @@ from datetime import date
 from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any
 
 import psycopg
 from psycopg import IsolationLevel, sql
 
+from audit.archive.encoder import EncodedRecords
+from audit.archive.packing import HERE, MonthRecords, Packers, pack
 from audit.archive.parquet import TYPES, SortedWriter
 from audit.archive.reader import batch_lines, read_lines
-from audit.archive.rows import Records, batch_of, encode_records
+from audit.archive.rows import batch_of
 from audit.archive.worker_process import in_order
 from audit.checking.evidence import COLUMNS, columns_as_hashed
 from audit.errors import ArchiveError, ExportError, NoteError, WorkerEndedError
@@ -28,11 +29,9 @@ from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.merkle import Frontier
 
-BATCH_ROWS = 250  # some 2 MB; several batches are held at once
-
 _SESSION = """
 SET LOCAL search_path = pg_catalog; SET LOCAL row_security = off; SET LOCAL timezone = 'UTC'; SET LOCAL jit = off;
-SET LOCAL bytea_output = hex; SET LOCAL extra_float_digits = 1
+SET LOCAL bytea_output = hex; SET LOCAL extra_float_digits = 1; SET LOCAL plan_cache_mode = force_custom_plan
 """
 _TABLE = "SELECT relation::text FROM public.audit_months WHERE month = %s"  # its current name, quoted
 _COLUMNS = """
@@ -64,6 +63,7 @@ def export(
     code_version: str,
     progress: Progress,
     *,
+    packers: Packers = HERE,
     with_copy: bool = False,
 ) -> Exported:
     """Write the month's files into an empty folder. Deterministic: the same month gives the same bytes."""
@@ -71,9 +71,9 @@ def export(
     with _snapshot(connection):
         table, columns = _table(connection, month), _columns(connection)
         origin, note, checkpoint = _last_checkpoint(connection, month, public_keys)
-        batches = _read_batches(connection, table, month, checkpoint.size)
+        packed = pack(connection, _records(connection, table, month, checkpoint.size), packers)
         tree, versions = _write_rows(
-            batches, files, lambda done: progress(f"{month:%Y-%m}", done, checkpoint.size)
+            packed, files, lambda done: progress(f"{month:%Y-%m}", done, checkpoint.size)
         )
     if (tree.size, tree.root()) != (checkpoint.size, checkpoint.root):
         raise ExportError(
@@ -122,13 +122,13 @@ def _is_of(key: PublicKey, month: date) -> bool:
 
 
 def _write_rows(
-    batches: Iterator[Records], files: _Files, progress: Callable[[int], None]
+    packed: Iterator[EncodedRecords], files: _Files, progress: Callable[[int], None]
 ) -> tuple[Frontier, set[int]]:
     tree = Frontier()
     versions: set[int] = set()
     with files.open(archive_format.EVIDENCE) as evidence, files.open(archive_format.LEAVES) as leaves:
         try:
-            for encoded in in_order(encode_records, batches):
+            for encoded in packed:
                 evidence(encoded.evidence)
                 leaves(b"".join(encoded.leaves))
                 versions |= encoded.versions
@@ -155,10 +155,11 @@ def _write_copy(files: _Files, columns: dict[str, str], progress: Callable[[int]
         files.digests[archive_format.PARQUET] = file_digest(file, "sha256").hexdigest()
 
 
-def _read_batches(connection: psycopg.Connection, table: str, month: date, size: int) -> Iterator[Records]:
+def _records(connection: psycopg.Connection, table: str, month: date, size: int) -> MonthRecords:
     """Read a range of leaves at a time, so that no large sort is needed."""
     records = sql.SQL(table)  # quoted by PostgreSQL itself
-    leaves, rows, has_erasures = _fetch(connection, sql.SQL(_COUNTS).format(records=records), (month,))[0]
+    counts = sql.SQL(_COUNTS).format(records=records)
+    ((leaves, rows, has_erasures),) = connection.execute(counts, (month,)).fetchall()
     if not leaves == rows == size:
         raise ExportError(
             f"{month:%Y-%m} has {rows} records, {leaves} leaves, and a last checkpoint of size {size}:"
@@ -168,13 +169,7 @@ def _read_batches(connection: psycopg.Connection, table: str, month: date, size:
         records=records, columns=columns_as_hashed(connection.execute(COLUMNS).fetchall()),
         erasure=sql.SQL(_ERASURE if has_erasures else "NULL::json"),
     )  # fmt: skip
-    for begin in range(0, size, BATCH_ROWS):
-        found = _fetch(connection, statement, (month, begin, begin + BATCH_ROWS))
-        if [row[0] for row in found] != list(range(begin, min(begin + BATCH_ROWS, size))):
-            raise ExportError(
-                f"Some leaves of {month:%Y-%m} from {begin} on are missing or duplicated. Run `affidavit audit verify`"
-            )
-        yield found
+    return MonthRecords(month, size, statement.as_string().encode())
 
 
 def _table(connection: psycopg.Connection, month: date) -> str:
@@ -219,9 +214,3 @@ def _snapshot(connection: psycopg.Connection) -> Iterator[None]:
             yield
     finally:
         connection.isolation_level, connection.read_only = before
-
-
-def _fetch(
-    connection: psycopg.Connection, statement: sql.Composed, values: Sequence[object]
-) -> list[tuple[Any, ...]]:
-    return connection.cursor(binary=True).execute(statement, values).fetchall()

@@ -1,10 +1,8 @@
-"""Encoder and parser of archived records: records to lines of evidence, and lines back to leaves. Pure.
+"""Parser of archived records: lines of evidence back to leaves and typed rows. Pure.
 
 This is the CPU-bound part of the archive. Its inputs and results can be pickled, so that the worker process can run it.
 """
 
-import base64
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from hashlib import sha256
@@ -15,7 +13,7 @@ import pyarrow as pa
 
 from audit.archive import box, parquet
 from audit.errors import ArchiveError, BundleError
-from audit.fast_json import read_members, read_nested
+from audit.fast_json import read_nested
 from audit.proof import archive_format, record
 from audit.proof.bundle import COLUMN, are_commitments, month_of
 from audit.proof.keys import PublicKey
@@ -29,15 +27,6 @@ _OPTIONAL_MEMBERS = {"erased_at", "personal", "signature", "spooled"}
 _REQUIRED_COLUMNS = {"log_id", "query_id", "timestamp", "schema_version"}
 _ELSEWHERE = PERSONAL | UNHASHED
 _NEVER_NULL = ("leaf_index", "leaf_hash", "commitments", "spooled", "timestamp")  # in the convenience copy
-
-# Each with its leaf_index, sealed leaf, key, the lines of its erasures, and its row as PostgreSQL's JSON.
-Records = Sequence[tuple[int, bytes, bytes | None, Sequence[str] | None, str | None]]
-
-
-class EncodedRecords(NamedTuple):
-    evidence: bytes
-    leaves: list[bytes]
-    versions: set[int]
 
 
 class EvidenceLine(NamedTuple):
@@ -77,66 +66,6 @@ class RowGroup(NamedTuple):
     end: int
     is_sorted: bool
     group_count: int
-
-
-def encode_records(records: Records) -> EncodedRecords:
-    """The lines as one zstd frame, and the leaves. `ArchiveError` if a record differs from its leaf.
-
-    Here each record is judged, and with it the very bytes that are written: the box is opened again, and the frame too. So who
-    reads these bytes back, by their digest, needs to judge no record.
-    """
-    encoded = [_encode(*each) for each in records]
-    lines = b"".join([line for line, _, _ in encoded])
-    frame = box.compress(lines)
-    if box.decompress_own(frame) != lines:
-        raise ArchiveError("The compressed records do not give the records back")
-    return EncodedRecords(frame, [leaf for _, leaf, _ in encoded], {version for _, _, version in encoded})
-
-
-def _encode(
-    index: int, sealed: bytes, key: bytes | None, erasures: Sequence[str] | None, text: str | None
-) -> tuple[bytes, bytes, int]:
-    """The record's line, leaf and schema version."""
-    if text is None:
-        raise ArchiveError(f"The record of leaf {index} is not in the month's table")
-    try:
-        row, texts = read_members(text)
-    except (ValueError, TypeError):
-        raise ArchiveError(f"The record of leaf {index} has no canonical form") from None
-    _check_record(row)
-    content = None
-    if row["salt"] is None:
-        commitments = _stored_commitments(row, texts, erasures, sealed)
-    else:
-        commitments, content = _encrypt_personal(row, texts, key)
-    leaf = record.leaf_of(texts, commitments)
-    if leaf != sealed or row["leaf_hash"] != f"\\x{sealed.hex()}":
-        raise ArchiveError(f"The record {row['log_id']} differs from what was sealed as leaf {index}")
-    return _line_of(index, row, texts, commitments, content), leaf, row["schema_version"]
-
-
-def _line_of(
-    index: int,
-    row: Row,
-    texts: Mapping[str, str],
-    commitments: Mapping[str, str],
-    content: bytes | None,
-) -> bytes:
-    signature = row.get("signature")
-    members = [
-        '"commitments":' + record.joined({name: f'"{value}"' for name, value in commitments.items()}),
-        f'"erased_at":{texts["erased_at"]}' if "erased_at" in texts else "",
-        f'"leaf_index":{index}',
-        f'"personal":"{_base64(content)}"' if content else "",
-        '"row":' + record.joined({name: text for name, text in texts.items() if name not in _ELSEWHERE}),
-        f'"signature":"{_base64(record.bytes_of(signature))}"' if signature else "",
-        '"spooled":true' if row["spooled"] else "",
-    ]
-    return ("{" + ",".join(filter(None, members)) + "}\n").encode()
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
 
 
 class Signing(NamedTuple):
@@ -278,41 +207,3 @@ def batch_of(columns: Mapping[str, str], lines: Sequence[bytes]) -> pa.RecordBat
         raise ArchiveError(
             f"a record's columns are not of the manifest's types ({type(wrong).__name__})"
         ) from None
-
-
-def _check_record(row: Row) -> None:
-    log_id, version = row["log_id"], row["schema_version"]
-    if version not in SCHEMA_VERSIONS:
-        message = f"The record {log_id} has schema version {version}, which this program cannot hash"
-        raise ArchiveError(message)
-    if (row["salt"] is None) != (row["erased_at"] is not None):
-        raise ArchiveError(f"The record {log_id} is neither complete nor erased")
-
-
-def _stored_commitments(
-    row: Row, texts: Mapping[str, str], erasures: Sequence[str] | None, sealed: bytes
-) -> Mapping[str, str]:
-    """Those of the erased record's lines that give its leaf. Forged lines are ignored."""
-    stored = [each for each in map(json.loads, erasures or ()) if are_commitments(each)]
-    fitting = [each for each in stored if record.leaf_of(texts, each) == sealed]
-    if not stored:
-        raise ArchiveError(f"The record {row['log_id']} was erased, but its stored commitments are missing")
-    commitments: Mapping[str, str] = (fitting or stored)[0]
-    return commitments
-
-
-def _encrypt_personal(
-    row: Row, texts: Mapping[str, str], key: bytes | None
-) -> tuple[Mapping[str, str], bytes]:
-    """The commitments of the personal columns, and the box with their values."""
-    log_id = row["log_id"]
-    if key is None:
-        raise ArchiveError(f"There is no key for the personal columns of the record {log_id}")
-    personal = {name: text for name, text in texts.items() if name in PERSONAL}
-    content = record.joined({**personal, "salt": texts["salt"]}).encode()
-    if len(content) > archive_format.ROW_BYTES_MAX:
-        raise ArchiveError(f"The record {log_id} is too large for an archive")
-    encrypted = box.encrypt_box(content, key, log_id)
-    if box.decrypt_box(encrypted, key, log_id) != content:
-        raise ArchiveError(f"The box of the record {log_id} does not give its personal columns back")
-    return record.commitments_of(personal, record.bytes_of(row["salt"])), encrypted

@@ -222,7 +222,7 @@ class StoredEvidence:
         """While some batches are judged, the next ones are read."""
         self._chains.pop(month, None)  # it is read from its begin
         begins = range(0, end, BATCH_LEAVES)
-        judges = self.judges if end >= SMALL else None
+        judges = self.judges if self.judges and self.judges.size > 1 and end >= SMALL else None
         read = _prefetched(
             self._batch(month, begin, min(begin + BATCH_LEAVES, end), known, is_read=judges is None)
             for begin in begins

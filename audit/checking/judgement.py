@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from audit.fast_json import read_members
+from audit.fast_json import ParsedRow, read_row
 from audit.proof.bundle import are_commitments
+from audit.proof.canonical import canonical_text
 from audit.proof.checkpoint import erasure_text
 from audit.proof.keys import KeyRing, PublicKey, RowKeys
-from audit.proof.record import PERSONAL, SCHEMA_VERSIONS, Row, leaf_of_parsed
+from audit.proof.record import PERSONAL, SCHEMA_VERSIONS
 from audit.proof.row_signature import is_row_signed
 from audit.proof.verdict import PROVEN, Verdict
 
@@ -61,8 +62,9 @@ class Judged(NamedTuple):
 
 def judge(stored: StoredRow, keys: Sequence[PublicKey], signers: RowKeys) -> Judged:
     """`signers` are the same keys, for the rows' own signatures."""
-    row, texts = _read(stored.text)
-    verdict, message = _judge(row, texts, stored.sealed, stored.erasures, keys)
+    parsed = _read(stored.text)
+    row = parsed.row
+    verdict, message = _judge(parsed, stored.sealed, stored.erasures, keys)
     is_signed = None
     if stored.signature is not None:
         at = datetime.fromisoformat(row["timestamp"])
@@ -73,24 +75,25 @@ def judge(stored: StoredRow, keys: Sequence[PublicKey], signers: RowKeys) -> Jud
     return Judged(verdict, message, is_signed, row["schema_version"], row["timestamp"], numbered)
 
 
-def _read(text: str) -> tuple[Row, Mapping[str, str]]:
+def _read(text: str) -> ParsedRow:
     try:
-        return read_members(text)
+        return read_row(text)
     except (ValueError, TypeError):  # no record of ours has such a value
-        return json.loads(text), {}
+        return ParsedRow(json.loads(text), {}, {}, "", canonical_text)
 
 
 def _judge(
-    row: Row, texts: Mapping[str, str], sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
+    parsed: ParsedRow, sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
 ) -> tuple[Verdict, str]:
+    row = parsed.row
     if (version := row["schema_version"]) not in SCHEMA_VERSIONS:
         return Verdict.CANNOT_TELL, f"The record has schema version {version}, which this program cannot hash"
     if row["leaf_hash"] != f"\\x{sealed.hex()}":
         return Verdict.TAMPERED, "The record's stored hash is not the sealed one"
     if row["erased_at"] is not None:
-        return _judge_erased(row, texts, sealed, erasures, keys)
+        return _judge_erased(parsed, sealed, erasures, keys)
     try:
-        is_same = leaf_of_parsed(row, texts) == sealed
+        is_same = parsed.leaf(parsed.commitments()) == sealed
     except (ValueError, TypeError):
         return Verdict.TAMPERED, "The record cannot be hashed: its salt is missing or damaged"
     return (Verdict.VALID, "") if is_same else (Verdict.TAMPERED, "The record is not what was sealed")
@@ -106,15 +109,16 @@ _RECORDED: Mapping[str, tuple[Verdict, str]] = {
 
 
 def _judge_erased(
-    row: Row, texts: Mapping[str, str], sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
+    parsed: ParsedRow, sealed: bytes, erasures: Sequence[Erasure], keys: Sequence[PublicKey]
 ) -> tuple[Verdict, str]:
     """A legitimate erasure has a line under the signing key, and a sealed record of its own in the log."""
+    row = parsed.row
     if row["salt"] is not None or any(row.get(name) for name in PERSONAL):
         return Verdict.TAMPERED, "The record is marked as erased, but still has personal values"
     if not erasures:
         return Verdict.CANNOT_TELL, "The record was erased, but its stored commitments are missing"
     known = (one for one in erasures if are_commitments(one.commitments))
-    fitting = [one for one in known if leaf_of_parsed(row, texts, one.commitments) == sealed]
+    fitting = [one for one in known if parsed.leaf(one.commitments) == sealed]
     if not fitting:
         return Verdict.TAMPERED, "The erased record is not what was sealed"
     return judge_erasure(fitting, keys)

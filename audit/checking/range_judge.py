@@ -4,28 +4,23 @@ So no row goes through a pipe, and PostgreSQL works for all of them at once. A t
 interpreter's lock.
 """
 
-import contextlib
-import os
-import pickle
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Self
 
 import psycopg
 
-from audit import worker
+from audit import worker_pool
 from audit.checking.judgement import judge
 from audit.checking.row_range import JudgedRange, RowRange, StoredRows
-from audit.checking.row_reader import SESSION, RowQueries, Source, read_rows
+from audit.checking.row_reader import RowQueries, Source, joined_session, read_rows, shared_snapshot
 from audit.checking.signature_check import FastKeys
 from audit.errors import WorkerEndedError
 from audit.proof.keys import PublicKey
-from audit.session import Session
-from audit.worker import Message, Worker
+from audit.worker_pool import Task, WorkerPool
 
 if TYPE_CHECKING:
     from audit.checking.inspection import Batch
@@ -33,7 +28,6 @@ if TYPE_CHECKING:
 JUDGING_S = 600.0  # a range takes less than a second
 SMALL = 1_000  # leaves of a month, a fifth of a second: not worth a process
 PROCESSES_MAX = 16  # each has a connection to the database
-_SNAPSHOT = "SELECT pg_export_snapshot()"
 
 
 def judge_all(
@@ -61,23 +55,20 @@ def judge_here(stored: StoredRows, keys: Sequence[PublicKey]) -> JudgedRange:
 class RangeJudges:
     """The processes, each started for a first range. If one is killed, this process does its work."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, size: int) -> None:
+        """With a size of one this process judges all by itself: it has the only core."""
+        self.size = min(size, PROCESSES_MAX)
+        self.pool = WorkerPool(__name__, self.size, JUDGING_S)
         self._address = address
         self._source: Source | None = None
-        self.size = min(len(os.sched_getaffinity(0)), PROCESSES_MAX)
-        self._free: SimpleQueue[_Peer] = SimpleQueue()
-        self._peers = [_Peer() for _ in range(self.size)]
-        for peer in self._peers:
-            self._free.put(peer)
         self._here: psycopg.Connection | None = None
         self._is_here = Lock()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for peer in self._peers:
-            peer.end()
+    def __exit__(self, *given: object) -> None:
+        self.pool.__exit__(*given)
         self._close()
 
     def _close(self) -> None:
@@ -88,58 +79,20 @@ class RangeJudges:
     def begin(self, connection: psycopg.Connection, queries: RowQueries) -> None:
         """Share this session's snapshot."""
         self._close()
-        ((snapshot,),) = connection.execute(_SNAPSHOT).fetchall()
-        self._source = Source(self._address, snapshot, queries)
+        self._source = Source(self._address, shared_snapshot(connection), queries)
 
     def judge(self, wanted: RowRange, keys: Sequence[PublicKey]) -> JudgedRange:
         assert self._source
-        peer = self._free.get()
         try:
-            return peer.judge(self._source, wanted, keys)
-        except (WorkerEndedError, OSError):
+            judged: JudgedRange = self.pool.ask((self._source, keys), wanted)
+        except (WorkerEndedError, OSError, psycopg.Error):
             return self._judge_here(self._source, wanted, keys)
-        finally:
-            self._free.put(peer)
+        return judged
 
     def _judge_here(self, source: Source, wanted: RowRange, keys: Sequence[PublicKey]) -> JudgedRange:
         with self._is_here:
-            self._here = self._here or _connected(source)
+            self._here = self._here or joined_session(source.address, source.snapshot)
             return judge_here(read_rows(self._here, source.queries, wanted), keys)
-
-
-class _Peer:
-    """A process, started for its first range."""
-
-    def __init__(self) -> None:
-        self._worker: Worker | None = None
-        self._told: tuple[Source, Sequence[PublicKey]] | None = None
-
-    def judge(self, source: Source, wanted: RowRange, keys: Sequence[PublicKey]) -> JudgedRange:
-        try:
-            return self._judged(source, wanted, keys)
-        except (WorkerEndedError, OSError):
-            self._worker = self._told = None  # another one is started for the next range
-            raise
-
-    def _judged(self, source: Source, wanted: RowRange, keys: Sequence[PublicKey]) -> JudgedRange:
-        self._worker = self._worker or Worker(worker.command(__name__))
-        if self._told != (source, keys):
-            self._worker.request(_BEGIN, _pickled((source, keys)), deadline_s=JUDGING_S)
-            self._told = (source, keys)
-        _, reply = self._worker.request(b"", _pickled(wanted), deadline_s=JUDGING_S)
-        judged: JudgedRange = pickle.loads(reply)  # noqa: S301  from the process that we started
-        return judged
-
-    def end(self) -> None:
-        if self._worker:
-            self._worker.end()
-
-
-def _connected(source: Source) -> psycopg.Connection:
-    connection = Session.connect(source.address, autocommit=True)
-    connection.execute(SESSION.encode(), prepare=False)
-    connection.execute(f"SET TRANSACTION SNAPSHOT '{source.snapshot}'".encode())
-    return connection
 
 
 def _judged(stored: StoredRows, keys: Sequence[PublicKey], signers: FastKeys) -> JudgedRange:
@@ -160,29 +113,19 @@ def _done(judged: JudgedRange) -> Future[JudgedRange]:
     return done
 
 
-def _pickled(value: object) -> bytes:
-    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-
-
 # In the processes
 
-_BEGIN = b"begin"
 
+def _judging(told: tuple[Source, Sequence[PublicKey]]) -> Task:
+    """One session and one set of keys."""
+    source, keys = told
+    connection, signers = joined_session(source.address, source.snapshot), FastKeys(keys)
 
-class _Judge:
-    """One session and one set of keys, both from the first message."""
+    def judged(wanted: RowRange) -> JudgedRange:
+        return _judged(read_rows(connection, source.queries, wanted), keys, signers)
 
-    def perform(self, header: bytes, request: bytes) -> Message:
-        if header == _BEGIN:
-            source, self._keys = pickle.loads(request)  # noqa: S301  from the process that started this one
-            self._connection, self._queries = _connected(source), source.queries
-            self._signers = FastKeys(self._keys)
-            return b"", b""
-        wanted = pickle.loads(request)  # noqa: S301  from the process that started this one
-        stored = read_rows(self._connection, self._queries, wanted)
-        return b"", _pickled(_judged(stored, self._keys, self._signers))
+    return judged
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt, psycopg.Error):  # the process that asked does its work then
-        worker.serve(*worker.channel(), _Judge().perform)
+    worker_pool.serve(_judging)

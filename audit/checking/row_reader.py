@@ -9,10 +9,12 @@ import psycopg
 
 from audit.checking.judgement import Erasure, StoredRow
 from audit.checking.row_range import RowRange, StoredRows
+from audit.session import Session
 
 SEALED_WITHIN = timedelta(seconds=60)  # a sealer needs ten; an older record without a leaf is reported
 
 # Defaults set for a role or a database must not change how we read, and no row policy may hide rows silently.
+# A plan for any list of ids expects ten, and for more it reads the whole month: each range of a large month then took seconds.
 SESSION = """
 SET search_path = pg_catalog;
 SET row_security = off;
@@ -20,6 +22,7 @@ SET bytea_output = hex;
 SET extra_float_digits = 1;
 SET timezone = 'UTC';
 SET jit = off;
+SET plan_cache_mode = force_custom_plan;
 SET statement_timeout = 0;
 SET idle_in_transaction_session_timeout = 0;
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
@@ -52,6 +55,20 @@ class Source(NamedTuple):
     address: str
     snapshot: str
     queries: RowQueries
+
+
+def shared_snapshot(connection: psycopg.Connection) -> str:
+    """The name of the snapshot of this session's transaction, for as long as that is open."""
+    ((snapshot,),) = connection.execute("SELECT pg_export_snapshot()").fetchall()
+    return str(snapshot)
+
+
+def joined_session(address: str, snapshot: str) -> psycopg.Connection:
+    """Another session that reads in this snapshot."""
+    connection = Session.connect(address, autocommit=True)
+    connection.execute(SESSION.encode(), prepare=False)
+    connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'".encode())
+    return connection
 
 
 def read_rows(connection: psycopg.Connection, queries: RowQueries, wanted: RowRange) -> StoredRows:

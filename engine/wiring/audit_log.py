@@ -65,6 +65,7 @@ from audit.search import word_index
 from audit.search.finding import Finder
 from audit.stamps.stored import StampedHead, last_stamp
 from audit.vault import Vault
+from engine import cores
 from engine.admission.key_trail import KeyRecord, unexplained
 from engine.admission.keys import ApiKeys
 from engine.admission.operator_events import OperatorEvents
@@ -325,6 +326,7 @@ def archiver_of(
     settings: Settings, database: Database, progress: Progress, say: Callable[[str], None]
 ) -> "Archiver":
     from audit.archive.archiver import Archiver
+    from audit.archive.packing import Packers
 
     database.check_schema()
     return Archiver(
@@ -342,6 +344,7 @@ def archiver_of(
         clock=now,
         progress=progress,
         say=say,
+        packers=Packers(databases.as_role(database.url, ARCHIVER), cores.usable()),
         with_copy=settings.archive.parquet,
     )
 
@@ -402,7 +405,7 @@ async def refusing_held() -> AsyncIterator[None]:
 def open_evidence(settings: Settings, database: Database, period: Period) -> Iterator[StoredEvidence]:
     """The evidence for a verifier, read in the auditor's role."""
     address = databases.as_role(database.url, AUDITOR)
-    with reading(database.url, AUDITOR) as connection, RangeJudges(address) as judges:
+    with reading(database.url, AUDITOR) as connection, RangeJudges(address, cores.usable()) as judges:
         evidence = StoredEvidence(connection, vault_of(settings), period, now(), judges)
         evidence.begin()
         yield evidence

@@ -20,6 +20,7 @@ from audit.proof.checkpoint import Checkpoint, open_note
 from audit.proof.keys import PublicKey
 from audit.proof.verdict import PROVEN, Report, Verdict
 from audit.vault import Vault
+from engine import cores
 from engine.errors import BackupError
 from engine.providers.postgres import DATABASE, SUPERUSER
 from engine.providers.scratch_postgres import RESTORED, ScratchPostgres, major_version, scratch_server
@@ -192,7 +193,7 @@ def _inspected(
 ) -> Report:
     ((taken_at,),) = connection.execute(_TAKEN_AT).fetchall()
     connection.commit()
-    with RangeJudges(as_role(url, AUDITOR)) as judges:
+    with RangeJudges(as_role(url, AUDITOR), cores.usable()) as judges:
         evidence = StoredEvidence(connection, vault, EVER, taken_at or now(), judges)
         evidence.begin()
         return check_with(connection, shipped_definitions(), lambda: inspect(evidence, keys, progress))

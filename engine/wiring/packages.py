@@ -11,6 +11,7 @@ from audit.checking.inspection import inspect
 from audit.checking.range_judge import RangeJudges
 from audit.packing.choice import Choice
 from audit.progress import Progress
+from engine import cores
 from engine.settings import Settings
 from engine.storage.database import AUDITOR, Database, as_role, reading
 from engine.wiring.audit_log import row_keys_of
@@ -33,7 +34,7 @@ def open_making(
     vault, keys = vault_of(settings), known_keys(database)
     with ExitStack() as stack:
         connection = stack.enter_context(reading(database.url, AUDITOR))
-        judges = stack.enter_context(RangeJudges(as_role(database.url, AUDITOR)))
+        judges = stack.enter_context(RangeJudges(as_role(database.url, AUDITOR), cores.usable()))
         period = Period(choice.since, choice.until)
         evidence = PeriodEvidence(connection, vault, period, now(), judges)
         evidence.begin()
