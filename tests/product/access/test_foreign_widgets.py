@@ -20,6 +20,8 @@ from tests.product.docusaurus import package
 
 __all__ = ["package"]
 
+pytestmark = pytest.mark.campaign
+
 SITE = "https://book.example.org"
 CLIENTS = "tests/gateway/widgets.mjs"
 

@@ -8,7 +8,7 @@ import pytest
 
 from engine.http.console import PAGES
 from engine.storage.database import Database
-from tests.conftest import Running
+from tests.conftest import Running, campaign_only
 from tests.product.browser import CHROMIUM, Page, browser
 from tests.product.console.signed_in import key_of
 from tests.product.docusaurus import PLUGIN, install
@@ -54,7 +54,7 @@ def opened(page: Page, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ADDRESSES)
-@pytest.mark.parametrize("width", [320, 380, 1200])
+@pytest.mark.parametrize("width", [320, campaign_only(380), campaign_only(1200)])
 def test_no_page_is_wider_than_its_window(page: Page, path: str, width: int) -> None:
     opened(page, path)
     page.look(width=width)

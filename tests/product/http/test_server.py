@@ -346,6 +346,7 @@ def test_a_web_socket_is_no_way_in(client: httpx.Client, records: Records) -> No
 
 
 # Seen red with uvicorn's `proxy_headers`, whose own variable is set here: it takes the address that the client made up.
+@pytest.mark.campaign
 def test_every_worker_believes_the_proxies_of_the_settings_and_no_others(
     data_dir: Path, database: Database, records: Records
 ) -> None:

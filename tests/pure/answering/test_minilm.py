@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from engine.providers.minilm import DIMENSION, NICENESS, MiniLm
+from tests.conftest import CAMPAIGN_ROUNDS, campaign_only
 
 QUESTION = "What does an inertial measurement unit measure?"
 PARAPHRASE = "Which quantities does an IMU sense?"
@@ -60,8 +61,10 @@ async def test_a_passage_gives_the_same_bits_among_others(embedder: MiniLm) -> N
 
 
 # Seen red with one array for the token ids of all threads.
+@pytest.mark.rounds
 async def test_the_bits_do_not_depend_on_the_number_of_threads(embedder: MiniLm) -> None:
-    texts = [f"{UNRELATED} " * (number % 7 + 1) + f"Robot {number}.\n{QUESTION}" for number in range(60)]
+    count = 60 if CAMPAIGN_ROUNDS else 12
+    texts = [f"{UNRELATED} " * (number % 7 + 1) + f"Robot {number}.\n{QUESTION}" for number in range(count)]
     made = [await MiniLm(threads).embed_passages(texts) for threads in (1, 2, 5)]
     made.append([(await embedder.embed_passages([text]))[0] for text in texts])
     assert len({b"".join(rows.tobytes() for rows in passages) for passages in made}) == 1
@@ -114,7 +117,7 @@ async def test_the_end_of_a_long_passage_is_found(embedder: MiniLm) -> None:
     assert best > without + 0.1
 
 
-@pytest.mark.parametrize("long_word", ["ros2_control", "0.7071"])
+@pytest.mark.parametrize("long_word", [campaign_only("ros2_control"), "0.7071"])
 async def test_no_word_is_left_unread_where_words_are_long(embedder: MiniLm, long_word: str) -> None:
     """A table or a listing has several tokens a word; its 100th word must change the vectors like its first."""
     words = [long_word] * 300
