@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +43,7 @@ from engine.cli import main
 from engine.cli.output import Arguments
 from engine.storage.database import ARCHIVER, Database, changing, reading
 from engine.wiring import now
-from tests.conftest import ROOT
+from tests.command_line import affidavit
 from tests.databases import migrated_database
 from tests.logs.archiving import archiver_of, attached, events, rows_of, steps, tables
 from tests.logs.recorded import make_months, write
@@ -773,10 +771,7 @@ def deployed(database: Database, tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def run(deployed: dict[str, str], data_dir: Path, *words: str) -> tuple[int, Any, str]:
     """Exit code, what is said as JSON, and what is said beside it."""
-    said = subprocess.run(
-        [sys.executable, "-m", "engine.cli", "audit", *words, "--json", "--data-dir", str(data_dir)],
-        capture_output=True, text=True, cwd=ROOT, env=os.environ | deployed, check=False,
-    )  # fmt: skip
+    said = affidavit("audit", *words, "--json", data_dir=data_dir, **deployed)
     return said.returncode, json.loads(said.stdout or "null"), said.stderr
 
 
