@@ -45,6 +45,7 @@ class Upstream:
     true_before: int = 0  # so many requests are still answered before the fault shows
     statuses: list[str] = field(default_factory=list)  # of the optimiser one after the other, then green
     requests: list[tuple[str, str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
+    codings: set[str] = field(default_factory=set)  # that clients have accepted
     engine: QdrantClient = field(default_factory=lambda: QdrantClient(":memory:"))
 
     def route(self, method: str, path: str, action: Callable[[str, bytes], Any]) -> Route:
@@ -52,6 +53,7 @@ class Upstream:
             body = await request.body()
             said = await request.json() if body else {}
             self.requests.append((method, request.url.path, dict(request.query_params), said))
+            self.codings.add(request.headers.get("accept-encoding", ""))
             if self.key and request.headers.get("api-key") != self.key:
                 return _error(401)
             if method == "PUT" and "points" in request.url.path and "timeout" in request.query_params:
