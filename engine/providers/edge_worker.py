@@ -52,7 +52,8 @@ FILTERED["module"] = edge.PayloadSchemaType.Integer
 
 MAX_SIM = edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim)
 KINDS = {PLAIN: None, WINDOWS: MAX_SIM}  # of dense vectors
-# Parts of 32,000 vectors of 1,024, each optimised and synced when it is full: a whole book at once takes three times its size.
+# A book is built in parts of at least 32,000 vectors of 1,024, each optimised and synced when it is full: all at once would take
+# three times its size. A part is as large as all before it, because a search rescores candidates in each: few parts are faster.
 PART_NUMBERS = 1 << 25
 PART_KB_MAX = PART_NUMBERS * 4 // 1024 * 3 // 2  # no two full ones are merged
 
@@ -149,7 +150,8 @@ class Shard:
 
     store: edge.EdgeShard
     kinds: list[str]
-    unoptimised: int = 0  # numbers that this process has added since
+    optimised: int = 0  # numbers that this process has added
+    unoptimised: int = 0
 
     @classmethod
     def load(cls, folder: Path) -> "Shard":
@@ -165,13 +167,14 @@ class Shard:
             points.append(_point(point, kind, windows, edge.SparseVector(ids.tolist(), weights.tolist())))
             self.unoptimised += windows.size
         self.store.update(edge.UpdateOperation.upsert_points(points))
-        if self.unoptimised > PART_NUMBERS:
+        if self.unoptimised > max(PART_NUMBERS, self.optimised):
             self.save()
 
     def save(self) -> None:
         """Optimised and durable; then the store also lets its log of updates go, which is as large as they are."""
         self.store.optimize()
         self.store.flush()
+        self.optimised += self.unoptimised
         self.unoptimised = 0
 
     def _hold(self, kind: str, dimension: int) -> None:
