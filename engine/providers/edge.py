@@ -35,7 +35,7 @@ SEARCH_S = 1.5  # below the retrieval budget, so that a hung worker is noticed w
 OPEN_S = 60.0  # 100,000 passages of 1024 dimensions take 1.6 s on a busy machine, longer than a search may
 FULL_BYTES = 1 << 26  # a new generation takes half of it before it holds a passage
 SEARCHES_MAX = 64  # at once, two batches of the worker: with more, waiting would look like a hang
-UPSERT_S = 300.0  # a batch of passages on a slow disk, and the part of the book that it fills optimised
+UPSERT_S = 900.0  # a batch of passages may fill a part of the book, which is then optimised as all of it is at its end
 SEAL_S = 900.0  # 100,000 passages of 1024 dimensions take 6 to 9 s
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024  # 1,000 passages of 15 windows of 1024 dimensions are 61 MB
 
