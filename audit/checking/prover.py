@@ -69,6 +69,7 @@ class Prover:
     def __init__(self, pool: AsyncConnectionPool) -> None:
         self._pool = pool
         self._chunk_roots: dict[_Branch, list[bytes]] = defaultdict(list)
+        self._reading: dict[_Branch, asyncio.Lock] = defaultdict(asyncio.Lock)  # single flight
         self._proving: set[asyncio.Task[bytes]] = set()
 
     async def row(self, query_id: UUID) -> Row:
@@ -167,16 +168,19 @@ class Prover:
 
     async def _roots(self, branch: _Branch, size: int) -> list[bytes]:
         month, roots = branch[0], self._chunk_roots[branch]
-        while len(roots) < size // CHUNK_LEAVES:
-            begin = len(roots) * CHUNK_LEAVES
-            leaves = await self._leaves(month, begin, begin + CHUNK_LEAVES)
-            if len(leaves) < CHUNK_LEAVES:
-                raise UnprovenError(_LEAVES_MISSING)
-            if len(roots) == begin // CHUNK_LEAVES:  # else another request has cached it meanwhile
-                roots.append(merkle.root(leaves))
+        async with self._reading[branch]:
+            while len(roots) < size // CHUNK_LEAVES:
+                await self._read_chunk(month, roots)
         full, rest = divmod(size, CHUNK_LEAVES)
         last = [merkle.root(await self._leaves(month, size - rest, size))] if rest else []
         return roots[:full] + last
+
+    async def _read_chunk(self, month: date, roots: list[bytes]) -> None:
+        begin = len(roots) * CHUNK_LEAVES
+        leaves = await self._leaves(month, begin, begin + CHUNK_LEAVES)
+        if len(leaves) < CHUNK_LEAVES:
+            raise UnprovenError(_LEAVES_MISSING)
+        roots.append(merkle.root(leaves))
 
     async def _leaves(self, month: date, begin: int, end: int) -> list[bytes]:
         async with self._connected() as connection:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import date
 from pathlib import Path
 from uuid import UUID
 
@@ -66,3 +67,27 @@ async def test_what_nobody_waits_for_any_more_ends_with_the_engine(log: SealedLo
         proving = prover.begin(log.rows[FEBRUARY, 3])
         await prover.close()
         assert proving.cancelled()
+
+
+class CountingProver(Prover):
+    """Notes which leaves it reads to make the root of a chunk."""
+
+    chunks: list[int]
+
+    async def _read_chunk(self, month: date, roots: list[bytes]) -> None:
+        self.chunks.append(len(roots))
+        await super()._read_chunk(month, roots)
+
+
+# Seen red without the lock: each of eight auditors read the whole month.
+async def test_pages_that_need_the_same_month_read_it_once(
+    log: SealedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("audit.checking.prover.CHUNK_LEAVES", 2)
+    async with open_lazily(log.url, AUDITOR, size_max=4, wait_s=5) as pool:
+        prover = CountingProver(pool)
+        prover.chunks = []
+        row = await prover.row(UUID(log.rows[FEBRUARY, 3]["query_id"]))
+        proofs = await asyncio.gather(*(prover.prove(row) for _ in range(8)))
+        assert len(set(proofs)) == 1
+        assert prover.chunks == sorted(set(prover.chunks)) != []
