@@ -8,8 +8,10 @@ import asyncio
 import contextlib
 import json
 import os
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Sequence
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from io import BytesIO
 from itertools import chain
@@ -35,7 +37,10 @@ HELD_NUMBERS_MAX = (
     8 * EXACT_NUMBERS_MAX
 )  # of all generations in memory, 256 MB: what was not searched for longest goes
 DIGEST_BYTES = 32
+SEARCHING_S = 0.002  # of a turn of the event loop: some searches of a small book, one of a large one
 BATCH = 100  # points at once: more would delay requests of the same process
+
+Search = Callable[[], list[Hit]]
 
 
 def index(settings: Settings) -> Index:
@@ -70,6 +75,40 @@ class Held(NamedTuple):
     search: ExactSearch
 
 
+class PacedSearches:
+    """Searches in this process: in each turn of the event loop as many as take a small part of it, whatever their number.
+    Other requests go on between them."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[asyncio.Future[list[Hit]], Search]] = deque()
+
+    async def run(self, search: Search) -> list[Hit]:
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[list[Hit]] = loop.create_future()
+        self._waiting.append((found, search))
+        if len(self._waiting) == 1:
+            loop.call_soon(self._run_some)
+        return await found
+
+    def _run_some(self) -> None:
+        until = time.perf_counter() + SEARCHING_S
+        while self._waiting:
+            _run_one(*self._waiting.popleft())
+            if time.perf_counter() >= until:
+                break
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._run_some)
+
+
+def _run_one(found: asyncio.Future[list[Hit]], search: Search) -> None:
+    if found.done():  # whoever asked has gone
+        return
+    try:
+        found.set_result(search())
+    except Exception as failure:  # noqa: BLE001  for the one who asked
+        found.set_exception(failure)
+
+
 class EmbeddedIndex:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,7 +116,7 @@ class EmbeddedIndex:
         self._drafts: dict[UUID, Collected] = {}
         self._held: OrderedDict[UUID, Held] = OrderedDict()  # the one that was searched last is at its end
         self._reading = asyncio.Lock()
-        self._turn = asyncio.Lock()
+        self._paced = PacedSearches()
 
     async def create(self, generation: UUID, dimension: int) -> None:
         await self._edge.discard(generation)
@@ -140,16 +179,13 @@ class EmbeddedIndex:
         self, generation: UUID, dense: Vector, terms: dict[int, float], limit: int, filters: Filters,
         among: Sequence[str] = (),
     ) -> list[Hit]:  # fmt: skip
-        """One search in each turn of the event loop, whatever their number: other requests go on between them."""
         held = await self._searchable(generation)
         if held is None:
             return await self._edge.search(generation, dense, terms, limit, filters, among)
-        async with self._turn:
-            await asyncio.sleep(0)
-            try:
-                return held.search(dense, terms, limit, filters, among)
-            except ValueError as wrong:
-                raise IndexUnavailableError(str(wrong)) from wrong
+        try:
+            return await self._paced.run(partial(held.search, dense, terms, limit, filters, among))
+        except ValueError as wrong:
+            raise IndexUnavailableError(str(wrong)) from wrong
 
     async def close(self) -> None:
         await self._edge.close()

@@ -29,7 +29,7 @@ OWN = 8  # places of a client in the reserve: a burst of one that asks less than
 SERVICE_S = 0.1  # assumed of a question until some are answered
 WEIGHT = 0.05  # of the newest in the moving average
 RETRY_MAX_S = 30
-LOOK_S = 0.05  # between two looks at the event loop, while anybody is here
+LOOK_S = 0.05  # between two looks at the event loop and the threads, while anybody is here
 
 
 @dataclass(eq=False, slots=True)
@@ -163,11 +163,18 @@ class Turnstile:
         self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def _look(self) -> None:
-        """The next call that is put at the end of the loop's queue tells how long one turn of it takes."""
-        asyncio.get_running_loop().call_soon(self._note_turn, self._monotonic())
+        """The next call at the end of the loop's queue tells how long one turn of it takes; one in a thread, when one is free."""
+        loop, began_at = asyncio.get_running_loop(), self._monotonic()
+        turned_at = loop.create_future()
+        loop.call_soon(lambda: turned_at.set_result(self._monotonic()))
+        in_thread = loop.run_in_executor(None, self._monotonic)
+        in_thread.add_done_callback(
+            lambda _: self._note_waits(began_at, turned_at.result(), in_thread.result())
+        )
 
-    def _note_turn(self, began_at: float) -> None:
-        self.limit.note_turn(self._monotonic() - began_at, self._service_s, is_used_up=bool(self._queue))
+    def _note_waits(self, began_at: float, turned_at: float, in_thread_at: float) -> None:
+        turn_s, thread_s = turned_at - began_at, in_thread_at - began_at
+        self.limit.note_waits(turn_s, thread_s, self._service_s, is_used_up=bool(self._queue))
         self._hand_over()
         self._looking = None
         if self._ahead or self._serving:

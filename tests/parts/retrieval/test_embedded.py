@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -16,10 +17,10 @@ import numpy as np
 import pytest
 
 from engine.errors import IndexDamagedError, IndexUnavailableError
-from engine.models import Filters, Point
+from engine.models import Filters, Hit, Point
 from engine.providers import embedded
 from engine.providers.edge import EdgeIndex
-from engine.providers.embedded import EmbeddedIndex
+from engine.providers.embedded import EmbeddedIndex, PacedSearches
 from engine.retrieval.exact_search import ExactSearch, StoredPoint
 from tests.conftest import ROOT
 from tests.parts.retrieval.test_edge import until, workers
@@ -253,7 +254,10 @@ async def test_memory_is_bounded_by_what_was_searched_last(
 
 
 # Seen red with the searches of one turn of the loop done at once.
-async def test_a_crowd_of_searches_lets_others_go_on_between_them(index: EmbeddedIndex) -> None:
+async def test_a_crowd_of_searches_lets_others_go_on_between_them(
+    index: EmbeddedIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "SEARCHING_S", 0.0)  # used up by one
     made, turns = uuid4(), 0
     await build(index, made, POINTS)
 
@@ -270,6 +274,22 @@ async def test_a_crowd_of_searches_lets_others_go_on_between_them(index: Embedde
     assert turns >= CROWD
     for hits, (dense, terms) in zip(found, asked, strict=True):
         assert_exact(hits, exact(POINTS, dense, terms))
+
+
+# Seen red with one search in each turn of the loop: two hundred questions waited here for seconds while a core was idle.
+async def test_what_has_time_in_one_turn_of_the_loop_does_not_wait_for_the_next() -> None:
+    paced, done = PacedSearches(), list[int]()
+    asked = [asyncio.ensure_future(paced.run(partial(_noted, done, number))) for number in range(5)]
+    await asyncio.sleep(0)
+    asked[3].cancel()
+    await asyncio.sleep(0)
+    assert done == [0, 1, 2, 4]
+    await asyncio.wait(asked)
+
+
+def _noted(done: list[int], number: int) -> list[Hit]:
+    done.append(number)
+    return []
 
 
 BUILDING = """

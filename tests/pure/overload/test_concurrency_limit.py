@@ -1,10 +1,11 @@
-"""How many questions are worked on at once follows from how long the event loop takes for a turn."""
+"""How many questions are worked on at once follows from how long the event loop takes for a turn, and from the wait for a thread."""
 
 from engine.admission.overload.concurrency_limit import (
     LEAST,
     MOST,
     OWN_S,
     START,
+    THREAD_MAX_S,
     TURN_MAX_S,
     ConcurrencyLimit,
 )
@@ -13,7 +14,7 @@ from engine.admission.overload.concurrency_limit import (
 def after(turns: int, seconds: float, service_s: float = 0.0, *, is_used_up: bool = True) -> float:
     limit = ConcurrencyLimit()
     for _ in range(turns):
-        limit.note_turn(seconds, service_s, is_used_up=is_used_up)
+        limit.note_waits(seconds, 0.0, service_s, is_used_up=is_used_up)
     return limit.at_once
 
 
@@ -36,12 +37,20 @@ def test_where_questions_take_the_loop_itself_it_shrinks_all_the_way() -> None:
     """Fewer at once then take less long each."""
     limit = ConcurrencyLimit()
     for _ in range(200):
-        limit.note_turn(2 * TURN_MAX_S, service_s=limit.at_once * OWN_S / 2, is_used_up=True)
+        limit.note_waits(2 * TURN_MAX_S, 0.0, service_s=limit.at_once * OWN_S / 2, is_used_up=True)
     assert limit.at_once == LEAST
 
 
 # Seen red without a moving average.
 def test_one_long_turn_changes_nothing() -> None:
     limit = ConcurrencyLimit()
-    limit.note_turn(4 * TURN_MAX_S, 0.0, is_used_up=False)
+    limit.note_waits(4 * TURN_MAX_S, 4 * THREAD_MAX_S, 0.0, is_used_up=False)
     assert limit.at_once == START
+
+
+# Seen red with the loop's turns alone: sixty questions waited for the embedder's threads, for two seconds each.
+def test_while_threads_are_taken_it_shrinks_although_turns_are_short() -> None:
+    limit = ConcurrencyLimit()
+    for _ in range(200):
+        limit.note_waits(0.001, 2 * THREAD_MAX_S, 0.0, is_used_up=True)
+    assert limit.at_once == LEAST
