@@ -21,7 +21,7 @@ help:  ## List these targets
 run: $(READY)  ## A running engine on http://127.0.0.1:8000 (PORT=…, OPTIONS=--no-open) with the sample book
 	@exec $(BIN)/affidavit up --port $(PORT) $(OPTIONS)
 
-test: $(READY)  ## All tests but the campaigns, against real parts (12 minutes on two cores, when last measured)
+test: $(READY)  ## All tests but the campaigns, against real parts (9 minutes on two cores, when last measured)
 	@$(IN_MEMORY) $(BIN)/pytest --ignore tests/campaigns --numprocesses 4 $(SPREAD)  # more than cores: many tests wait
 
 # With CAMPAIGN_ROUNDS=1 the short one that runs on every change. What asserts the promised five seconds has the machine to itself.
