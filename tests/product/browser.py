@@ -40,8 +40,11 @@ class Page:
             self.call(f"{domain}.enable")
 
     def open(self, url: str) -> None:
-        self.call("Page.navigate", url=url)
-        self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+        """The next document may come after the reply; until then this one would be taken for it."""
+        self.read("window.isLeft = true")
+        has_next = "loaderId" in self.call("Page.navigate", url=url)
+        is_next = "!window.isLeft && " if has_next else ""  # else it is another place in this one
+        self.wait(f"{is_next}document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def look(self, *, width: int = 1024, height: int = 900, dark: bool = False) -> None:
         """A window of this size, in light or dark."""
