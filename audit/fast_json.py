@@ -41,9 +41,7 @@ class ParsedRow(NamedTuple):
     personal: Mapping[str, str]  # the canonical text of each
     plain: Row
     plain_text: str
-    write: Callable[
-        [Row], str
-    ]  # gives the canonical text of `plain`, and of what commitments are added to it
+    write: Callable[[Row], str]  # the canonical text of `plain` with commitments
 
     def commitments(self) -> dict[str, str]:
         if self.row["salt"] is None:

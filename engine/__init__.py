@@ -55,7 +55,7 @@ Modules
             refused_rows  the rows of those that found no room
             recent_keys  whose question it is, without a lookup
             fair_queue   round robin over clients (pure)
-            concurrency_limit  how many questions at once, by the length of the event loop's turns (pure)
+            concurrency_limit  how many questions at once, by the waits for the event loop and for a thread (pure)
         proxies          trusted proxies, and the address of a client behind them (pure)
         sessions         session store of conversations
         console_sessions  sessions of the console: a key or a person, exchanged for a cookie

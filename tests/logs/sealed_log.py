@@ -226,6 +226,15 @@ async def sealed_log(database: Database, folder: Path) -> AsyncIterator[SealedLo
         _OPEN.remove((server, number))
 
 
+@asynccontextmanager
+async def longer_log(database: Database, folder: Path, rows: int) -> AsyncIterator[SealedLog]:
+    """With so many more records of January, sealed after the others: enough for several ranges."""
+    async with sealed_log(database, folder) as log:
+        log.write(JANUARY, *range(100, 100 + rows))
+        assert await log.seal() == {}
+        yield log
+
+
 @dataclass(frozen=True, slots=True)
 class _KeptLog:
     """A database that nobody is connected to, and the files beside it."""

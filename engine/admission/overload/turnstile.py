@@ -75,8 +75,7 @@ class Turnstile:
 
     def enter(self, client_id: str) -> Ticket:
         """The ticket of a question of this client; `OverloadedError` if there is no room."""
-        ahead, free, room = self._ahead_of[client_id], self._free_room, self._room
-        if ahead >= SHARE * free and not (ahead < OWN and free > -room):
+        if not self._has_place(self._ahead_of[client_id]):
             raise self._refusal()
         return self._entered(Ticket(client_id, self))
 
@@ -115,6 +114,11 @@ class Turnstile:
     @property
     def _at_once(self) -> int:
         return int(self.limit.at_once)
+
+    def _has_place(self, ahead: int) -> bool:
+        """For a client that has so many questions ahead: in its share of the room, else in its part of the reserve."""
+        free = self._free_room
+        return ahead < SHARE * free or (ahead < OWN and free > -self._room)
 
     @property
     def _room(self) -> int:

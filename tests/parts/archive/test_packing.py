@@ -15,7 +15,7 @@ from audit.progress import Progress
 from audit.worker_pool import WorkerPool
 from engine.storage.database import ARCHIVER, Database, as_role, reading
 from tests.logs.archiving import archiver_of, steps
-from tests.logs.sealed_log import JANUARY, SealedLog, quiet, sealed_log
+from tests.logs.sealed_log import JANUARY, SealedLog, longer_log, quiet
 from tests.parts.archive.test_archive_format import KEYS_MADE
 
 ROWS = 60
@@ -29,10 +29,8 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def log(database: Database, tmp_path: Path) -> AsyncIterator[SealedLog]:
-    async with sealed_log(database, tmp_path) as log:
-        log.write(JANUARY, *range(100, 100 + ROWS))
-        assert await log.seal() == {}
-        yield log
+    async with longer_log(database, tmp_path, ROWS) as made:
+        yield made
 
 
 @pytest.fixture

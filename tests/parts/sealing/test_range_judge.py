@@ -12,7 +12,7 @@ from audit.checking.range_judge import RangeJudges
 from audit.proof.verdict import Report, Verdict
 from engine.storage.database import AUDITOR, Database, as_role, reading
 from engine.wiring import now
-from tests.logs.sealed_log import EVER, JANUARY, SealedLog, quiet, sealed_log
+from tests.logs.sealed_log import EVER, JANUARY, SealedLog, longer_log, quiet
 
 ROWS = 60
 _PLANNED = (
@@ -29,10 +29,8 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def log(database: Database, tmp_path: Path) -> AsyncIterator[SealedLog]:
-    async with sealed_log(database, tmp_path) as log:
-        log.write(JANUARY, *range(100, 100 + ROWS))
-        assert await log.seal() == {}
-        yield log
+    async with longer_log(database, tmp_path, ROWS) as made:
+        yield made
 
 
 def batches(log: SealedLog, judges: RangeJudges | None) -> tuple[list[Batch], Report]:

@@ -16,7 +16,7 @@ from audit.vault import FolderVault
 from engine.errors import ConfigurationError
 from engine.storage.database import AUDITOR, Database, reading
 from engine.wiring import now, verification
-from tests.logs.sealed_log import EVER, FEBRUARY, JANUARY, SealedLog, sealed_log
+from tests.logs.sealed_log import EVER, FEBRUARY, JANUARY, SealedLog, longer_log
 
 JUDGED = "of them were judged earlier"
 
@@ -31,10 +31,8 @@ async def log(
 ) -> AsyncIterator[SealedLog]:
     monkeypatch.setattr(evidence, "BATCH_LEAVES", 4)
     monkeypatch.setattr(inspection, "KEPT_EVERY", 1)
-    async with sealed_log(database, tmp_path) as log:
-        log.write(JANUARY, *range(100, 120))
-        assert await log.seal() == {}
-        yield log
+    async with longer_log(database, tmp_path, 20) as made:
+        yield made
 
 
 @pytest.fixture
