@@ -629,6 +629,29 @@ def test_a_book_is_built_in_parts_and_has_room_for_no_other_vectors_than_its_own
     assert_exact(list(map(Hit, reply["hits"], cosines, weights)), exact(points, dense, {3: 1.0}))
 
 
+# Seen red with parts of one size: a million passages had twelve, and a search rescores candidates in each.
+def test_a_part_is_as_large_as_all_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    points = [
+        replace(each, windows=each.windows[:1]) for each in (random_point(n, rng, 8) for n in range(80))
+    ]
+    monkeypatch.setattr(edge_worker, "PART_NUMBERS", 10 * 8 - 1)  # full after ten
+    saved, save = list[int](), edge_worker.Shard.save
+
+    def noting(shard: edge_worker.Shard) -> None:
+        save(shard)
+        saved.append(shard.optimised // 8)
+
+    monkeypatch.setattr(edge_worker.Shard, "save", noting)
+    with (tmp_path / "lock").open("wb") as lock:
+        shards = edge_worker.Shards(tmp_path, lock.fileno())
+        shards.answer({"do": "create", "generation": "book"}, b"")
+        for start in range(0, len(points), 10):
+            upsert(shards, points[start : start + 10])
+        shards.close()
+    assert saved == [10, 30, 70]
+
+
 # Seen red with a traceback of each failure.
 def test_a_failure_of_the_disk_is_a_reply_and_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     reply, _ = edge_worker._fault(OSError(28, "No space left on device"))
