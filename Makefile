@@ -43,6 +43,7 @@ again: $(READY)  ## Once more, one after the other, what failed in the last run 
 bench: $(READY)  ## The benchmarks: ratios measured side by side, bench/results.json and bench/README.md
 	@$(BIN)/python -m bench.ingest
 	@$(BIN)/python -m bench.retrieval
+	@$(BIN)/python -m bench.oversampling
 	@$(BIN)/python -m bench.gate
 	@$(BIN)/python -m bench.account
 	@$(BIN)/python -m bench.engine

