@@ -150,6 +150,7 @@ Modules
         door             accepts connections while there is room
         occupancy        who is connected, and who must leave when it is full (pure)
         descriptors      file descriptors of a process
+        event_loop       the event loop of a server: libuv's
         shedding         refuses questions for which the queue has no room
         turned_away      503 while no worker is ready
     providers/           one file a vendor

@@ -150,6 +150,7 @@ class Engine:
 
         async def decide(trail: Trail) -> Released | Refusal:
             outcome = await self._decide(asked, trail)
+            await self.turnstile.pace.step()
             noting.note_outcome(trail, outcome)
             return outcome
 
@@ -268,11 +269,13 @@ class Engine:
     async def _outcome(
         self, question: Question, generation: Generation, trail: Trail, exchange: Exchange
     ) -> Released | Refusal:
+        await self.turnstile.pace.step()
         found = await self._retrieve(question, generation, trail, exchange)  # (6)
         refusal = refuse_weak_evidence(found, self.rules.threshold)  # (7)
         if refusal:
             return refusal
         question = replace(question, wording=found.wording)
+        await self.turnstile.pace.step()
         sentences, draft = await self._generate(question, found.evidence, trail, exchange)  # (8) (9)
         return refuse_unproven(draft, sentences, found.evidence) or self.release(
             sentences, draft, question, generation

@@ -96,7 +96,7 @@ class FloodCounter:
         trail.query_id = row.trail.query_id
         try:
             async with asyncio.timeout(WRITE_INTERVAL_MAX_S + 2 * self._within_s):
-                await row.counted()
+                await asyncio.shield(row.counted())
         except (LedgerUnavailableError, TimeoutError):
             failure = AuditUnavailableError()
             if row.is_open:

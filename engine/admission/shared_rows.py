@@ -6,7 +6,7 @@ answered. The row is written when its minute is over, or when the server stops.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -23,15 +23,25 @@ class SharedRow:
     trail: Trail
     ends_at: float
     is_open: bool = False
-    waiting: list[asyncio.Future[None]] = field(default_factory=list)
+    waiting: int = 0
     has_waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    _counted: asyncio.Future[None] | None = None  # of all who wait
 
     def counted(self) -> asyncio.Future[None]:
-        """One more request; done once its count is durable. `LedgerUnavailableError` if it could not be counted."""
-        counted = asyncio.get_running_loop().create_future()
-        self.waiting.append(counted)
-        self.has_waiting.set()
-        return counted
+        """One more request; done once its count is durable, for all who wait together, so whoever leaves must not cancel
+        it. `LedgerUnavailableError` if it could not be counted."""
+        if self._counted is None:
+            self._counted = asyncio.get_running_loop().create_future()
+            self.has_waiting.set()
+        self.waiting += 1
+        return self._counted
+
+    def take_waiting(self) -> tuple[int, asyncio.Future[None] | None]:
+        """Those who wait; whoever comes from now on is counted with the next."""
+        taken = self.waiting, self._counted
+        self.waiting, self._counted = 0, None
+        self.has_waiting.clear()
+        return taken
 
 
 class SharedRows:
@@ -78,24 +88,26 @@ class SharedRows:
         while not self._is_stopping.is_set() and (left_s := row.ends_at - self._monotonic()) > 0:
             await _within(left_s, row.has_waiting)
             if row.waiting and not self._is_stopping.is_set():
-                pause_s = min(self._interval_s(len(row.waiting)), left_s)
+                pause_s = min(self._interval_s(row.waiting), left_s)
                 await self._count_waiting(row, self._note)
                 await _within(pause_s, self._is_stopping)
         await self._count_waiting(row, self._close)
 
     async def _count_waiting(self, row: SharedRow, write: Callable[[SharedRow], Awaitable[None]]) -> None:
         """Adds the waiting requests to the count, and takes them out again if the write fails."""
-        waiting, row.waiting = row.waiting, []
-        row.has_waiting.clear()
-        row.trail.repeat_count += len(waiting)
+        waiting, counted = row.take_waiting()
+        row.trail.repeat_count += waiting
         try:
             async with asyncio.timeout(self._within_s):
                 await write(row)
         except (LedgerUnavailableError, TimeoutError) as failure:
-            row.trail.repeat_count -= len(waiting)
-            _resolve(waiting, LedgerUnavailableError(type(failure).__name__))
+            row.trail.repeat_count -= waiting
+            if counted:
+                counted.set_exception(LedgerUnavailableError(type(failure).__name__))
+                counted.exception()  # if all who waited have gone, nobody else looks at it
         else:
-            _resolve(waiting, None)
+            if counted:
+                counted.set_result(None)
 
     async def _note(self, row: SharedRow) -> None:
         """Notes the count right after opening too: opening is idempotent, so a retry keeps the count of the first try."""
@@ -112,13 +124,3 @@ async def _within(seconds: float, event: asyncio.Event) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-
-
-def _resolve(waiting: Sequence[asyncio.Future[None]], failure: Exception | None) -> None:
-    for counted in waiting:
-        if counted.done():  # the client has disconnected; the request counts even so
-            continue
-        if failure:
-            counted.set_exception(failure)
-        else:
-            counted.set_result(None)

@@ -25,6 +25,7 @@ from engine.cli.evaluation_commands import EVALUATION_COMMANDS
 from engine.cli.key_commands import KEY_COMMANDS
 from engine.cli.output import DATA_DIR, FOUND_SOMETHING, Arguments, Command, argument, fail, say
 from engine.cli.serving_commands import SERVING_COMMANDS
+from engine.connections import event_loop
 from engine.errors import AffidavitError, IndexUnavailableError
 from engine.terminal import completion, hangup
 from engine.terminal.parser import CommandParser
@@ -77,7 +78,9 @@ def main() -> None:
     """Exit 0 when all is well, 1 when something was found or failed, 2 for wrong usage."""
     arguments = parser().parse_args()
     try:
-        sys.exit(asyncio.run(_run(arguments)))
+        loop = event_loop.of_server if arguments.runs_until_stopped else None
+        with asyncio.Runner(loop_factory=loop) as runner:
+            sys.exit(runner.run(_run(arguments)))
     except KeyboardInterrupt:
         sys.exit(_interrupted(arguments))
     except IndexUnavailableError as failure:

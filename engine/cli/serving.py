@@ -30,7 +30,7 @@ from engine import logs, wiring
 from engine.admission.proxies import TrustedProxies
 from engine.answer import Engine
 from engine.cli.output import FOUND_SOMETHING, say
-from engine.connections import descriptors, listening
+from engine.connections import descriptors, event_loop, listening
 from engine.connections.door import Door
 from engine.connections.listening import Port
 from engine.connections.occupancy import Occupancy
@@ -406,7 +406,8 @@ def _run() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the supervisor decides
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # so does the end of a terminal
     try:
-        has_started = asyncio.run(_serve_as_worker())
+        with asyncio.Runner(loop_factory=event_loop.of_server) as runner:
+            has_started = runner.run(_serve_as_worker())
     except (AffidavitError, AuditError, OSError, EOFError) as failure:
         sys.exit(f"affidavit: {failure}")
     sys.exit(0 if has_started else FOUND_SOMETHING)

@@ -113,10 +113,10 @@ class PatientProtocol(H11Protocol, Visitor):
         self._unset_keepalive_if_required()
         self._refused = refused
         self._occupancy.occupy(self)
-        refused.counted.add_done_callback(lambda _: self._answer_refused(refused))
-        if self._deadline is None:
-            self._start_timer()
         self._hold(data[refused.head.ends_at :], refused)
+        if self._deadline is None and len(self._held) < refused.head.body_bytes:
+            self._start_timer()
+        refused.counted.add_done_callback(lambda _: self._answer_refused(refused))
 
     def _hold(self, data: bytes, refused: Refused) -> None:
         """Not without bounds: a client may send its next requests already."""
@@ -127,7 +127,9 @@ class PatientProtocol(H11Protocol, Visitor):
 
     def _answer_refused(self, refused: Refused) -> None:
         length = refused.head.body_bytes
-        if len(self._held) < length or not refused.counted.done() or self.transport.is_closing():
+        if self._refused is not refused or self.transport.is_closing():
+            return
+        if len(self._held) < length or not refused.counted.done():
             return
         self.transport.write(self._shedder.response(refused, self.server_state.default_headers))
         rest, self._held, self._refused = bytes(self._held[length:]), bytearray(), None

@@ -20,6 +20,7 @@ from typing import Literal
 
 from engine.admission.overload.concurrency_limit import ConcurrencyLimit
 from engine.admission.overload.fair_queue import FairQueue
+from engine.admission.overload.pace import Pace
 from engine.errors import OverloadedError
 
 QUEUE_S = 0.5  # the expected wait at the end of the queue: long enough for a burst
@@ -29,7 +30,7 @@ OWN = 8  # places of a client in the reserve: a burst of one that asks less than
 SERVICE_S = 0.1  # assumed of a question until some are answered
 WEIGHT = 0.05  # of the newest in the moving average
 RETRY_MAX_S = 30
-LOOK_S = 0.05  # between two looks at the event loop and the threads, while anybody is here
+LOOK_S = 0.05  # between two looks at the waits for the event loop and for the threads, while anybody is here
 
 
 @dataclass(eq=False, slots=True)
@@ -51,6 +52,7 @@ class Turnstile:
 
     def __init__(self, limit: ConcurrencyLimit, monotonic: Callable[[], float]) -> None:
         self.limit = limit
+        self.pace = Pace()
         self.refused = 0
         self._monotonic = monotonic
         self._queue: FairQueue[Ticket] = FairQueue()
@@ -59,6 +61,7 @@ class Turnstile:
         self._service_s = SERVICE_S
         self._recent = _LastSecond()
         self._looking: asyncio.TimerHandle | None = None
+        self._measuring: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -167,18 +170,15 @@ class Turnstile:
         self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def _look(self) -> None:
-        """The next call at the end of the loop's queue tells how long one turn of it takes; one in a thread, when one is free."""
-        loop, began_at = asyncio.get_running_loop(), self._monotonic()
-        turned_at = loop.create_future()
-        loop.call_soon(lambda: turned_at.set_result(self._monotonic()))
-        in_thread = loop.run_in_executor(None, self._monotonic)
-        in_thread.add_done_callback(
-            lambda _: self._note_waits(began_at, turned_at.result(), in_thread.result())
-        )
+        self._measuring = asyncio.get_running_loop().create_task(self._measure_waits())
 
-    def _note_waits(self, began_at: float, turned_at: float, in_thread_at: float) -> None:
-        turn_s, thread_s = turned_at - began_at, in_thread_at - began_at
-        self.limit.note_waits(turn_s, thread_s, self._service_s, is_used_up=bool(self._queue))
+    async def _measure_waits(self) -> None:
+        """How long a question waits for its next step, and for a thread."""
+        began_at = self._monotonic()
+        in_thread = asyncio.get_running_loop().run_in_executor(None, self._monotonic)
+        await self.pace.step()
+        step_s, thread_s = self._monotonic() - began_at, await in_thread - began_at
+        self.limit.note_waits(step_s, thread_s, self._service_s, is_used_up=bool(self._queue))
         self._hand_over()
         self._looking = None
         if self._ahead or self._serving:
