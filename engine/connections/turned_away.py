@@ -7,6 +7,7 @@ with their number.
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from engine.connections.door import Door, Visitor
 from engine.connections.occupancy import Occupancy
@@ -50,9 +51,8 @@ class TurnedAway(Visitor):
         self._is_answered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._ending = asyncio.get_running_loop().call_later(ARRIVE_S, transport.abort)
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
+        self._ending = asyncio.get_running_loop().call_later(ARRIVE_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         if self._is_answered:
