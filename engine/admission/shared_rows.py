@@ -7,7 +7,7 @@ answered. The row is written when its minute is over, or when the server stops.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 from audit.errors import LedgerUnavailableError
@@ -44,6 +44,29 @@ class SharedRow:
         return taken
 
 
+class Beat:
+    """Rows with news are counted together, in one batch of the ledger, and then again after a pause. Each for itself they
+    would wait for each other's batches."""
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+        self._counting = 0
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
+
+    async def __aenter__(self) -> None:
+        """At the next beat, with all that are ready in the same turn of the event loop."""
+        await self._may_begin.wait()
+        if self._counting == 0:
+            asyncio.get_running_loop().call_soon(self._may_begin.clear)
+        self._counting += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._counting -= 1
+        if self._counting == 0:
+            asyncio.get_running_loop().call_later(self._pause_s, self._may_begin.set)
+
+
 class SharedRows:
     """Writes the shared rows of one process."""
 
@@ -54,14 +77,17 @@ class SharedRows:
         monotonic: Callable[[], float],
         *,
         within_s: float,
-        interval_s: Callable[[int], float],
+        interval_s: Callable[[int], float] | None = None,
+        beat_s: float | None = None,
     ) -> None:
-        """`interval_s` is the pause after a count that so many requests waited for."""
+        """Each row pauses for `interval_s` after a count that so many requests waited for, or all are counted together
+        and pause for `beat_s`."""
         self._ledger = ledger
         self._clock = clock
         self._monotonic = monotonic
         self._within_s = within_s
         self._interval_s = interval_s
+        self._beat = nullcontext() if beat_s is None else Beat(beat_s)
         self._rows: dict[asyncio.Task[None], SharedRow] = {}
         self._is_stopping = asyncio.Event()
 
@@ -88,9 +114,11 @@ class SharedRows:
         while not self._is_stopping.is_set() and (left_s := row.ends_at - self._monotonic()) > 0:
             await _within(left_s, row.has_waiting)
             if row.waiting and not self._is_stopping.is_set():
-                pause_s = min(self._interval_s(row.waiting), left_s)
-                await self._count_waiting(row, self._note)
-                await _within(pause_s, self._is_stopping)
+                pause_s = min(self._interval_s(row.waiting), left_s) if self._interval_s else 0.0
+                async with self._beat:
+                    await self._count_waiting(row, self._note)
+                if pause_s:
+                    await _within(pause_s, self._is_stopping)
         await self._count_waiting(row, self._close)
 
     async def _count_waiting(self, row: SharedRow, write: Callable[[SharedRow], Awaitable[None]]) -> None:

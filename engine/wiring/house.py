@@ -26,7 +26,7 @@ from engine.admission.keys import ApiKeys, KeyUses
 from engine.admission.operator_events import OperatorEvents
 from engine.admission.overload.concurrency_limit import ConcurrencyLimit
 from engine.admission.overload.recent_keys import RecentKeys
-from engine.admission.overload.refused_rows import RefusedRows, pause_s
+from engine.admission.overload.refused_rows import PAUSE_S, RefusedRows
 from engine.admission.overload.turnstile import Turnstile
 from engine.admission.proxies import TrustedProxies
 from engine.admission.public_tokens import PublicTokens, TokenKeyring
@@ -303,7 +303,7 @@ async def _open_engine(
 
 
 def _refused_rows(ledger: Ledger, within_s: float) -> RefusedRows:
-    rows = SharedRows(ledger, now, time.monotonic, within_s=within_s, interval_s=pause_s)
+    rows = SharedRows(ledger, now, time.monotonic, within_s=within_s, beat_s=PAUSE_S)
     return RefusedRows(rows, time.monotonic)
 
 

@@ -16,15 +16,11 @@ from engine.models import Client
 MINUTE_S = 60.0
 CLIENTS_MAX = 8  # with rows of their own: each is counted anew some dozen times a second
 OTHER_CLIENTS = ""
-PAUSE_S = 0.005  # between two counts of one row: a refusal has 50 ms
+PAUSE_S = 0.005  # between two counts: a refusal has 50 ms
 
 NewTrail = Callable[[Client | None], Trail]
 
 log = logging.getLogger(__name__)
-
-
-def pause_s(_: int) -> float:
-    return PAUSE_S
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from audit.errors import LedgerUnavailableError
 from audit.proof.record import Trail
 from engine.admission.overload.concurrency_limit import ConcurrencyLimit
 from engine.admission.overload.recent_keys import RecentKeys
-from engine.admission.overload.refused_rows import CLIENTS_MAX, RefusedRows, pause_s
+from engine.admission.overload.refused_rows import CLIENTS_MAX, PAUSE_S, RefusedRows
 from engine.admission.overload.turnstile import Ticket, Turnstile
 from engine.admission.proxies import TrustedProxies
 from engine.admission.shared_rows import SharedRows
@@ -71,7 +71,7 @@ class Crowd:
         self.recent_keys = RecentKeys(lambda: 0.0)
         self.recent_keys.note("key", None, HOLDER)
         self.recent_keys.note("key", SITE, HOLDER)
-        rows = SharedRows(ledger, now, time.monotonic, within_s=5.0, interval_s=pause_s)
+        rows = SharedRows(ledger, now, time.monotonic, within_s=5.0, beat_s=PAUSE_S)
         self.refused_rows = RefusedRows(rows, time.monotonic)
         self.tickets: list[Ticket | None] = []
         self.figures = Figures()

@@ -2,10 +2,11 @@
 
 import asyncio
 import random
+import time
 
 import pytest
 
-from engine.admission.overload.concurrency_limit import ConcurrencyLimit
+from engine.admission.overload.concurrency_limit import WEIGHT, ConcurrencyLimit
 from engine.admission.overload.turnstile import OWN, RETRY_MAX_S, ROOM_MIN, Ticket, Turnstile
 from engine.errors import OverloadedError
 
@@ -180,3 +181,25 @@ async def test_the_more_are_refused_the_later_they_shall_ask_again(clock: Clock)
         turnstile.enter("a")
     assert refused.value.retry_after_s == 1
     await end(*found)
+
+
+# Seen red with a look that measures the loop's turn instead: it is short, whatever waits for its step.
+async def test_the_limit_learns_how_long_a_question_waits_for_its_step() -> None:
+    limit = ConcurrencyLimit()
+    turnstile = Turnstile(limit, time.monotonic)
+    ticket = turnstile.enter("a")
+    busy = [asyncio.create_task(step_of(turnstile, 0.01)) for _ in range(20)]
+    await asyncio.sleep(0)
+    turnstile._look()
+    await asyncio.gather(*busy)
+    assert turnstile._measuring
+    await turnstile._measuring
+    assert limit.step_s > WEIGHT * 0.1
+    ticket.leave()
+    assert turnstile._looking
+    turnstile._looking.cancel()
+
+
+async def step_of(turnstile: Turnstile, seconds: float) -> None:
+    await turnstile.pace.step()
+    time.sleep(seconds)  # noqa: ASYNC251  work on the event loop
