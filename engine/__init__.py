@@ -55,7 +55,8 @@ Modules
             refused_rows  the rows of those that found no room
             recent_keys  whose question it is, without a lookup
             fair_queue   round robin over clients (pure)
-            concurrency_limit  how many questions at once, by the waits for the event loop and for a thread (pure)
+            pace         one long step of a question in each turn of the event loop
+            concurrency_limit  how many questions at once, by their waits for the event loop and for a thread (pure)
         proxies          trusted proxies, and the address of a client behind them (pure)
         sessions         session store of conversations
         console_sessions  sessions of the console: a key or a person, exchanged for a cookie

@@ -276,10 +276,12 @@ def _is_english(text: str) -> bool:
 def _leaks(text: str, cited: str, instructions: Instructions) -> bool:
     """True for a run of words from our instructions, however spelled, that is not in the cited text too."""
     letters, quoted = _letters(text), _letters(cited)
+    if letters in quoted:  # then so is each run of it
+        return False
     if any(run in letters and run not in quoted for run in instructions.runs):
         return True
     is_short = LEAK_WORDS_ALONE <= len(_WORD.findall(text)) < LEAK_WORDS
-    return is_short and letters in instructions.letters and letters not in quoted
+    return is_short and letters in instructions.letters
 
 
 def _runs(text: str) -> Iterator[str]:

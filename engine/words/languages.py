@@ -138,7 +138,7 @@ def count_words(text: str) -> int:
 
 def _script(text: str, other_min: float = SCRIPT_SHARE_MIN) -> str | None:
     """The script of most letters. Japanese is written in two, and any kana tell it from Chinese."""
-    counts = {script: len(letters.findall(text)) for script, letters in _LETTERS.items()}
+    counts = _counts(text)
     total = sum(counts.values())
     if counts["Kana"] * 20 > counts["Han"]:
         counts["Kana"] += counts.pop("Han")
@@ -151,6 +151,13 @@ def _script(text: str, other_min: float = SCRIPT_SHARE_MIN) -> str | None:
     return None
 
 
+def _counts(text: str) -> dict[str, int]:
+    """The letters of each script. ASCII has those of one alone, and most text is."""
+    if text.isascii():
+        return dict.fromkeys(_LETTERS, 0) | {"Latin": len(_LETTERS["Latin"].findall(text))}
+    return {script: len(letters.findall(text)) for script, letters in _LETTERS.items()}
+
+
 def _words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
@@ -159,7 +166,7 @@ def _shares(words: list[str], script: str) -> list[tuple[str, float]]:
     """The share of each language's function words, highest first."""
     counts = Counter(words)
     shares = {
-        language: sum(counts[word] for word in counts.keys() & STOP_WORDS[language]) / max(1, len(words))
+        language: sum(counts[word] for word in STOP_WORDS[language].intersection(counts)) / max(1, len(words))
         for language in sorted(_SHARED[script])
     }
     return sorted(shares.items(), key=lambda item: -item[1])
