@@ -1,4 +1,4 @@
-"""Rate limiting with a moving window, by the `limits` library: in this process, or in Redis for all processes. Behind Sentinel
+"""Rate limiting with a moving window: in this process, or by the `limits` library in Redis for all processes. Behind Sentinel
 a request is let in once a replica has counted it too, so that a failover forgets none.
 
 A moving window admits exactly the given number of requests in any minute, however they are distributed. Readers are
@@ -10,13 +10,15 @@ import functools
 import logging
 import math
 import time
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from limits import RateLimitItem, parse
-from limits.aio.storage import MemoryStorage, RedisStorage
+from limits import RateLimitItem, WindowStats, parse
+from limits.aio.storage import RedisStorage
 from limits.aio.strategies import MovingWindowRateLimiter
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -38,6 +40,7 @@ REPLICATE_MS = 200  # a replica on the same network has a count within a millise
 PREFIX = "affidavit"
 SENTINEL = ("redis+sentinel://", "rediss+sentinel://")
 OPERATOR = Allowance("operator")
+NAMES = 1024  # in memory: few enough to look at all of them now and then
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ class MemoryLimits:
 
     def __init__(self, rates: Limits) -> None:
         self._rates = rates
-        self._counter = MovingWindowRateLimiter(MemoryStorage())
+        self._counter = MovingWindows(time.time)
 
     def set_rates(self, *, per_key: str, anonymous: str, authenticated: str) -> None:
         rates = {"per_key": per_key, "anonymous": anonymous, "authenticated": authenticated}
@@ -210,6 +213,59 @@ async def _await_replica(master: Redis) -> None:
         raise RedisError("No replica has the count")
 
 
+@dataclass(slots=True)
+class MovingWindows:
+    """Counts in memory, with the library's interface. Its own storage asks a thread about each name at each request."""
+
+    clock: Callable[[], float]
+    _hits: dict[str, "_Hits"] = field(default_factory=dict)
+    _names_max: int = NAMES  # then those who have not asked for long are forgotten
+
+    async def test(self, item: RateLimitItem, *identifiers: str) -> bool:
+        return len(self._recent(item, identifiers)) < item.amount
+
+    async def hit(self, item: RateLimitItem, *identifiers: str) -> bool:
+        recent = self._recent(item, identifiers)
+        if len(recent) >= item.amount:
+            return False
+        recent.append(self.clock())
+        return True
+
+    async def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> WindowStats:
+        recent = self._recent(item, identifiers)
+        began = recent[0] if recent else self.clock()
+        return WindowStats(began + item.get_expiry(), item.amount - len(recent))
+
+    def _recent(self, item: RateLimitItem, identifiers: tuple[str, ...]) -> deque[float]:
+        """The times at which a name was admitted within its window, oldest first."""
+        name, window_s = item.key_for(*identifiers), item.get_expiry()
+        if name not in self._hits:
+            self._make_room()
+        hits = self._hits.setdefault(name, _Hits(window_s))
+        hits.forget_before(self.clock() - window_s)
+        return hits.times
+
+    def _make_room(self) -> None:
+        if len(self._hits) < self._names_max:
+            return
+        now = self.clock()
+        self._hits = {name: hits for name, hits in self._hits.items() if hits.is_within(now)}
+        self._names_max = max(NAMES, 2 * len(self._hits))
+
+
+@dataclass(slots=True)
+class _Hits:
+    window_s: int
+    times: deque[float] = field(default_factory=deque)
+
+    def forget_before(self, at: float) -> None:
+        while self.times and self.times[0] < at:
+            self.times.popleft()
+
+    def is_within(self, now: float) -> bool:
+        return bool(self.times) and self.times[-1] >= now - self.window_s
+
+
 @dataclass(frozen=True, slots=True)
 class _Limit:
     policy: str
@@ -239,7 +295,7 @@ def name_of(client: Client, reader: EndUser) -> str:
     return sha256(f"{client.client_id}\n{reader.name}".encode()).hexdigest()
 
 
-async def _decided(counter: MovingWindowRateLimiter, limits: list[_Limit]) -> Allowance:
+async def _decided(counter: MovingWindowRateLimiter | MovingWindows, limits: list[_Limit]) -> Allowance:
     """A reader over the limit does not count against the key, and an exhausted key not against its readers, except for a
     race for the key's last request."""
     if not limits:
@@ -269,7 +325,7 @@ def _refused(limit: _Limit, quota: Quota) -> Allowance:
     )
 
 
-async def _quota(counter: MovingWindowRateLimiter, limit: _Limit) -> Quota:
+async def _quota(counter: MovingWindowRateLimiter | MovingWindows, limit: _Limit) -> Quota:
     stats = await counter.get_window_stats(limit.item, limit.policy, limit.name)
     return Quota(
         policy=limit.policy,

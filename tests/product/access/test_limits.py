@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from engine.models import RATE, Client, EndUser, Question, Trail
 from engine.outage.stale_cache import OPEN_S, CircuitBreaker
 from engine.ports import NullExchange
 from engine.providers import limits as limits_in_redis
-from engine.providers.limits import MemoryLimits, RedisLimits, name_of
+from engine.providers.limits import NAMES, MemoryLimits, MovingWindows, RedisLimits, name_of
 from engine.settings import Limits
 from engine.storage.database import Database
 from tests.conftest import ROOT, Records, running
@@ -120,6 +121,33 @@ async def test_of_a_thousand_requests_in_one_process_exactly_as_many_as_allowed_
     reader: EndUser | None,
 ) -> None:
     assert await admitted(MemoryLimits(RATES), SITE, reader, 1000) == (10 if reader else 100)
+
+
+# Seen red with a window that forgets all of its requests once the oldest is over.
+async def test_in_any_minute_as_many_get_through_as_allowed_and_no_fewer() -> None:
+    chance, clock, item = random.Random(3), Clock(), parse("5/minute")
+    windows, let_in = MovingWindows(clock), list[float]()
+    for _ in range(500):
+        clock.now += chance.expovariate(1 / 10)
+        recent = [at for at in let_in if at >= clock.now - 60]
+        assert await windows.test(item, "a") == (len(recent) < 5)
+        stats = await windows.get_window_stats(item, "a")
+        assert (stats.remaining, stats.reset_time) == (5 - len(recent), (recent or [clock.now])[0] + 60)
+        if await windows.hit(item, "a"):
+            let_in.append(clock.now)
+        assert len([at for at in let_in if at >= clock.now - 60]) <= 5
+
+
+# Seen red without `_make_room`: each name that ever asked was kept.
+async def test_readers_who_have_not_asked_for_long_are_forgotten_and_the_others_are_not() -> None:
+    clock, item = Clock(), parse("1/minute")
+    windows = MovingWindows(clock)
+    for number in range(3 * NAMES):
+        clock.now += 60 / NAMES
+        assert await windows.hit(item, f"reader {number}")
+        assert not await windows.hit(item, f"reader {number}")
+    assert len(windows._hits) <= 2 * NAMES
+    assert not await windows.hit(item, f"reader {3 * NAMES - 2}")
 
 
 @needs_redis
