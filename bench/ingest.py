@@ -36,7 +36,7 @@ from engine.providers.minilm import MiniLm
 from engine.providers.qdrant import QdrantIndex
 from engine.retrieval import lexical
 from engine.storage.database import Database
-from ingest import files, pipeline, split
+from ingest import continuing, files, indexing, pipeline, split
 from ingest.pipeline import Ingest
 from ingest.read import text as plain_text
 from ingest.read.document import Document, Kept
@@ -266,16 +266,19 @@ MEASURES = {"speed": speed, "changed": one_changed, "million": large}
 
 PHASES: dict[str, list[tuple[type | Any, str]]] = {
     "read and language": [(Ingest, "_read")],
-    "split": [(Ingest, "_split")],
+    "split": [(Ingest, "_split"), (Ingest, "_changes")],
     "compare": [(Ingest, "_compare")],
+    "what did not change": [(continuing, "continued")],
     "count words": [(lexical, "lexicon")],
     "write passages": [(Registry, "begin")],
-    "points, vectors and index": [(pipeline, "build")],
+    "points, vectors and index": [(pipeline, "build"), (pipeline, "extend")],
     "calibrate": [(SelfCalibration, "measure")],
     "retire": [(Ingest, "_retire")],
     "  of it: vectors from the cache": [(Registry, "embeddings")],
     "  of it: to the index": [(EdgeIndex, "upsert"), (QdrantIndex, "upsert")],
+    "  of it: taken over": [(EdgeIndex, "extend"), (QdrantIndex, "extend")],
     "  of it: sealed": [(EdgeIndex, "seal"), (QdrantIndex, "seal")],
+    "  of it: read back": [(indexing, "content_of")],
 }
 
 

@@ -206,6 +206,7 @@ class Term(NamedTuple):
 
     term_id: int
     idf: float
+    passages: int = 0  # that have it; 0: of an edition that was made before they were stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,9 @@ class Lexicon:
 
     terms: dict[str, Term]
     passages: int
-    average_length: float
+    average_length: float  # that the weights were made with
+    words: int = 0  # of all passages: the true average is this / passages
+    changed: int = 0  # passages that came or went since this average and these ids were made
 
 
 @dataclass(frozen=True, slots=True)

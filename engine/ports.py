@@ -65,6 +65,10 @@ class Index(Searchable, Protocol):
         """Starts to build a generation, and discards an unfinished one of the same id. What was sealed before is searched
         until the new one is sealed."""
 
+    async def extend(self, generation: UUID, dimension: int, of: UUID, without: Sequence[str]) -> None:
+        """Starts as `create` does, with all points of a sealed generation but those of these passages, and without a change
+        to that one. `IndexDamagedError` if it is not there."""
+
     async def upsert(self, generation: UUID, points: Sequence[models.Point]) -> None: ...
 
     async def seal(self, generation: UUID) -> int:

@@ -6,6 +6,8 @@ Modules
     reading_version   of the code that turns files into passages
     spill             records on disk that are more than memory holds
     registry          the repository that an ingest writes to
+    continuing        takes over from the live edition what did not change
+    places            places of documents in the book's order (pure)
     indexing          builds an index, checks it, and rebuilds it from the database
     watched_index     the index as readers use it: rebuilt when it is damaged
     self_calibration  fits the score curves of a generation without labels

@@ -4,10 +4,9 @@ Vectors and passages are in the database, so a rebuild needs no embedder.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -56,6 +55,12 @@ class IndexContent:
         """Whether these are the keys of its points, in whatever order."""
         wanted = np.sort(np.frombuffer(keys, _ROW["key"]))
         return np.array_equal(np.sort(self.rows["key"]), wanted)
+
+    def continues(self, before: str, gone: "IndexContent", come: "IndexContent") -> bool:
+        """Whether this is what had the digest `before`, without what is gone and with what has come."""
+        new = np.isin(self.rows.view(_WHOLE), come.rows.view(_WHOLE))
+        digests = np.concatenate([self.rows["digest"][~new], gone.rows["digest"]])
+        return int(new.sum()) == len(come) and of_points(digests) == before
 
     def difference(self, wanted: "IndexContent") -> tuple[int, int, int]:
         """How many passages are missing, are altered, and are not wanted."""
@@ -161,31 +166,47 @@ class IndexRepair:
         await self.index.announce(live.book_id, generation.generation_id)
         await self.registry.note_index(generation.generation_id, built.digest)
 
-    async def _points(self, generation: Generation) -> AsyncIterator[list[Point]]:
-        """As the ingest has made them."""
-        for start in count(0, BATCH):
-            try:
-                passages = await self.registry.contents(generation.generation_id, start, BATCH)
-            except PassageDamagedError as damage:
-                raise NotRebuildableError(
-                    f"Passages of {generation.book_id} are {damage.upstream}: ingest the book again."
-                ) from damage
-            if not passages:
-                return
-            texts = ["\n".join(windows_of(passage)) for passage in passages]
-            known = await self.registry.stored_windows(texts, generation.embedder, generation.dimension)
-            if any(windows is None for windows in known):
-                raise NotRebuildableError(
-                    f"The database lacks vectors of {generation.book_id}: ingest the book again."
-                )
-            words = [lexical.words(searchable(passage), generation.language) for passage in passages]
-            yield [
-                point_of(passage, position, windows, lexical.passage_weights(counted, generation.lexicon))
-                for position, (passage, counted, windows) in enumerate(
-                    zip(passages, words, known, strict=True), start
-                )
-                if windows is not None
-            ]
+    def _points(self, generation: Generation) -> AsyncIterator[list[Point]]:
+        return stored_points(self.registry, generation, [range(generation.lexicon.passages)])
+
+
+async def stored_points(
+    registry: Registry, generation: Generation, runs: Sequence[range]
+) -> AsyncIterator[list[Point]]:
+    """Of the passages at these positions, as the ingest has made them."""
+    places = await registry.places(generation.generation_id)
+    for start, end in ((start, min(start + BATCH, run.stop)) for run in runs for start in run[::BATCH]):
+        try:
+            passages = await registry.contents(generation.generation_id, start, end - start)
+        except PassageDamagedError as damage:
+            raise NotRebuildableError(
+                f"Passages of {generation.book_id} are {damage.upstream}: ingest the book again."
+            ) from damage
+        texts = ["\n".join(windows_of(passage)) for passage in passages]
+        known = await registry.stored_windows(texts, generation.embedder, generation.dimension)
+        if any(windows is None for windows in known):
+            raise NotRebuildableError(
+                f"The database lacks vectors of {generation.book_id}: ingest the book again."
+            )
+        words = [lexical.words(searchable(passage), generation.language) for passage in passages]
+        yield [
+            point_of(
+                passage,
+                _place(passage, places, position),
+                windows,
+                lexical.passage_weights(counted, generation.lexicon),
+            )
+            for position, (passage, counted, windows) in enumerate(
+                zip(passages, words, known, strict=True), start
+            )
+            if windows is not None
+        ]
+
+
+def _place(passage: Passage, places: Mapping[str, int | None], position: int) -> int:
+    """In an edition from before documents had places, its position."""
+    place = places.get(passage.filename)
+    return position if place is None else place + passage.chunk_index
 
 
 async def build(
@@ -202,6 +223,27 @@ async def build(
     await going
     await index.seal(generation)
     return await content_of(index.points(generation))
+
+
+async def extend(
+    index: Index, generation: Generation, of: UUID, before: str,
+    gone: AsyncIterator[Sequence[Point]], come: AsyncIterator[Sequence[Point]],
+) -> IndexContent:  # fmt: skip
+    """Makes the index of a generation of another one's, which had the digest `before`. `IndexDamagedError` if the points of
+    both are not, to the bit, what they were."""
+    left, sent, names = IndexContent(), IndexContent(), []
+    async for points in gone:
+        left.add(points)
+        names += [point.chunk_id for point in points]
+    await index.extend(generation.generation_id, generation.dimension, of, names)
+    async for points in come:
+        sent.add(points)
+        await index.upsert(generation.generation_id, points)
+    await index.seal(generation.generation_id)
+    stored = await content_of(index.points(generation.generation_id))
+    if not stored.continues(before, left, sent):
+        raise IndexDamagedError("its points are not what they were")
+    return stored
 
 
 async def content_of(batches: AsyncIterator[Sequence[Point]]) -> IndexContent:

@@ -19,6 +19,7 @@ each passage grow with the book.
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -28,14 +29,25 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from audit.progress import Progress
-from engine.errors import PassageDamagedError
-from engine.models import Generation, Passage, Point
+from engine.errors import IndexDamagedError, PassageDamagedError
+from engine.models import Generation, Lexicon, Passage, Point
 from engine.ports import Embedder, Index, NewId
 from engine.retrieval import calibrate, lexical, selection
 from engine.retrieval.library import LiveContent, shortened
 from engine.words import languages, word_forms
-from ingest import files, split
-from ingest.indexing import IndexRepair, build, key_of, point_of, searchable
+from ingest import continuing, files, split
+from ingest.indexing import (
+    IndexContent,
+    IndexRepair,
+    NotRebuildableError,
+    build,
+    extend,
+    key_of,
+    point_of,
+    searchable,
+    stored_points,
+)
+from ingest.places import Placed, placed
 from ingest.read.document import Document, Kept, is_export
 from ingest.reading_version import reading_version
 from ingest.registry import CHECKED, EMBEDDED, Registry
@@ -70,6 +82,32 @@ class IngestResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """What an ingest was asked for, and the edition that there is."""
+
+    paths: Sequence[Path]
+    book_id: str
+    title: str
+    language: str | None
+    live: LiveContent
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An edition, published or only compared with the live one."""
+
+    reading: "Reading"
+    errors: list[dict[str, str]]
+    files: int
+    passages: int
+    reused: int
+    restored: list[str]
+    published: Generation | None
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Ingest:
     registry: Registry
     index: Index
@@ -93,38 +131,107 @@ class Ingest:
         started = self.monotonic()
         async with self.registry.lock_book(book_id):
             live = await self.registry.live_content(book_id)
-            with Spill[BookPage](1) as pages, Spill[Passage]() as passages:
-                errors, reading = await self._read(paths, language, live, pages)  # (1)
-                manuscript = await asyncio.to_thread(self._split, book_id, pages, passages, reading)  # (2)
-                if not passages and not errors:
-                    errors = [_without_text(path) for path in paths]
-                reused, restored = await self._compare(manuscript, live, dry_run=dry_run)  # (3)
-                is_new = bool(passages) and not live.is_of(manuscript.content_hash, title)
-                published = None
-                if is_new and not dry_run:
-                    published = await self._publish(book_id, title, manuscript, reading, live)
-            was_rebuilt, damage = (False, []) if is_new else await self._mend(book_id, dry_run=dry_run)
-            if live.generation_id and passages and not is_new and not dry_run:
-                await self.registry.note_reading(live.generation_id, self._how_read(reading.embedder.name))
+            given = Given(paths, book_id, title, language, live, dry_run)
+            made = await self._continued_if_whole(given) or await self._made(given)
+            was_rebuilt, damage = (False, []) if made.is_new else await self._mend(book_id, dry_run=dry_run)
+            if live.generation_id and made.passages and not made.is_new and not dry_run:
+                await self.registry.note_reading(
+                    live.generation_id, self._how_read(made.reading.embedder.name)
+                )
             if not dry_run:
                 await self._retire(book_id)  # (9)
             warnings = await self.registry.warnings(book_id)
         return IngestResult(
             book=book_id,
-            language=reading.language,
-            embedder=reading.embedder.name,
-            generation=str(published.generation_id) if published else None,
-            files_processed=len(pages),
-            chunks_created=len(passages) - reused,
-            chunks_reused=reused,
-            chunks_removed=live.passages - reused if is_new else 0,
-            chunks_restored=len(restored),
-            errors=errors,
+            language=made.reading.language,
+            embedder=made.reading.embedder.name,
+            generation=str(made.published.generation_id) if made.published else None,
+            files_processed=made.files,
+            chunks_created=made.passages - made.reused,
+            chunks_reused=made.reused,
+            chunks_removed=live.passages - made.reused if made.is_new else 0,
+            chunks_restored=len(made.restored),
+            errors=made.errors,
             index_rebuilt=was_rebuilt,
-            warnings=[*_told(restored, dry_run=dry_run), *damage, *warnings],
-            exit_code=1 if errors else 0,
+            warnings=[*_told(made.restored, dry_run=dry_run), *damage, *warnings],
+            exit_code=1 if made.errors else 0,
             seconds=round(self.monotonic() - started, 3),
         )
+
+    async def _made(self, given: "Given") -> "Made":
+        """An edition that depends on nothing but its book and the settings."""
+        live = given.live
+        with Spill[BookPage](1) as pages, Spill[Passage]() as passages:
+            errors, reading = await self._read(given.paths, given.language, live, pages)  # (1)
+            manuscript = await asyncio.to_thread(self._split, given.book_id, pages, passages, reading)  # (2)
+            if not passages and not errors:
+                errors = [_without_text(path) for path in given.paths]
+            reused, restored = await self._compare(
+                passages, manuscript.kept, live, dry_run=given.dry_run
+            )  # (3)
+            is_new = bool(passages) and not live.is_of(manuscript.content_hash, given.title)
+            published = None
+            if is_new and not given.dry_run:
+                published = await self._publish(given, manuscript, reading)
+        return Made(reading, errors, len(pages), len(passages), reused, restored, published, is_new=is_new)
+
+    async def _continued_if_whole(self, given: "Given") -> "Made | None":
+        with contextlib.suppress(PassageDamagedError):
+            return await self._continued(given)
+        return None
+
+    async def _continued(self, given: "Given") -> "Made | None":
+        """An edition of a large book that takes over from the live one what did not change (continuing.py)."""
+        live = given.live
+        known = await self._known(live) if live.passages >= continuing.CONTINUED_MIN else None
+        of = await self.registry.live(given.book_id) if known else None
+        reading = await self._as_before(of, given) if of else None
+        if known is None or of is None or reading is None:
+            return None
+        with Spill[Document | Kept](1) as pages, Spill[Passage]() as come, Spill[list[str]]() as words:
+            errors = await files.read_all(given.paths, self.progress, partial(_noted, pages), known)  # (1)
+            changes = await asyncio.to_thread(
+                self._changes, given.book_id, pages, come, words, reading
+            )  # (2)
+            found = await continuing.continued(
+                self.registry, of, live, changes, reading.fingerprint(self.size)
+            )
+            if found is None:
+                return None
+            reused, restored = await self._compare(come, frozenset(), live, dry_run=given.dry_run)  # (3)
+            reused += found.kept
+            is_new = not live.is_of(found.content_hash, given.title)
+            published = None
+            if is_new and not given.dry_run:
+                published = await self._publish_continued(given, of, found, come, words, reading)
+                if published is None:
+                    return None
+        return Made(reading, errors, len(pages), found.passages, reused, restored, published, is_new=is_new)
+
+    async def _as_before(self, of: Generation, given: "Given") -> "Reading | None":
+        """How the live edition was read, if this is how it would be read today."""
+        passages = await self.registry.spread(of.generation_id, max(1, given.live.passages // SAMPLED))
+        sample = "\n".join(passage.sentence_text(0) for passage in passages)
+        reading = self._reading_of(sample, given.language)
+        is_as_before = (reading.language, reading.embedder.name) == (of.language, of.embedder)
+        return reading if is_as_before else None
+
+    def _changes(
+        self, book_id: str, pages: Iterable[Document | Kept], come: Spill[Passage], words: Spill[list[str]],
+        reading: "Reading",
+    ) -> continuing.Changes:  # fmt: skip
+        documents, kept = [], {}
+        for page in pages:
+            if isinstance(page, Kept):
+                kept[page.filename] = page
+                documents.append((page.document, len(page.positions)))
+                continue
+            found = split.passages(page, book_id, self.size, reading.embedder.count_tokens)
+            documents.append((replace(page, sections=()), len(found)))
+            for passage in found:
+                come.add(passage)
+        deque(_counted(come, words, reading.language), maxlen=0)
+        return continuing.Changes(documents, kept, come, words)
 
     async def _read(
         self, paths: Sequence[Path], language: str | None, live: LiveContent, pages: Spill["BookPage"]
@@ -168,39 +275,39 @@ class Ingest:
             await asyncio.to_thread(pages.add, BookPage(found))
             return
         assert live.generation_id
-        kept = await self.registry.contents(live.generation_id, found.places.start, len(found.places))
-        wanted = [(found.filename, number) for number in range(len(found.places))]
+        kept = await self.registry.contents(live.generation_id, found.positions.start, len(found.positions))
+        wanted = [(found.filename, number) for number in range(len(found.positions))]
         if [(passage.filename, passage.chunk_index) for passage in kept] != wanted:
             raise PassageDamagedError(upstream=f"not in their places: {found.filename}")
-        await asyncio.to_thread(pages.add, BookPage(found.document, kept))
+        await asyncio.to_thread(pages.add, BookPage(found.document, kept, found.positions))
 
     def _split(
         self, book_id: str, pages: Iterable["BookPage"], passages: Spill[Passage], reading: "Reading"
     ) -> "Manuscript":
         """The fingerprint is equal if and only if a new generation would equal the old one."""
-        documents, kept = [], set()
+        documents, kept = [], dict[str, range]()
         keys, fingerprint = bytearray(), reading.fingerprint(self.size)
         for page in pages:
-            documents.append(replace(page.document, sections=()))
-            if page.kept is not None:
-                kept.add(page.document.filename)
             found = page.kept
             if found is None:
                 found = split.passages(page.document, book_id, self.size, reading.embedder.count_tokens)
+            else:
+                kept[page.document.filename] = page.positions
+            documents.append((replace(page.document, sections=()), len(found)))
             for passage in found:
                 passages.add(passage)
                 keys += key_of(passage.chunk_id)
                 fingerprint.update(f"\n{passage.chunk_id}".encode())
-        return Manuscript(documents, frozenset(kept), passages, bytes(keys), fingerprint.hexdigest())
+        return Manuscript(placed(documents, kept), passages, bytes(keys), fingerprint.hexdigest())
 
     async def _compare(
-        self, manuscript: "Manuscript", live: LiveContent, *, dry_run: bool
+        self, passages: Spill[Passage], kept: frozenset[str], live: LiveContent, *, dry_run: bool
     ) -> tuple[int, list[str]]:
         """How many passages the live edition has already; and the ids of those that were changed in the database. They are
         written again, because an unchanged id would keep what is there."""
         reused, restored = 0, []
-        for some in manuscript.passages.batches(CHECKED):
-            by_id = {passage.chunk_id: passage for passage in some if passage.filename not in manuscript.kept}
+        for some in passages.batches(CHECKED):
+            by_id = {passage.chunk_id: passage for passage in some if passage.filename not in kept}
             reused += len(some) - len(by_id)
             if live.generation_id and by_id:
                 reused += await self.registry.count_among(live.generation_id, list(by_id))
@@ -210,36 +317,75 @@ class Ingest:
             restored += damaged
         return reused, restored
 
-    async def _publish(
-        self, book_id: str, title: str, manuscript: "Manuscript", reading: "Reading", live: LiveContent
-    ) -> Generation:
-        embedder = reading.embedder
+    async def _publish(self, given: "Given", manuscript: "Manuscript", reading: "Reading") -> Generation:
         with Spill[list[str]]() as words:
             counted = _counted(manuscript.passages, words, reading.language)
-            generation = Generation(
-                generation_id=self.new_id(),
-                book_id=book_id,
-                embedder=embedder.name,
-                dimension=embedder.dimension,
-                calibration=calibrate.shipped(embedder.name, embedder.dimension, embedder.curve),
-                lexicon=await asyncio.to_thread(lexical.lexicon, counted),
-                language=reading.language,
-            )
+            lexicon = await asyncio.to_thread(lexical.lexicon, counted)
+            generation = self._generation(given.book_id, reading, lexicon)
+            kept = manuscript.kept
             await self.registry.begin(
-                generation, title, manuscript.documents, manuscript.passages, content_hash=manuscript.content_hash,
-                reading=self._how_read(embedder.name), kept=manuscript.kept, of=live.generation_id,
+                generation, given.title, manuscript.documents,
+                (passage for passage in manuscript.passages if passage.filename not in kept),
+                content_hash=manuscript.content_hash, reading=self._how_read(reading.embedder.name),
+                of=given.live.generation_id,
             )  # (4)  # fmt: skip
-            batches = self._points(generation, manuscript.passages, words, embedder)  # (5)
+            batches = self._points(
+                generation, manuscript.documents, manuscript.passages, words, reading.embedder
+            )  # (5)
             built = await build(self.index, generation.generation_id, generation.dimension, batches)  # (6)
-        if not built.holds(manuscript.keys):
+        sample = _spread(manuscript.passages) if reading.calibration else []
+        return await self._finish(generation, given.title, reading, built, manuscript.keys, sample)
+
+    async def _publish_continued(
+        self, given: "Given", of: Generation, found: continuing.Continued,
+        come: Spill[Passage], words: Spill[list[str]], reading: "Reading",
+    ) -> Generation | None:  # fmt: skip
+        """None if the index of the live edition is not what it was, or the database lacks some of its vectors."""
+        generation = self._generation(given.book_id, reading, found.lexicon)
+        await self.registry.begin(
+            generation, given.title, found.documents, come, content_hash=found.content_hash,
+            reading=self._how_read(reading.embedder.name), of=of.generation_id,
+        )  # (4)  # fmt: skip
+        gone = stored_points(self.registry, of, found.gone)
+        points = self._points(generation, found.documents, come, words, reading.embedder)  # (5)
+        try:
+            async with self.registry.lock_index(of.generation_id):
+                built = await extend(
+                    self.index, generation, of.generation_id, found.index_digest, gone, points
+                )  # (6)
+        except (IndexDamagedError, NotRebuildableError):
+            await self.index.drop(generation.generation_id)
+            await self.registry.delete_generation(generation.generation_id)
+            return None
+        step = -(-generation.lexicon.passages // CALIBRATED)
+        sample = await self.registry.spread(generation.generation_id, step) if reading.calibration else []
+        return await self._finish(generation, given.title, reading, built, found.keys, sample)
+
+    def _generation(self, book_id: str, reading: "Reading", lexicon: Lexicon) -> Generation:
+        embedder = reading.embedder
+        return Generation(
+            generation_id=self.new_id(),
+            book_id=book_id,
+            embedder=embedder.name,
+            dimension=embedder.dimension,
+            calibration=calibrate.shipped(embedder.name, embedder.dimension, embedder.curve),
+            lexicon=lexicon,
+            language=reading.language,
+        )
+
+    async def _finish(
+        self, generation: Generation, title: str, reading: "Reading", built: IndexContent, keys: bytes,
+        sample: Sequence[Passage],
+    ) -> Generation:  # fmt: skip
+        if not built.holds(keys):
             raise RuntimeError(
-                f"The index holds {len(built)} of {len(manuscript.passages)} passages, so nothing was published: run the ingest again"
+                f"The index holds {len(built)} of {generation.lexicon.passages} passages, so nothing was published: run the ingest again"
             )
         if reading.calibration:  # (7)
-            measured = await reading.calibration.measure(generation, _spread(manuscript.passages))
+            measured = await reading.calibration.measure(generation, sample)
             generation = replace(generation, calibration=measured)
         await self.registry.publish(generation, title, built.digest)  # (8)
-        await self.index.announce(book_id, generation.generation_id)
+        await self.index.announce(generation.book_id, generation.generation_id)
         return generation
 
     async def _retire(self, book_id: str) -> None:
@@ -251,22 +397,25 @@ class Ingest:
     async def _points(
         self,
         generation: Generation,
+        documents: Iterable[Placed],
         passages: Spill[Passage],
         words: Spill[list[str]],
         embedder: Embedder,
     ) -> AsyncIterator[list[Point]]:
-        start = 0
+        places = {item.document.filename: item.place for item in documents}
+        done = 0
         for batch, counted in zip(passages.batches(BATCH), words.batches(BATCH), strict=True):
             texts = ["\n".join(windows_of(passage)) for passage in batch]
             vectors = await self.registry.embeddings(texts, embedder, embedder.embed_passages)
             yield [
-                point_of(passage, position, windows, lexical.passage_weights(found, generation.lexicon))
-                for position, (passage, found, windows) in enumerate(
-                    zip(batch, counted, vectors, strict=True), start
+                point_of(
+                    passage, places[passage.filename] + passage.chunk_index, windows,
+                    lexical.passage_weights(found, generation.lexicon),
                 )
-            ]
-            start += len(batch)
-            self.progress("Embedding passages", start, len(passages))
+                for passage, found, windows in zip(batch, counted, vectors, strict=True)
+            ]  # fmt: skip
+            done += len(batch)
+            self.progress("Embedding passages", done, len(passages))
 
     async def _mend(self, book_id: str, *, dry_run: bool) -> tuple[bool, list[str]]:
         """Whether the index of a book that did not change was rebuilt, and what was wrong with it, for the operator."""
@@ -283,7 +432,9 @@ class Ingest:
     def _reading(self, pages: Iterable["BookPage"], language: str | None) -> "Reading":
         """The language of the book, and the first embedder that reads it."""
         step = max(1, sum(1 for _ in _texts(pages)) // SAMPLED)
-        sample = "\n".join(islice(_texts(pages), 0, None, step))
+        return self._reading_of("\n".join(islice(_texts(pages), 0, None, step)), language)
+
+    def _reading_of(self, sample: str, language: str | None) -> "Reading":
         language = language or languages.of_book(sample)
         reads = (each for each in (self.embedder, *self.others) if _reads(each, language, sample))
         embedder = next(reads, self.embedder)
@@ -298,6 +449,10 @@ def _texts(pages: Iterable["BookPage"]) -> Iterator[str]:
             yield from split.sentences(page.kept)
         for section in page.document.sections:
             yield from (piece.text for piece in section.pieces)
+
+
+async def _noted(pages: Spill[Document | Kept], found: Document | Kept) -> None:
+    await asyncio.to_thread(pages.add, found)
 
 
 def _counted(passages: Iterable[Passage], words: Spill[list[str]], language: str) -> Iterator[list[str]]:
@@ -324,17 +479,22 @@ class BookPage:
 
     document: Document
     kept: list[Passage] | None = None
+    positions: range = range(0)  # in the live edition
 
 
 @dataclass(frozen=True, slots=True)
 class Manuscript:
     """A book as it was read and split. Its passages are in a file, because they may be more than memory holds."""
 
-    documents: list[Document]  # without their sections
-    kept: frozenset[str]  # names of those that the live edition has with all their passages
+    documents: list[Placed]
     passages: Spill[Passage]
     keys: bytes  # of the points that its index must hold
     content_hash: str
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """Names of the documents that the live edition has with all their passages."""
+        return frozenset(item.document.filename for item in self.documents if item.kept is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ What readers see of a book changes in one statement (`publish`). The reading sid
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from itertools import groupby
 from typing import Any
@@ -21,6 +21,7 @@ from engine.models import Generation, Passage, Windows
 from engine.ports import Embedder
 from engine.retrieval import calibrate, selection
 from engine.retrieval.library import PASSAGE_COLUMNS, PASSAGE_NAMES, StoredLibrary, as_stored, damaged_among
+from ingest.places import Placed
 from ingest.read.document import Document, Kept
 
 EMBEDDED = 96  # texts that are embedded and cached at once: what an embedding vendor takes in one call
@@ -46,19 +47,45 @@ WHERE %s::text IS NULL OR b.book_id = %s ORDER BY b.book_id
 """
 
 
-# The passages of a document are neighbours.
+# In the order of the book; none of an edition from before documents had places.
 _DOCUMENTS = """
-SELECT d.filename, d.title, d.url, d.sha256, coalesce(held.first, 0), coalesce(held.last + 1, 0)
-FROM documents d LEFT JOIN (
-    SELECT c.filename, min(g.position) AS first, max(g.position) AS last
-    FROM generation_chunks g JOIN chunks c USING (chunk_id) WHERE g.generation_id = %s GROUP BY c.filename
-) AS held USING (filename)
-WHERE d.generation_id = %s ORDER BY held.first
+SELECT filename, title, url, sha256, place, passages FROM documents
+WHERE generation_id = %s AND place IS NOT NULL ORDER BY place, passages
 """
 
 _KEEP_DOCUMENTS = """
-INSERT INTO documents (generation_id, filename, title, url, sha256, folded)
-SELECT %s, filename, title, url, sha256, folded FROM documents WHERE generation_id = %s AND filename = ANY(%s)
+INSERT INTO documents (generation_id, filename, title, url, sha256, folded, place, passages)
+SELECT %s, filename, d.title, d.url, d.sha256, d.folded, kept.place, d.passages
+FROM documents d JOIN unnest(%s::text[], %s::bigint[]) AS kept (filename, place) USING (filename) WHERE d.generation_id = %s
+"""
+
+# Runs of passages, each from a position of the other generation on and shifted as a whole.
+_KEEP_PASSAGES = """
+INSERT INTO generation_chunks (generation_id, chunk_id, position)
+SELECT %s, c.chunk_id, c.position + run.shift
+FROM unnest(%s::integer[], %s::integer[], %s::integer[]) AS run (first, last, shift)
+JOIN generation_chunks c ON c.generation_id = %s AND c.position BETWEEN run.first AND run.last
+"""
+
+# The database judges as audit/proof/passage_id.py does, so that passages that did not change need not leave it. An id of
+# before it may take for a wrong one, but never a wrong one for right: what it does not vouch for is read and judged there.
+_VOUCHED = """
+SELECT count(*), count(*) FILTER (WHERE
+    c.chunk_index IS DISTINCT FROM g.position - kept.first
+    OR c.parent_document_id <> encode(sha256(convert_to(jsonb_build_array(c.book_id, c.filename)::text, 'UTF8')), 'hex')
+    OR c.content_hash <> encode(sha256(convert_to(
+        jsonb_build_array(c.chapter, c.section, c.chunk_index, c.text)::text, 'UTF8')), 'hex')
+    OR c.chunk_id IS DISTINCT FROM encode(sha256(convert_to(jsonb_build_array(
+        c.book_id, c.filename, c.url, c.content_hash, c.start_sentence,
+        (SELECT jsonb_agg(CASE WHEN jsonb_array_length(s) = 6 AND s ->> 5 = 'statement'
+                               THEN s - 5 ELSE s END ORDER BY number)
+         FROM jsonb_array_elements(c.sentences) WITH ORDINALITY AS each (s, number)),
+        jsonb_build_array(c.module, c.difficulty, to_jsonb(c.tags)))::text, 'UTF8')), 'hex')
+    OR c.start_page IS DISTINCT FROM c.sentences -> 0 ->> 4
+    OR c.end_page IS DISTINCT FROM c.sentences -> -1 ->> 4
+    OR c.end_sentence <> c.start_sentence + jsonb_array_length(c.sentences) - 1)
+FROM unnest(%s::text[], %s::integer[]) AS kept (filename, first)
+JOIN chunks c USING (filename) JOIN generation_chunks g USING (chunk_id) WHERE g.generation_id = %s
 """
 
 _VALUES = ", ".join(["%s"] * len(PASSAGE_NAMES))
@@ -153,13 +180,50 @@ class Registry(StoredLibrary):
         return found
 
     async def kept_documents(self, generation: UUID) -> list[Kept]:
-        """The documents of a generation, and the places of their passages in it."""
+        """The documents of a generation, and where their passages are in it."""
         async with self._pool.connection() as connection:
-            cursor = await connection.execute(_DOCUMENTS, (generation, generation))
-            return [
-                Kept(Document(filename, title, url, digest, ()), range(first, end))
-                for filename, title, url, digest, first, end in await cursor.fetchall()
-            ]
+            cursor = await connection.execute(_DOCUMENTS, (generation,))
+            kept: list[Kept] = []
+            first = 0
+            for filename, title, url, digest, place, passages in await cursor.fetchall():
+                kept.append(
+                    Kept(Document(filename, title, url, digest, ()), range(first, first + passages), place)
+                )
+                first += passages
+            return kept
+
+    async def are_vouched(self, generation: UUID, kept: Sequence[Kept]) -> bool:
+        """Whether the database vouches for all passages of these documents, in their positions."""
+        names, firsts = [item.filename for item in kept], [item.positions.start for item in kept]
+        async with self._pool.connection() as connection:
+            try:
+                cursor = await connection.execute(_VOUCHED, (names, firsts, generation))
+            except psycopg.DataError:  # not even of a passage's form
+                return False
+            return await cursor.fetchone() == (sum(len(item.positions) for item in kept), 0)
+
+    async def passage_ids(self, generation: UUID, step: int = 1) -> list[str]:
+        """Of all its passages in order, or of every so many one."""
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(
+                "SELECT chunk_id FROM generation_chunks WHERE generation_id = %s AND position %% %s = 0 ORDER BY position",
+                (generation, step),
+            )
+            return [row[0] for row in await cursor.fetchall()]
+
+    async def spread(self, generation: UUID, step: int) -> list[Passage]:
+        """Every so many passages one, in order."""
+        names = await self.passage_ids(generation, step)
+        found = await self.passages(names)
+        return [found[name] for name in names]
+
+    async def places(self, generation: UUID) -> dict[str, int | None]:
+        """Of its documents, by their names; None in an edition from before there were places."""
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(
+                "SELECT filename, place FROM documents WHERE generation_id = %s", (generation,)
+            )
+            return dict(await cursor.fetchall())
 
     async def note_reading(self, generation: UUID, reading: str) -> None:
         """Its files were read in this way just now, and had the same passages."""
@@ -191,16 +255,17 @@ class Registry(StoredLibrary):
             ) from failure
 
     async def begin(
-        self, generation: Generation, title: str, documents: Iterable[Document], passages: Iterable[Passage], *,
-        content_hash: str, reading: str | None = None, kept: frozenset[str] = frozenset(), of: UUID | None = None,
+        self, generation: Generation, title: str, documents: Sequence[Placed], passages: Iterable[Passage], *,
+        content_hash: str, reading: str | None = None, of: UUID | None = None,
     ) -> None:  # fmt: skip
         """Writes all of a generation but its vectors. It is not visible to readers before `publish`.
 
-        The documents with the names in `kept` are those `of` another generation, with all their passages.
+        Kept documents are taken from the generation `of`; the passages are those of all others.
         """
         lexicon = {
-            "passages": generation.lexicon.passages,
-            "average_length": generation.lexicon.average_length,
+            field.name: getattr(generation.lexicon, field.name)
+            for field in fields(generation.lexicon)
+            if field.name != "terms"
         }
         async with self._pool.connection() as connection:
             await connection.execute(
@@ -216,22 +281,20 @@ class Registry(StoredLibrary):
                     generation.language, reading,
                 ),
             )  # fmt: skip
-            await connection.execute(_KEEP_DOCUMENTS, (generation.generation_id, of, list(kept)))
+            await _keep(connection, generation.generation_id, of, documents)
             await connection.execute("CREATE TEMPORARY TABLE new_chunks (LIKE chunks) ON COMMIT DROP")
-            waiting = {document.filename: document for document in documents if document.filename not in kept}
-            start = 0
+            new = {item.document.filename: item for item in documents if item.kept is None}
+            firsts = {name: item.positions.start for name, item in new.items()}
             for some in _whole_documents(passages):
-                new = [passage for passage in some if passage.filename not in kept]
-                folded = await asyncio.to_thread(_folded, new)
-                found = [(waiting.pop(name), text) for name, text in folded.items()]
+                folded = await asyncio.to_thread(_folded, some)
+                found = [(new.pop(name), text) for name, text in folded.items()]
                 await _copy_documents(connection, generation.generation_id, found)
-                await _copy_passages(connection, new)
-                await _copy_places(connection, generation.generation_id, some, start)
-                start += len(some)
-            without_text = [(document, "") for document in waiting.values()]
+                await _copy_passages(connection, some)
+                await _copy_positions(connection, generation.generation_id, some, firsts)
+            without_text = [(item, "") for item in new.values()]
             await _copy_documents(connection, generation.generation_id, without_text)
             await _copy(
-                connection, "generation_terms (generation_id, term, term_id, idf)",
+                connection, "generation_terms (generation_id, term, term_id, idf, passages)",
                 ((generation.generation_id, word, *term) for word, term in generation.lexicon.terms.items()),
             )  # fmt: skip
 
@@ -351,12 +414,38 @@ def _folded(passages: Sequence[Passage]) -> dict[str, str]:
     return {name: selection.folded_document(list(held)) for name, held in by_document}
 
 
-async def _copy_documents(
-    connection: psycopg.AsyncConnection, generation: UUID, found: Iterable[tuple[Document, str]]
+async def _keep(
+    connection: psycopg.AsyncConnection, generation: UUID, of: UUID | None, documents: Sequence[Placed]
 ) -> None:
+    """The documents and passages that another generation has."""
+    kept = [(item, item.kept) for item in documents if item.kept is not None]
+    names, places = [item.document.filename for item, _ in kept], [item.place for item, _ in kept]
+    await connection.execute(_KEEP_DOCUMENTS, (generation, names, places, of))
+    runs = _runs([(held, item.positions.start - held.start) for item, held in kept])
+    firsts, lasts, shifts = ([run[part] for run in runs] for part in range(3))
+    await connection.execute(_KEEP_PASSAGES, (generation, firsts, lasts, shifts, of))
+
+
+def _runs(kept: Sequence[tuple[range, int]]) -> list[tuple[int, int, int]]:
+    """First, last and shift of what is moved as one."""
+    runs: list[tuple[int, int, int]] = []
+    for held, shift in kept:
+        if not held:
+            continue
+        if runs and runs[-1][1:] == (held.start - 1, shift):
+            runs[-1] = (runs[-1][0], held.stop - 1, shift)
+        else:
+            runs.append((held.start, held.stop - 1, shift))
+    return runs
+
+
+async def _copy_documents(
+    connection: psycopg.AsyncConnection, generation: UUID, found: Iterable[tuple[Placed, str]]
+) -> None:
+    rows = ((item.document, item.place, len(item.positions), folded) for item, folded in found)
     await _copy(
-        connection, "documents (generation_id, filename, title, url, sha256, folded)",
-        ((generation, item.filename, item.title, item.url, item.sha256, folded) for item, folded in found),
+        connection, "documents (generation_id, filename, title, url, sha256, place, passages, folded)",
+        ((generation, made.filename, made.title, made.url, made.sha256, *rest) for made, *rest in rows),
     )  # fmt: skip
 
 
@@ -370,12 +459,12 @@ async def _copy_passages(connection: psycopg.AsyncConnection, passages: Sequence
     await connection.execute("TRUNCATE new_chunks")
 
 
-async def _copy_places(
-    connection: psycopg.AsyncConnection, generation: UUID, passages: Sequence[Passage], start: int
+async def _copy_positions(
+    connection: psycopg.AsyncConnection, generation: UUID, passages: Sequence[Passage], firsts: dict[str, int]
 ) -> None:
     await _copy(
         connection, "generation_chunks (generation_id, chunk_id, position)",
-        ((generation, item.chunk_id, place) for place, item in enumerate(passages, start)),
+        ((generation, item.chunk_id, firsts[item.filename] + item.chunk_index) for item in passages),
     )  # fmt: skip
 
 

@@ -390,7 +390,8 @@ CREATE TABLE public.documents (
     title text NOT NULL,
     url text NOT NULL,
     sha256 text NOT NULL,
-    folded text DEFAULT ''::text NOT NULL
+    folded text DEFAULT ''::text NOT NULL,
+    place bigint
 );
 CREATE TABLE public.embeddings (
     text_hash text NOT NULL,
@@ -407,7 +408,8 @@ CREATE TABLE public.generation_terms (
     generation_id uuid NOT NULL,
     term text NOT NULL,
     term_id integer NOT NULL,
-    idf double precision NOT NULL
+    idf double precision NOT NULL,
+    passages integer DEFAULT 0 NOT NULL
 );
 CREATE TABLE public.generations (
     generation_id uuid NOT NULL,
@@ -545,9 +547,11 @@ ALTER TABLE public.console_sessions ADD CONSTRAINT console_sessions_of_one CHECK
 ALTER TABLE public.console_sign_ins ADD CONSTRAINT console_sign_ins_pkey PRIMARY KEY (digest);
 ALTER TABLE public.console_sign_ins ADD CONSTRAINT console_sign_ins_digest_check CHECK ((length(digest) = 32));
 ALTER TABLE public.documents ADD CONSTRAINT documents_pkey PRIMARY KEY (generation_id, filename);
+ALTER TABLE public.documents ADD CONSTRAINT documents_place_check CHECK ((place >= 0));
 ALTER TABLE public.embeddings ADD CONSTRAINT embeddings_pkey PRIMARY KEY (text_hash, embedder, dimension);
 ALTER TABLE public.generation_chunks ADD CONSTRAINT generation_chunks_pkey PRIMARY KEY (generation_id, "position");
 ALTER TABLE public.generation_terms ADD CONSTRAINT generation_terms_pkey PRIMARY KEY (generation_id, term);
+ALTER TABLE public.generation_terms ADD CONSTRAINT generation_terms_passages_check CHECK ((passages >= 0));
 ALTER TABLE public.generations ADD CONSTRAINT generations_pkey PRIMARY KEY (generation_id);
 ALTER TABLE public.generations ADD CONSTRAINT generations_index_digest_check CHECK ((index_digest ~ '^[0-9a-f]{64}$'::text));
 ALTER TABLE public.generations ADD CONSTRAINT generations_language_check CHECK ((language ~ '^[a-z]{2,3}$'::text));

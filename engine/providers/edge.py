@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Self
 from uuid import UUID, uuid4
@@ -62,6 +62,19 @@ class EdgeIndex:
         builder = self._building[generation] = WorkerClient(self._folder, f"build-{generation}")
         await builder.call("create", _beside(generation), timeout_s=START_S, dimension=dimension)
 
+    async def extend(self, generation: UUID, dimension: int, of: UUID, without: Sequence[str]) -> None:  # noqa: ARG002
+        """In a copy of the other one's folder, which nobody writes to once it is sealed."""
+        await self.discard(generation)
+        with _unreadable():
+            await asyncio.to_thread(_copy, self._folder / str(of), self._folder / _beside(generation))
+        builder = self._building[generation] = WorkerClient(self._folder, f"build-{generation}")
+        await builder.call(
+            "delete",
+            _beside(generation),
+            timeout_s=OPEN_S,
+            points=[point_id(chunk_id) for chunk_id in without],
+        )
+
     async def discard(self, generation: UUID) -> None:
         """Throws away what is built and not sealed."""
         await self._stop_building(generation)
@@ -79,8 +92,8 @@ class EdgeIndex:
         ]  # fmt: skip
         body = packed(
             [point.windows for point in points],
-            (term for point in points for term in point.terms),
-            (weight for point in points for weight in point.terms.values()),
+            chain.from_iterable(point.terms for point in points),
+            chain.from_iterable(point.terms.values() for point in points),
         )
         await self._building[generation].call(
             "upsert", _beside(generation), body, timeout_s=UPSERT_S, points=described
@@ -99,12 +112,23 @@ class EdgeIndex:
         return await self.count(generation)
 
     async def points(self, generation: UUID) -> AsyncIterator[list[Point]]:
-        offset, is_last = None, False
-        while not is_last:
-            reply, body = await self._serving.call("points", generation, timeout_s=OPEN_S, offset=offset)
-            offset = reply["next"]
-            yield list(_points(reply["points"], body))
-            is_last = offset is None
+        """Pipelining: the worker reads the next points while these are looked at."""
+
+        def asked(offset: str | None) -> asyncio.Future[Reply]:
+            return asyncio.ensure_future(
+                self._serving.call("points", generation, timeout_s=OPEN_S, offset=offset)
+            )
+
+        going: asyncio.Future[Reply] | None = asked(None)
+        try:
+            while going:
+                reply, body = await going
+                going = asked(reply["next"]) if reply["next"] is not None else None
+                yield list(_points(reply["points"], body))
+        finally:
+            if going:
+                going.cancel()
+                await asyncio.wait([going])
 
     def holds(self, generation: UUID) -> bool:
         """Whether there is anything to search. While the worker replaces a generation, it has the name of the old one."""
@@ -331,6 +355,27 @@ def _beside(generation: UUID) -> str:
 def _before(generation: UUID) -> str:
     """The folder that the built one has replaced."""
     return f"{generation}.old"
+
+
+@contextlib.contextmanager
+def _unreadable() -> Iterator[None]:
+    """A folder that cannot be read is damaged, unless the machine refused it."""
+    try:
+        yield
+    except OSError as failure:
+        kind = IndexUnavailableError if failure.errno in REFUSED else IndexDamagedError
+        raise kind(f"{type(failure).__name__}: {failure}") from failure
+
+
+def _copy(folder: Path, to: Path) -> None:
+    """On the disk: the store syncs only what it has written itself."""
+
+    def synced(source: str, target: str) -> None:
+        shutil.copyfile(source, target)
+        with Path(target).open("rb") as file:
+            os.fsync(file.fileno())
+
+    shutil.copytree(folder, to, copy_function=synced)
 
 
 def _remove(folder: Path, name: str) -> None:

@@ -202,7 +202,7 @@ class Shards:
     def answer(self, header: dict[str, Any], body: bytes) -> Reply:
         actions = {
             "create": self.create, "upsert": self.upsert, "seal": self.seal, "close": self.release, "count": self.count,
-            "adopt": self.adopt,
+            "adopt": self.adopt, "delete": self.delete,
         }  # fmt: skip
         try:
             if header["do"] == "points":
@@ -235,6 +235,10 @@ class Shards:
 
     def upsert(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         self._shard(header["generation"]).upsert(header["points"], body)
+        return {}
+
+    def delete(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
+        self._shard(header["generation"]).store.update(edge.UpdateOperation.delete_points(header["points"]))
         return {}
 
     def seal(self, header: dict[str, Any], _: bytes) -> dict[str, Any]:
@@ -288,8 +292,8 @@ class Shards:
         ]  # fmt: skip
         body = packed(
             windows,
-            (term for terms in sparse if terms for term in terms.indices),
-            (weight for terms in sparse if terms for weight in terms.values),
+            chain.from_iterable(terms.indices for terms in sparse if terms),
+            chain.from_iterable(terms.values for terms in sparse if terms),
         )
         return {"points": described, "next": str(offset) if offset else None}, body
 

@@ -122,6 +122,18 @@ class EmbeddedIndex:
         await self._edge.discard(generation)
         self._drafts[generation] = Collected(dimension)
 
+    async def extend(self, generation: UUID, dimension: int, of: UUID, without: Sequence[str]) -> None:
+        if await self._searchable(of) is None:
+            await asyncio.to_thread(_remove, self._path(generation))
+            return await self._edge.extend(generation, dimension, of, without)
+        with _said():
+            stored, _dimension = await asyncio.to_thread(_read, self._path(of))
+        await self.create(generation, dimension)
+        gone = set(without)
+        for batch in _batches([point for point in stored if point.chunk_id not in gone]):
+            await self.upsert(generation, batch)
+        return None
+
     async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
         """Up to its limit a generation is collected in memory; then Edge gets what there is, and all that follows."""
         for point in points:

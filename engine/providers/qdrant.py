@@ -134,6 +134,13 @@ class QdrantIndex:
             for field, kind in _FIELDS.items():
                 await self._client.create_payload_index(building, field, kind, wait=True)
 
+    async def extend(self, generation: UUID, dimension: int, of: UUID, without: Sequence[str]) -> None:
+        """Through this client: a snapshot would have to be recovered on each node of a cluster, with a path that it can read."""
+        await self.create(generation, dimension)
+        gone = set(without)
+        async for points in self.points(of):
+            await self.upsert(generation, [point for point in points if point.chunk_id not in gone])
+
     async def upsert(self, generation: UUID, points: Sequence[Point]) -> None:
         for point in points:
             point.check()

@@ -11,13 +11,13 @@ from engine.models import Point
 
 def of_point(point: Point) -> bytes:
     """Exact to the bit: vector stores keep unit vectors as they are sent, so what comes back is what was sent."""
-    terms = sorted(point.terms.items())
+    terms = dict(sorted(point.terms.items()))
     parts = (
         json.dumps([point.chunk_id, point.payload], sort_keys=True, separators=(",", ":")).encode(),
         np.asarray(point.windows.shape, "<u4").tobytes(),
         np.ascontiguousarray(point.windows, "<f4").tobytes(),
-        np.fromiter((term for term, _ in terms), "<u4").tobytes(),
-        np.fromiter((weight for _, weight in terms), "<f4").tobytes(),
+        np.fromiter(terms.keys(), "<u4", len(terms)).tobytes(),
+        np.fromiter(terms.values(), "<f4", len(terms)).tobytes(),
     )
     return sha256(b"".join(sha256(part).digest() for part in parts)).digest()
 

@@ -7,7 +7,7 @@ with the passage as a sparse vector, the idf values come with the question, and 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import Stemmer
 
@@ -49,19 +49,61 @@ def _english(text: str) -> list[str]:
 
 def lexicon(passages: Iterable[Sequence[str]]) -> Lexicon:
     """The statistics of a whole generation, in one pass. Term ids are in alphabetical order, so equal books get equal ids."""
+    count, length, holding = _counted(passages)
+    ids = {word: number for number, word in enumerate(sorted(holding), start=1)}
+    return Lexicon(_terms(holding, ids, count), count, length / count if count else 0.0, length)
+
+
+def continued(of: Lexicon, gone: Iterable[Sequence[str]], come: Iterable[Sequence[str]]) -> Lexicon:
+    """Of an edition in which some passages are gone and others have come. Words keep their ids, and the average length is
+    kept, so the weights of all other passages stay; in how many passages a word occurs is exact."""
+    (fewer, less, leaving), (more, added, coming) = _counted(gone), _counted(come)
+    holding = Counter({word: term.passages for word, term in of.terms.items()})
+    holding.subtract(leaving)
+    holding.update(coming)
+    if any(count < 0 for count in holding.values()):
+        raise ValueError("Passages are gone that the edition never had")
+    holding = +holding  # without the words of no passage
+    last = max((term.term_id for term in of.terms.values()), default=0)
+    ids = {word: term.term_id for word, term in of.terms.items() if word in holding}
+    new = sorted(holding.keys() - ids.keys())
+    ids |= {word: number for number, word in enumerate(new, start=last + 1)}
+    count = of.passages - fewer + more
+    return Lexicon(
+        _terms(holding, ids, count),
+        count,
+        of.average_length,
+        of.words - less + added,
+        of.changed + fewer + more,
+    )
+
+
+def drift(of: Lexicon) -> float:
+    """By what share the average length that was kept is not the true one. No weight, and no score, is off by more:
+    a weight is tf (K1 + 1) / (tf + a + b / average) with a, b >= 0."""
+    if not of.words:
+        return math.inf if of.average_length else 0.0
+    return abs(of.average_length * of.passages / of.words - 1)
+
+
+def _counted(passages: Iterable[Sequence[str]]) -> tuple[int, int, Counter[str]]:
+    """The passages, their words, and of each word the passages that have it."""
     count = length = 0
     holding: Counter[str] = Counter()
     for passage in passages:
         count += 1
         length += len(passage)
         holding.update(set(passage))
+    return count, length, holding
+
+
+def _terms(holding: Mapping[str, int], ids: Mapping[str, int], count: int) -> dict[str, Term]:
     raw = {word: math.log(count - df + 0.5) - math.log(df + 0.5) for word, df in holding.items()}
     floor = EPSILON * math.fsum(raw.values()) / len(raw) if raw else 0.0
-    terms = {
-        word: Term(number, raw[word] if raw[word] >= 0 else floor)
-        for number, word in enumerate(sorted(raw), start=1)
+    return {
+        word: Term(number, raw[word] if raw[word] >= 0 else floor, holding[word])
+        for word, number in ids.items()
     }
-    return Lexicon(terms, count, length / count if count else 0.0)
 
 
 def passage_weights(passage: Sequence[str], of: Lexicon) -> dict[int, float]:

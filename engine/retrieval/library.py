@@ -258,10 +258,10 @@ def _language_warnings(language: str | None, calibration: Calibration | None) ->
 async def _generation(connection: psycopg.AsyncConnection, row: Sequence[Any]) -> Generation:
     generation_id, book_id, embedder, dimension, calibration, lexicon, language, _ = row
     cursor = await connection.execute(
-        "SELECT term, term_id, idf FROM generation_terms WHERE generation_id = %s", (generation_id,)
+        "SELECT term, term_id, idf, passages FROM generation_terms WHERE generation_id = %s", (generation_id,)
     )
-    terms = {term: Term(term_id, idf) for term, term_id, idf in await cursor.fetchall()}
-    statistics = Lexicon(terms, lexicon["passages"], lexicon["average_length"])
+    terms = {term: Term(*numbers) for term, *numbers in await cursor.fetchall()}
+    statistics = Lexicon(terms, **lexicon)
     curves = calibrate.from_json(calibration)
     return Generation(
         generation_id,

@@ -57,10 +57,11 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A document whose file is as it was. Its passages are at these places of the live edition."""
+    """A document whose file is as it was. Its passages are at these positions of the live edition."""
 
     document: Document  # without its sections
-    places: range
+    positions: range
+    place: int  # in the order of the book
 
     @property
     def filename(self) -> str:

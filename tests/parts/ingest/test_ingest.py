@@ -156,7 +156,7 @@ async def test_every_passage_is_indexed_with_its_place_in_the_book(
     places = [(passages[name].filename, passages[name].chunk_index) for name in in_order]
     assert len(places) > 2 * pipeline.BATCH
     assert places == sorted(places)
-    assert sorted(hit.position or 0 for hit in hits) == list(range(len(hits)))
+    assert len({hit.position for hit in hits}) == len(hits)
 
 
 # Seen red with a random number in `_content_hash`.

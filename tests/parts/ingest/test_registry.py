@@ -18,6 +18,7 @@ from engine.retrieval.library import LiveContent
 from engine.storage.database import Database
 from engine.wiring import open_registry
 from ingest import split
+from ingest.places import placed
 from ingest.read import read
 from ingest.read.document import Document
 from ingest.registry import Registry
@@ -80,7 +81,9 @@ def generation(book: str, passages: Sequence[Passage]) -> Generation:
 async def begun(registry: Registry, book: str, content: bytes = PAGE, title: str = "Walking") -> Generation:
     document, passages = page(book, content)
     made = generation(book, passages)
-    await registry.begin(made, title, [document], passages, content_hash=document.sha256)
+    await registry.begin(
+        made, title, placed([(document, len(passages))], {}), passages, content_hash=document.sha256
+    )
     return made
 
 

@@ -396,6 +396,24 @@ async def test_what_is_built_again_is_searched_only_when_it_is_whole(index: Inde
             assert_exact(hits, exact(POINTS[:20], dense, terms))
 
 
+# Seen red with the points that go left in, and with the folder of the other generation renamed instead of copied.
+async def test_a_generation_that_is_made_of_another_leaves_that_one_as_it_is(index: Index) -> None:
+    dense, terms = QUERIES[0]
+    made = uuid4()
+    async with filled(index, POINTS[:60]) as before, dropped_after(index, made):
+        for _ in range(2):  # the first one is killed
+            await index.extend(made, DIMENSION, before, [point.chunk_id for point in POINTS[:20]])
+            await index.upsert(made, POINTS[60:70])
+        assert await index.seal(made) == 50
+        hits = await index.search(made, dense, terms, LIMIT, Filters())
+        assert_exact(hits, exact(POINTS[20:70], dense, terms))
+        hits = await index.search(before, dense, terms, LIMIT, Filters())
+        assert_exact(hits, exact(POINTS[:60], dense, terms))
+        assert await index.count(before) == 60
+    with pytest.raises(IndexUnavailableError):
+        await index.extend(made, DIMENSION, uuid4(), [])
+
+
 async def test_the_store_says_its_name_and_version(index: Index) -> None:
     assert (await index.describe()).startswith("Qdrant ")
 

@@ -1,5 +1,6 @@
 """BM25, taken apart, is still the BM25 of rank_bm25."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,3 +157,45 @@ def test_question_and_passage_are_counted_alike() -> None:
     passage = lexical.words("A humanoid robot balances; ROS 2 (`ros2_control`) runs at 1,000 Hz.")
     for asked in ("Balancing robots", "ROS2_Control?", "1,000 Hz"):
         assert set(lexical.words(asked)) <= set(passage)
+
+
+# Seen red with the words of gone passages counted on, and with words of no passage kept.
+@steady
+@given(corpora, corpora, st.data())
+def test_a_continued_lexicon_counts_as_one_of_all_passages(
+    corpus: list[list[str]], come: list[list[str]], data: st.DataObject
+) -> None:
+    gone = data.draw(st.lists(st.sampled_from(range(len(corpus))), unique=True))
+    before = lexical.lexicon(corpus)
+    made = lexical.continued(before, [corpus[number] for number in gone], come)
+    left = [passage for number, passage in enumerate(corpus) if number not in gone]
+    anew = lexical.lexicon([*left, *come])
+    assert (made.passages, made.words) == (anew.passages, anew.words)
+    assert {word: term[1:] for word, term in made.terms.items()} == {
+        word: term[1:] for word, term in anew.terms.items()
+    }
+    ids = {word: term.term_id for word, term in made.terms.items()}
+    assert len(set(ids.values())) == len(ids)
+    assert all(ids[word] == term.term_id for word, term in before.terms.items() if word in ids)
+    assert made.average_length == before.average_length
+    assert made.changed == len(gone) + len(come)
+    for passage in left:
+        assert lexical.passage_weights(passage, before) == lexical.passage_weights(passage, made)
+
+
+def test_passages_that_an_edition_never_had_cannot_go() -> None:
+    with pytest.raises(ValueError, match="never had"):
+        lexical.continued(lexical.lexicon(COMMON_WORD), [["gear"]], [])
+
+
+@steady
+@given(corpora, st.floats(0.5, 2.0))
+def test_no_weight_is_off_by_more_than_the_average_is(corpus: list[list[str]], factor: float) -> None:
+    true = lexical.lexicon(corpus)
+    kept = replace(true, average_length=true.average_length * factor)
+    drift = lexical.drift(kept)
+    assert drift == close(abs(factor - 1))
+    for passage in corpus:
+        weights = lexical.passage_weights(passage, kept)
+        for term, weight in lexical.passage_weights(passage, true).items():
+            assert abs(weights[term] / weight - 1) <= drift + 1e-12
