@@ -82,7 +82,7 @@ class IngestResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class IngestOrder:
     """What an ingest was asked for, and the edition that there is."""
 
     paths: Sequence[Path]
@@ -94,7 +94,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class IngestedEdition:
     """An edition, published or only compared with the live one."""
 
     reading: "Reading"
@@ -131,8 +131,8 @@ class Ingest:
         started = self.monotonic()
         async with self.registry.lock_book(book_id):
             live = await self.registry.live_content(book_id)
-            given = Given(paths, book_id, title, language, live, dry_run)
-            made = await self._continued_if_whole(given) or await self._made(given)
+            order = IngestOrder(paths, book_id, title, language, live, dry_run)
+            made = await self._continued_if_whole(order) or await self._made(order)
             was_rebuilt, damage = (False, []) if made.is_new else await self._mend(book_id, dry_run=dry_run)
             if live.generation_id and made.passages and not made.is_new and not dry_run:
                 await self.registry.note_reading(
@@ -158,61 +158,65 @@ class Ingest:
             seconds=round(self.monotonic() - started, 3),
         )
 
-    async def _made(self, given: "Given") -> "Made":
+    async def _made(self, order: "IngestOrder") -> "IngestedEdition":
         """An edition that depends on nothing but its book and the settings."""
-        live = given.live
+        live = order.live
         with Spill[BookPage](1) as pages, Spill[Passage]() as passages:
-            errors, reading = await self._read(given.paths, given.language, live, pages)  # (1)
-            manuscript = await asyncio.to_thread(self._split, given.book_id, pages, passages, reading)  # (2)
+            errors, reading = await self._read(order.paths, order.language, live, pages)  # (1)
+            manuscript = await asyncio.to_thread(self._split, order.book_id, pages, passages, reading)  # (2)
             if not passages and not errors:
-                errors = [_without_text(path) for path in given.paths]
+                errors = [_without_text(path) for path in order.paths]
             reused, restored = await self._compare(
-                passages, manuscript.kept, live, dry_run=given.dry_run
+                passages, manuscript.kept, live, dry_run=order.dry_run
             )  # (3)
-            is_new = bool(passages) and not live.is_of(manuscript.content_hash, given.title)
+            is_new = bool(passages) and not live.is_of(manuscript.content_hash, order.title)
             published = None
-            if is_new and not given.dry_run:
-                published = await self._publish(given, manuscript, reading)
-        return Made(reading, errors, len(pages), len(passages), reused, restored, published, is_new=is_new)
+            if is_new and not order.dry_run:
+                published = await self._publish(order, manuscript, reading)
+        return IngestedEdition(
+            reading, errors, len(pages), len(passages), reused, restored, published, is_new=is_new
+        )
 
-    async def _continued_if_whole(self, given: "Given") -> "Made | None":
+    async def _continued_if_whole(self, order: "IngestOrder") -> "IngestedEdition | None":
         with contextlib.suppress(PassageDamagedError):
-            return await self._continued(given)
+            return await self._continued(order)
         return None
 
-    async def _continued(self, given: "Given") -> "Made | None":
+    async def _continued(self, order: "IngestOrder") -> "IngestedEdition | None":
         """An edition of a large book that takes over from the live one what did not change (continuing.py)."""
-        live = given.live
+        live = order.live
         known = await self._known(live) if live.passages >= continuing.CONTINUED_MIN else None
-        of = await self.registry.live(given.book_id) if known else None
-        reading = await self._as_before(of, given) if of else None
+        of = await self.registry.live(order.book_id) if known else None
+        reading = await self._as_before(of, order) if of else None
         if known is None or of is None or reading is None:
             return None
         with Spill[Document | Kept](1) as pages, Spill[Passage]() as come, Spill[list[str]]() as words:
-            errors = await files.read_all(given.paths, self.progress, partial(_noted, pages), known)  # (1)
+            errors = await files.read_all(order.paths, self.progress, partial(_noted, pages), known)  # (1)
             changes = await asyncio.to_thread(
-                self._changes, given.book_id, pages, come, words, reading
+                self._changes, order.book_id, pages, come, words, reading
             )  # (2)
             found = await continuing.continued(
                 self.registry, of, live, changes, reading.fingerprint(self.size)
             )
             if found is None:
                 return None
-            reused, restored = await self._compare(come, frozenset(), live, dry_run=given.dry_run)  # (3)
+            reused, restored = await self._compare(come, frozenset(), live, dry_run=order.dry_run)  # (3)
             reused += found.kept
-            is_new = not live.is_of(found.content_hash, given.title)
+            is_new = not live.is_of(found.content_hash, order.title)
             published = None
-            if is_new and not given.dry_run:
-                published = await self._publish_continued(given, of, found, come, words, reading)
+            if is_new and not order.dry_run:
+                published = await self._publish_continued(order, of, found, come, words, reading)
                 if published is None:
                     return None
-        return Made(reading, errors, len(pages), found.passages, reused, restored, published, is_new=is_new)
+        return IngestedEdition(
+            reading, errors, len(pages), found.passages, reused, restored, published, is_new=is_new
+        )
 
-    async def _as_before(self, of: Generation, given: "Given") -> "Reading | None":
+    async def _as_before(self, of: Generation, order: "IngestOrder") -> "Reading | None":
         """How the live edition was read, if this is how it would be read today."""
-        passages = await self.registry.spread(of.generation_id, max(1, given.live.passages // SAMPLED))
+        passages = await self.registry.spread(of.generation_id, max(1, order.live.passages // SAMPLED))
         sample = "\n".join(passage.sentence_text(0) for passage in passages)
-        reading = self._reading_of(sample, given.language)
+        reading = self._reading_of(sample, order.language)
         is_as_before = (reading.language, reading.embedder.name) == (of.language, of.embedder)
         return reading if is_as_before else None
 
@@ -317,33 +321,35 @@ class Ingest:
             restored += damaged
         return reused, restored
 
-    async def _publish(self, given: "Given", manuscript: "Manuscript", reading: "Reading") -> Generation:
+    async def _publish(
+        self, order: "IngestOrder", manuscript: "Manuscript", reading: "Reading"
+    ) -> Generation:
         with Spill[list[str]]() as words:
             counted = _counted(manuscript.passages, words, reading.language)
             lexicon = await asyncio.to_thread(lexical.lexicon, counted)
-            generation = self._generation(given.book_id, reading, lexicon)
+            generation = self._generation(order.book_id, reading, lexicon)
             kept = manuscript.kept
             await self.registry.begin(
-                generation, given.title, manuscript.documents,
+                generation, order.title, manuscript.documents,
                 (passage for passage in manuscript.passages if passage.filename not in kept),
                 content_hash=manuscript.content_hash, reading=self._how_read(reading.embedder.name),
-                of=given.live.generation_id,
+                of=order.live.generation_id,
             )  # (4)  # fmt: skip
             batches = self._points(
                 generation, manuscript.documents, manuscript.passages, words, reading.embedder
             )  # (5)
             built = await build(self.index, generation.generation_id, generation.dimension, batches)  # (6)
         sample = _spread(manuscript.passages) if reading.calibration else []
-        return await self._finish(generation, given.title, reading, built, manuscript.keys, sample)
+        return await self._finish(generation, order.title, reading, built, manuscript.keys, sample)
 
     async def _publish_continued(
-        self, given: "Given", of: Generation, found: continuing.Continued,
+        self, order: "IngestOrder", of: Generation, found: continuing.Continued,
         come: Spill[Passage], words: Spill[list[str]], reading: "Reading",
     ) -> Generation | None:  # fmt: skip
         """None if the index of the live edition is not what it was, or the database lacks some of its vectors."""
-        generation = self._generation(given.book_id, reading, found.lexicon)
+        generation = self._generation(order.book_id, reading, found.lexicon)
         await self.registry.begin(
-            generation, given.title, found.documents, come, content_hash=found.content_hash,
+            generation, order.title, found.documents, come, content_hash=found.content_hash,
             reading=self._how_read(reading.embedder.name), of=of.generation_id,
         )  # (4)  # fmt: skip
         gone = stored_points(self.registry, of, found.gone)
@@ -359,7 +365,7 @@ class Ingest:
             return None
         step = -(-generation.lexicon.passages // CALIBRATED)
         sample = await self.registry.spread(generation.generation_id, step) if reading.calibration else []
-        return await self._finish(generation, given.title, reading, built, found.keys, sample)
+        return await self._finish(generation, order.title, reading, built, found.keys, sample)
 
     def _generation(self, book_id: str, reading: "Reading", lexicon: Lexicon) -> Generation:
         embedder = reading.embedder
