@@ -39,8 +39,8 @@ from engine.providers.edge import (
 IDLE_S = 2.0  # to wait for the next client: an engine that restarts finds its worker warm
 BATCH_MAX = 32  # searches at once: no search waits for hundreds of others, and no client gets hundreds of replies at once
 EXACT_POINTS_MAX = 10_000  # 1.2 ms at 1024 dimensions; up to here nothing is approximated, as on a cluster
-# Twofold finds the best 50 of texts, sixteenfold .99 of them even in pure noise (bench/oversampling.py). Of several parts the
-# largest is about half of the book, and eightfold in each finds as many.
+# Fourfold finds all of the best 50 of texts, sixteenfold .99 of them even in pure noise (bench/oversampling.py). Of several
+# parts the largest is about half of the book, and eightfold in each finds as many.
 OVERSAMPLING, OVERSAMPLING_EACH = 16.0, 8.0
 EXACT = edge.SearchParams(exact=True)
 SEARCH_THREADS_MAX = 2  # one part is about half of a book, so a third thread would wait for it
