@@ -391,7 +391,8 @@ CREATE TABLE public.documents (
     url text NOT NULL,
     sha256 text NOT NULL,
     folded text DEFAULT ''::text NOT NULL,
-    place bigint
+    place bigint,
+    passages integer DEFAULT 0 NOT NULL
 );
 CREATE TABLE public.embeddings (
     text_hash text NOT NULL,
@@ -547,6 +548,7 @@ ALTER TABLE public.console_sessions ADD CONSTRAINT console_sessions_of_one CHECK
 ALTER TABLE public.console_sign_ins ADD CONSTRAINT console_sign_ins_pkey PRIMARY KEY (digest);
 ALTER TABLE public.console_sign_ins ADD CONSTRAINT console_sign_ins_digest_check CHECK ((length(digest) = 32));
 ALTER TABLE public.documents ADD CONSTRAINT documents_pkey PRIMARY KEY (generation_id, filename);
+ALTER TABLE public.documents ADD CONSTRAINT documents_passages_check CHECK ((passages >= 0));
 ALTER TABLE public.documents ADD CONSTRAINT documents_place_check CHECK ((place >= 0));
 ALTER TABLE public.embeddings ADD CONSTRAINT embeddings_pkey PRIMARY KEY (text_hash, embedder, dimension);
 ALTER TABLE public.generation_chunks ADD CONSTRAINT generation_chunks_pkey PRIMARY KEY (generation_id, "position");
