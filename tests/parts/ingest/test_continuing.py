@@ -282,7 +282,7 @@ async def test_a_book_that_has_changed_too_much_is_made_anew(
     assert lexical.drift(made.lexicon) == 0
 
 
-# Seen red with a language, and with probes, that are not compared.
+# Seen red without the comparison of the live hash with one made in today's way.
 @pytest.mark.parametrize("other", ["language", "size", "probes"])
 async def test_a_book_that_is_to_be_read_in_another_way_is_made_anew(
     ingest: Ingest, folder: Path, book: str, other: str
