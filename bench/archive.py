@@ -46,7 +46,7 @@ from engine.signing import signing_key_of
 
 ROWS, BATCH, ROUNDS = 150_000, 1_000, 3
 ALONE_S = 10.0
-GOAL, GOAL_MB, GOAL_STALL_MS = 0.5, 400, 50
+GOAL, GOAL_WHOLE, GOAL_MB, GOAL_STALL_MS = 0.5, 0.35, 400, 50
 BEGIN = datetime(2025, 2, 1, tzinfo=UTC)
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "config" / "sample-book"
@@ -73,7 +73,7 @@ def main() -> None:
         Figure("export, upload and second read with every check, records/s", found["whole_per_s"], ""),
         Figure("bare COPY (SELECT row_to_json …) into zstd, records/s", found["bare_per_s"], ""),
         Figure("export / bare COPY", found["export_ratio"], f"≥ {GOAL}"),
-        Figure("export, upload and second read / bare COPY", found["whole_ratio"], ""),
+        Figure("export, upload and second read / bare COPY", found["whole_ratio"], f"≥ {GOAL_WHOLE}"),
         Figure("archive: peak memory of both processes, MB", found["memory_mb"], f"≤ {GOAL_MB}"),
         Figure("longest insert into the current month, machine idle, ms", found["alone_ms"], ""),
         Figure(
