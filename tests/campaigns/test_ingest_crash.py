@@ -3,13 +3,17 @@
 Seen red with the publish moved before the index is built.
 """
 
+import asyncio
 import json
 import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,9 @@ import psycopg
 import pytest
 
 from engine.wiring import SAMPLE_BOOK
+from ingest.continuing import CONTINUED_MIN
 from tests.conftest import CAMPAIGN_ROUNDS, ROOT
+from tests.upstreams import embed
 
 ROUNDS = CAMPAIGN_ROUNDS or 2
 LONGEST_S = 4.0  # a whole ingest takes about that long
@@ -30,22 +36,29 @@ FROM books b JOIN generation_chunks c ON c.generation_id = b.live_generation WHE
 """
 
 
+CHANGED = """
+SELECT (g.lexicon->>'changed')::int FROM books b JOIN generations g ON g.generation_id = b.live_generation WHERE b.book_id = 'crash'
+"""
+SECTIONS = 100  # of a file
+CHANGED_WORDS = "is moved and held by"
+
+
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="affidavit-crash-", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
+def start(folder: Path, book: Path = SAMPLE_BOOK) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "engine.cli", "ingest", str(SAMPLE_BOOK), "--book", "crash", "--json",
+        [sys.executable, "-m", "engine.cli", "ingest", str(book), "--book", "crash", "--json",
          "--data-dir", str(folder)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     )  # fmt: skip
 
 
-def finish(folder: Path) -> dict[str, Any]:
-    with start(folder) as process:
+def finish(folder: Path, book: Path = SAMPLE_BOOK) -> dict[str, Any]:
+    with start(folder, book) as process:
         assert process.stdout is not None
         result: dict[str, Any] = json.loads(process.stdout.read())
     return result
@@ -101,8 +114,8 @@ def is_answered(folder: Path) -> bool:
     return said.returncode == 0 and json.loads(said.stdout)["outcome"] == "answered"
 
 
-def kill_at(folder: Path, seconds: float) -> None:
-    with start(folder) as process:
+def kill_at(folder: Path, seconds: float, book: Path = SAMPLE_BOOK) -> None:
+    with start(folder, book) as process:
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -123,3 +136,98 @@ def test_the_next_run_ends_with_the_same_generation(folder: Path) -> None:
         assert is_answered(folder)
     generations = list((folder / "index").glob("*.exact"))
     assert 1 <= len(generations) <= 2
+
+
+@dataclass
+class Large:
+    """A book whose next edition continues the one before, and what embeds it."""
+
+    folder: Path
+    upstream: embed.Upstream
+    is_embedding: threading.Event = field(default_factory=threading.Event)
+    is_killed: threading.Event = field(default_factory=threading.Event)
+
+    def change(self) -> None:
+        file = self.folder / "007.md"
+        file.write_text(file.read_text().replace("is held by", CHANGED_WORDS) + section(999_983))
+
+    async def wait(self, texts: list[str]) -> None:
+        """What has changed is not embedded before the process is killed."""
+        if any(CHANGED_WORDS in text for text in texts):
+            self.is_embedding.set()
+            await asyncio.to_thread(self.is_killed.wait)
+
+
+@pytest.fixture
+async def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Large]:
+    book = tmp_path / "book"
+    book.mkdir()
+    for number in range(CONTINUED_MIN // SECTIONS + 1):
+        first = number * SECTIONS
+        (book / f"{number:03}.md").write_text("".join(map(section, range(first, first + SECTIONS))))
+    async with embed.serving() as upstream:
+        given = {
+            "COHERE_API_KEY": "none",
+            "COHERE_BASE_URL": upstream.url,
+            "AFFIDAVIT_COHERE__DIMENSION": "256",
+        }
+        for name, value in (given | {"AFFIDAVIT_PROVIDERS__EMBEDDER": "cohere"}).items():
+            monkeypatch.setenv(name, value)
+        yield Large(book, upstream)
+
+
+def section(number: int) -> str:
+    return f"## Part {number}\n\nThe part {number} of the arm is held by the joint {number * 7919 % 100_003} of the robot.\n\n"
+
+
+# Seen red with an edition that is published before its index, and with an index that is changed in its place.
+async def test_so_does_one_that_continues_an_edition(large: Large, tmp_path: Path) -> None:
+    await asyncio.to_thread(_kill_continuations, large, tmp_path)
+
+
+def _kill_continuations(large: Large, tmp_path: Path) -> None:
+    whole, killed, chance = tmp_path / "whole", tmp_path / "killed", random.Random(11)
+    for folder in (whole, killed):
+        assert finish(folder, large.folder)["exit_code"] == 0
+    with database_up(killed):
+        before = content(killed)
+    large.change()
+    began = time.monotonic()
+    assert finish(whole, large.folder)["exit_code"] == 0
+    lasts_s = time.monotonic() - began
+    with database_up(whole):
+        after = content(whole)
+    assert None is not before != after is not None
+    kill_while_embedding(killed, large)
+    for number in range(ROUNDS):
+        with database_up(killed):
+            assert content(killed) in {before, after}
+            assert is_indexed(killed)
+        if number < ROUNDS - 1:
+            kill_at(killed, chance.uniform(0.5, 1.0) * lasts_s, large.folder)
+    with database_up(killed):
+        assert finish(killed, large.folder)["exit_code"] == 0
+        assert content(killed) == after
+        assert has_continued(killed) and is_indexed(killed)
+
+
+def kill_while_embedding(folder: Path, large: Large) -> None:
+    """In the middle: the new edition is begun, and its index is a copy of the one before."""
+    large.upstream.wait = large.wait
+    with start(folder, large.folder) as process:
+        assert large.is_embedding.wait(60.0)
+        process.kill()
+    large.is_killed.set()
+
+
+def is_indexed(folder: Path) -> bool:
+    """The index holds what was published, to the bit."""
+    command = [sys.executable, "-m", "engine.cli", "index", "check", "--book", "crash"]
+    return subprocess.run([*command, "--data-dir", str(folder)], cwd=ROOT, check=False).returncode == 0
+
+
+def has_continued(folder: Path) -> bool:
+    """As told by the numbers of its live edition: some passages came after its average length was made."""
+    with psycopg.connect(host=str(folder / "postgres"), user="postgres", dbname="affidavit") as connection:
+        ((changed,),) = connection.execute(CHANGED).fetchall()
+    return bool(changed)
