@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from asyncio import selector_events
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ SCORE, GENERATE, VERIFY, CLOSE, HTTP_OUT = (
 )
 PARTS = (HTTP_IN, ADMISSION, OPEN, EMBED, SEARCH, SCORE, GENERATE, VERIFY, CLOSE, HTTP_OUT)
 AFTER = "log and metrics"  # once the client has its answer
-JSON_TEXTS, ROUND_TRIPS, LOG_BYTES, SENDS = "JSON texts", "round trips", "log bytes", "sends"
+JSON_TEXTS, ROUND_TRIPS, LOG_BYTES = "JSON texts", "round trips", "log bytes"
 
 
 def _now() -> tuple[int, int]:
@@ -139,7 +138,6 @@ def count() -> None:
     _counted(json.JSONEncoder, "encode", JSON_TEXTS)
     _counted(BaseModel, "model_dump_json", JSON_TEXTS)
     _counted(os, "write", LOG_BYTES, lambda descriptor, data: len(data) * (descriptor == sys.stderr.fileno()))
-    _counted(selector_events._SelectorSocketTransport, "write", SENDS)  # type: ignore[attr-defined]
     _counted(psycopg.AsyncConnection, "wait", ROUND_TRIPS)
 
 

@@ -11,6 +11,8 @@
     (9) verify        grounding/                    each sentence as it comes; an unproven one is not released
    (10) close         audit/ledger/ledger.py        the row, durable; the receipt    at most 0.5 s
 
+Before each long step, (6), (8) and (10), a question waits for a turn of the event loop (admission/overload/pace.py).
+
 A refusal is a value and is returned like an answer. A failure is an exception; its row is written before the exception
 reaches the client. Each step notes what it found in the trail (trail.py), and the trail becomes the row.
 

@@ -65,7 +65,7 @@ class EdgeIndex:
     async def extend(self, generation: UUID, dimension: int, of: UUID, without: Sequence[str]) -> None:  # noqa: ARG002
         """In a copy of the other one's folder, which nobody writes to once it is sealed."""
         await self.discard(generation)
-        with _unreadable():
+        with readable():
             await asyncio.to_thread(_copy, self._folder / str(of), self._folder / _beside(generation))
         builder = self._building[generation] = WorkerClient(self._folder, f"build-{generation}")
         await builder.call(
@@ -358,8 +358,8 @@ def _before(generation: UUID) -> str:
 
 
 @contextlib.contextmanager
-def _unreadable() -> Iterator[None]:
-    """A folder that cannot be read is damaged, unless the machine refused it."""
+def readable() -> Iterator[None]:
+    """A failure of the disk is damage, unless the machine refused it."""
     try:
         yield
     except OSError as failure:

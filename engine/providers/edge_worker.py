@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ OVERSAMPLING, OVERSAMPLING_EACH = 16.0, 8.0
 EXACT = edge.SearchParams(exact=True)
 SEARCH_THREADS_MAX = 2  # one part is about half of a book, so a third thread would wait for it
 READ_BYTES = 1 << 20
+READ_S = 20.0  # of the time that opening may take: the rest of a huge book is read when it is searched
 SCROLLED = 100  # points at once: more would delay searches by more than 10 ms
 PLAIN, WINDOWS, SPARSE = "plain", "windows", "bm25"
 _OS_ERROR = re.compile(
@@ -160,7 +162,7 @@ class Shard:
     @classmethod
     def load(cls, folder: Path) -> "Shard":
         store = edge.EdgeShard.load(str(folder))
-        _warm(folder)
+        _warm(folder, time.monotonic() + READ_S)
         config = json.loads((folder / "edge_config.json").read_bytes())
         return cls(store, [kind for kind in KINDS if kind in config.get("vectors", {})])
 
@@ -418,14 +420,14 @@ def _config() -> edge.EdgeConfig:
     )
 
 
-def _warm(folder: Path) -> None:
+def _warm(folder: Path, until: float) -> None:
     """Reads what searches read at random places: vectors, words, payloads. The store drops its pages when it closes, so the
     first hundreds of searches would each wait for the disk, about ten times as long as they take."""
     buffer = bytearray(READ_BYTES)
     for path in folder.glob("segments/*/*_storage*/**/*"):
         if path.is_file():
             with path.open("rb", buffering=0) as file:
-                while file.readinto(buffer):
+                while time.monotonic() < until and file.readinto(buffer):
                     pass
 
 

@@ -5,7 +5,6 @@ that is mapped and then cut off would end the process. A generation of before is
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import time
@@ -26,7 +25,7 @@ from audit.vault import sync_folder
 from engine.errors import IndexDamagedError, IndexUnavailableError
 from engine.models import Filters, Hit, Point, Vector
 from engine.ports import Index
-from engine.providers.edge import REFUSED, EdgeIndex, packed, unpacked
+from engine.providers.edge import EdgeIndex, packed, readable, unpacked
 from engine.retrieval.exact_search import ExactSearch, StoredPoint
 from engine.settings import Settings
 
@@ -126,7 +125,7 @@ class EmbeddedIndex:
         if await self._searchable(of) is None:
             await asyncio.to_thread(_remove, self._path(generation))
             return await self._edge.extend(generation, dimension, of, without)
-        with _said():
+        with readable():
             stored, _dimension = await asyncio.to_thread(_read, self._path(of))
         await self.create(generation, dimension)
         gone = set(without)
@@ -152,7 +151,7 @@ class EmbeddedIndex:
     async def seal(self, generation: UUID) -> int:
         """Of two forms of a generation the file counts. So it is renamed before the other form goes, and is removed last."""
         draft = self._drafts.pop(generation, None)
-        with _said():
+        with readable():
             if draft is None:
                 await self._edge.seal(generation)
                 self._path(generation).unlink(missing_ok=True)
@@ -167,7 +166,7 @@ class EmbeddedIndex:
             async for batch in self._edge.points(generation):
                 yield batch
             return
-        with _said():
+        with readable():
             stored, _dimension = await asyncio.to_thread(_read, self._path(generation))
         for batch in _batches(stored):
             yield batch
@@ -205,7 +204,7 @@ class EmbeddedIndex:
     async def _searchable(self, generation: UUID) -> ExactSearch | None:
         """The small generation as it is in its file; None if it is in Edge."""
         path = self._path(generation)
-        with _said():
+        with readable():
             file = _file(path)
             if file is None:
                 self._held.pop(generation, None)
@@ -307,13 +306,3 @@ def _remove_unfinished(path: Path) -> None:
 def _batches(stored: Sequence[StoredPoint]) -> Iterator[list[Point]]:
     for start in range(0, len(stored), BATCH):
         yield [each.point() for each in stored[start : start + BATCH]]
-
-
-@contextlib.contextmanager
-def _said() -> Iterator[None]:
-    """A failure of the disk is damage, unless the machine refused it."""
-    try:
-        yield
-    except OSError as failure:
-        kind = IndexUnavailableError if failure.errno in REFUSED else IndexDamagedError
-        raise kind(f"{type(failure).__name__}: {failure}") from failure

@@ -215,7 +215,7 @@ async def _await_replica(master: Redis) -> None:
 
 @dataclass(slots=True)
 class MovingWindows:
-    """Counts in memory, with the library's interface. Its own storage asks a thread about each name at each request."""
+    """Counts in memory, with the interface of the library, whose own storage asks a thread about each name at each request."""
 
     clock: Callable[[], float]
     _hits: dict[str, "_Hits"] = field(default_factory=dict)

@@ -181,8 +181,7 @@ async def test_a_continued_edition_is_what_the_database_says_to_the_bit(
     assert (await content_of(ingest.index.points(made.generation_id))).digest == live.digest
 
 
-# Seen red with the words of what is gone counted on, with kept documents in the order of their names, and with the calibration of
-# the edition before.
+# Seen red with the words of what is gone counted on, and with the calibration of the edition before.
 async def test_a_continued_edition_equals_one_made_anew_but_for_its_average(
     ingest: Ingest, folder: Path, book: str
 ) -> None:
@@ -308,7 +307,7 @@ async def test_a_small_book_depends_on_nothing_but_itself(
     assert not is_continued(await ingest.registry.live(book))
 
 
-# Seen red without the digest of the edition before, and with what was sent not looked for.
+# Seen red without the digest of the edition before.
 @pytest.mark.parametrize("damage", ["a weight", "a point", "all"])
 async def test_a_damaged_index_is_not_handed_on(
     ingest: Ingest, folder: Path, book: str, damage: str, form: None
@@ -329,8 +328,7 @@ async def test_a_damaged_index_is_not_handed_on(
     await published(ingest, folder, book)
     made = await ingest.registry.live(book)
     assert not is_continued(made)
-    found = IndexContent()
-    found.add(list((await points_of(ingest, made)).values()))
+    found = content_with(list((await points_of(ingest, made)).values()))
     wanted = await content_of(stored_points(ingest.registry, made, [range(made.lexicon.passages)]))
     assert found.digest == wanted.digest
     async with ingest.registry._pool.connection() as connection:
@@ -374,6 +372,54 @@ async def test_no_damage_of_a_passage_is_vouched_for(
             assert superuser.execute((damage + where).encode(), (first.chunk_id,)).rowcount == 1
         assert not await ingest.registry.are_vouched(generation.generation_id, kept), name
         await ingest.registry.restore([first])
+
+
+# Seen red with kept documents in the order of their names.
+async def test_the_documents_of_a_book_need_not_be_in_the_order_of_their_names(
+    ingest: Ingest, folder: Path, book: str
+) -> None:
+    files = sorted(folder.iterdir(), reverse=True)
+    for word in ("kneels", "bends"):
+        replaced(folder / "4-knee.md", "stands" if word == "kneels" else "kneels", word)
+        result = await ingest.run(files, book, "Book")
+        assert (result.errors, result.exit_code) == ([], 0)
+    made = await ingest.registry.live(book)
+    assert is_continued(made)
+    kept = await ingest.registry.kept_documents(made.generation_id)
+    assert [item.filename for item in kept] == [file.name for file in files]
+    assert await ingest.registry.are_vouched(made.generation_id, kept)
+
+
+# Seen red without the comparison of a passage's number with its position.
+async def test_passages_in_each_others_positions_are_not_vouched_for(
+    ingest: Ingest, shelf: Database, folder: Path, book: str
+) -> None:
+    await published(ingest, folder, book)
+    generation = await ingest.registry.live(book)
+    kept = await ingest.registry.kept_documents(generation.generation_id)
+    first, second, *_ = await ingest.registry.passage_ids(generation.generation_id)
+    with psycopg.connect(shelf.url) as superuser:
+        for name, position in ((first, -1), (second, 0), (first, 1)):
+            superuser.execute(
+                "UPDATE generation_chunks SET position = %s WHERE generation_id = %s AND chunk_id = %s",
+                (position, generation.generation_id, name),
+            )
+    assert not await ingest.registry.are_vouched(generation.generation_id, kept)
+
+
+# Seen red without the count of what came: the rest was what it had been.
+async def test_what_came_and_is_not_stored_is_noticed(ingest: Ingest, folder: Path, book: str) -> None:
+    await published(ingest, folder, book)
+    points = list((await points_of(ingest, await ingest.registry.live(book))).values())
+    before, come, none = content_with(points[2:]), content_with(points[:2]), IndexContent()
+    assert content_with(points).continues(before.digest, none, come)
+    assert not content_with(points[1:]).continues(before.digest, none, come)
+
+
+def content_with(points: Sequence[Point]) -> IndexContent:
+    found = IndexContent()
+    found.add(points)
+    return found
 
 
 # Seen red with `are_vouched` that always says yes.

@@ -653,6 +653,16 @@ def test_opening_a_book_reads_all_that_its_searches_touch(tmp_path: Path) -> Non
     assert read >= sum(touched) > 0
 
 
+# Seen red without a limit: opening a book that the disk gives slowly outlasted the lease, so it could never be searched.
+def test_an_opening_that_takes_too_long_leaves_the_rest_unread(tmp_path: Path) -> None:
+    file = tmp_path / "segments" / "one" / "vector_storage" / "vectors.dat"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(bytes(4 * edge_worker.READ_BYTES))
+    before = bytes_read()
+    edge_worker._warm(tmp_path, time.monotonic())
+    assert bytes_read() - before < edge_worker.READ_BYTES
+
+
 def bytes_read() -> int:
     """By this process in all calls of `read`, whether from the disk or not."""
     return int(READ.read_text().split()[1])
